@@ -139,7 +139,7 @@ impl UpstreamExchange {
     pub(crate) fn is_sent(&self) -> bool {
         let is_encoded = match &self.send_state {
             SendState::Body => false,
-            SendState::OnDemand { flow, .. } => flow.credit() == 0,
+            SendState::OnDemand { flow, .. } => flow.available_bytes() == 0,
             SendState::Encoded | SendState::Refused => true,
         };
         is_encoded && self.out_sent == self.out.len()
@@ -261,8 +261,8 @@ impl UpstreamExchange {
     ) -> Result<bool, AttemptFailure> {
         let most = match self.send_state {
             SendState::Encoded | SendState::Refused => return Ok(false),
-            SendState::OnDemand { flow, .. } if flow.credit() == 0 => return Ok(false),
-            SendState::OnDemand { flow, .. } => flow.credit(),
+            SendState::OnDemand { flow, .. } if flow.available_bytes() == 0 => return Ok(false),
+            SendState::OnDemand { flow, .. } => flow.available_bytes(),
             SendState::Body => MAX_PIECE_BYTES,
         };
         let mut piece = Vec::new();
@@ -419,7 +419,7 @@ impl UpstreamExchange {
                 if let SendState::OnDemand { flow, .. } = &self.send_state {
                     // It has read what it wanted of the body; a connection that still waits for
                     // more cannot be reused.
-                    self.send_state = match flow.credit() {
+                    self.send_state = match flow.available_bytes() {
                         0 => SendState::Encoded,
                         _ => SendState::Refused,
                     };

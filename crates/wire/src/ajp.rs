@@ -90,14 +90,14 @@ impl AjpDecoder {
                 return Ok(step);
             }
         }
-        Ok(DecodedGatewayEvent::none(consumed))
+        Ok(DecodedGatewayEvent::without_event(consumed))
     }
 
     /// Handles the end of the connection.
     ///
     /// # Errors
     /// The response was not complete.
-    pub fn eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
+    pub fn decode_eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
         if self.stage == Stage::Ended {
             Ok(None)
         } else {
@@ -119,7 +119,7 @@ impl AjpDecoder {
             self.packet_start_len = u8::try_from(at + len).unwrap_or_default();
             consumed += len;
             if at + len < need {
-                return Ok(DecodedGatewayEvent::none(consumed));
+                return Ok(DecodedGatewayEvent::without_event(consumed));
             }
             if need == MIN_START_LEN {
                 self.check_packet_start()?;
@@ -222,7 +222,7 @@ impl AjpDecoder {
                 return Err(GatewayError::AjpContent(SEND_BODY_CHUNK));
             }
             self.stage = Stage::Start;
-            return Ok(DecodedGatewayEvent::none(1));
+            return Ok(DecodedGatewayEvent::without_event(1));
         }
         let len = u16::try_from(input.len()).unwrap_or(u16::MAX).min(left);
         self.stage = Stage::Chunk(left - len);

@@ -49,7 +49,7 @@ impl CgiDecoder {
     /// A head that is malformed or above its limits, or a body above its length.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> Result<DecodedGatewayEvent<'a>, GatewayError> {
         if input.is_empty() {
-            return Ok(DecodedGatewayEvent::none(0));
+            return Ok(DecodedGatewayEvent::without_event(0));
         }
         match &mut self.stage {
             Stage::Head(reader) => {
@@ -72,16 +72,16 @@ impl CgiDecoder {
     ///
     /// # Errors
     /// The head is incomplete, or the body shorter than its length.
-    pub fn eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
+    pub fn decode_eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
         if matches!(self.stage, Stage::Ended) {
             return Ok(None);
         }
-        self.finish()?;
+        self.finish_response()?;
         Ok(Some(GatewayEvent::End { reusable: false }))
     }
 
     /// Ends the body, however the caller knows its end.
-    pub(crate) fn finish(&mut self) -> Result<(), GatewayError> {
+    pub(crate) fn finish_response(&mut self) -> Result<(), GatewayError> {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Head(_) => Err(GatewayError::IncompleteHead),
             Stage::Body(count) => count.finish(),
@@ -169,7 +169,7 @@ impl HeadReader {
         let colon = memchr::memchr(b':', line).ok_or(GatewayError::BadFieldName)?;
         let (name, value) = (&line[..colon], &line[colon + 1..]);
         if name.eq_ignore_ascii_case(b"status") {
-            self.head.count(&self.limits)?;
+            self.head.count_field(&self.limits)?;
             self.read_status(trim_blanks(value))
         } else {
             self.head.push(name, value, &self.limits)
@@ -181,7 +181,7 @@ impl HeadReader {
         let Some([b'0' | b'1', b' ', status @ ..]) = line.get(b"HTTP/1.".len()..) else {
             return Err(GatewayError::BadStatus);
         };
-        self.head.count(&self.limits)?;
+        self.head.count_field(&self.limits)?;
         self.read_status(status)
     }
 
@@ -197,7 +197,7 @@ impl HeadReader {
     fn finish(&mut self) -> Result<GatewayHead, GatewayError> {
         // RFC 3875 §6.2: at least one field. A leading empty line rather means a body without a
         // head.
-        if !self.head.has_any() {
+        if !self.head.has_fields() {
             return Err(GatewayError::EmptyHead);
         }
         // RFC 3875 §6.2.3 for a `Location` without a status.

@@ -11,12 +11,12 @@
 
 mod decode;
 mod encode;
-pub mod worker;
+pub mod reactor_encoder;
 
 pub use decode::{ChannelDecoder, ChannelEvent};
 pub use encode::{
-    MESSAGE_HEAD_LEN, OPEN_ID_OFFSET, encode_close, encode_input, encode_message_head, encode_open,
-    encode_stream_cancel, encode_window,
+    MESSAGE_HEAD_LEN, OPEN_STREAM_ID_OFFSET, encode_close, encode_input, encode_message_head,
+    encode_open, encode_stream_cancel, encode_window,
 };
 
 /// Maximum bytes of DATA or MESSAGE in flight on a stream, in each direction.
@@ -24,7 +24,7 @@ pub const WINDOW_BYTES: u32 = 256 << 10;
 /// The cost of a message in its window besides its bytes.
 pub const MESSAGE_OVERHEAD: usize = 64;
 /// The largest body of an STREAM_RESPONSE that is the whole response.
-pub const MAX_RESPONSE_BODY: u32 = 32 << 20;
+pub const MAX_WHOLE_BODY_BYTES: u32 = 32 << 20;
 /// Maximum size of a DATA frame.
 pub const MAX_DATA_BYTES: u32 = 64 << 10;
 

@@ -99,7 +99,7 @@ impl ControlDecoder {
     }
 
     /// A machine for a template's fresh socket.
-    pub fn template() -> Self {
+    pub fn for_template() -> Self {
         Self {
             stage: Stage::Hello,
             is_template: true,
@@ -169,7 +169,7 @@ impl ControlDecoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::{encode_current_hello, encode_hello, encode_text};
+    use crate::worker_encoder::{encode_current_hello, encode_hello, encode_text};
 
     #[test]
     fn says_hello_then_ready() {
@@ -266,10 +266,10 @@ mod tests {
             "\u{7}\0\0\0\0\0\0\0no memory",
         );
         for cut in 0..bytes.len() {
-            let (seen, error) = events(ControlDecoder::template(), &bytes[..cut]);
+            let (seen, error) = events(ControlDecoder::for_template(), &bytes[..cut]);
             assert!(seen.len() < 3 && error.is_none(), "{cut}: {seen:?}");
         }
-        let (seen, error) = events(ControlDecoder::template(), &bytes);
+        let (seen, error) = events(ControlDecoder::for_template(), &bytes);
         assert_eq!(seen[2], r#"ForkFailed { worker: 7, reason: "no memory" }"#);
         assert_eq!(error, None);
         let (_, error) = events(ControlDecoder::new(), &bytes);
@@ -277,7 +277,7 @@ mod tests {
         let mut short = encode_hello(PROTOCOL_VERSION).to_vec();
         encode_text(&mut short, FrameKind::Ready, 0, "{}");
         encode_text(&mut short, FrameKind::ForkFailed, 0, "1234567");
-        let (_, error) = events(ControlDecoder::template(), &short);
+        let (_, error) = events(ControlDecoder::for_template(), &short);
         assert_eq!(error, Some(WireError::BadPayloadLength));
     }
 

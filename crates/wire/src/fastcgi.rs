@@ -80,14 +80,14 @@ impl FastCgiDecoder {
                 return Ok(DecodedGatewayEvent { consumed, event });
             }
         }
-        Ok(DecodedGatewayEvent::none(consumed))
+        Ok(DecodedGatewayEvent::without_event(consumed))
     }
 
     /// Handles the end of the connection.
     ///
     /// # Errors
     /// The response was not complete.
-    pub fn eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
+    pub fn decode_eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
         if self.stage == Stage::Ended {
             Ok(None)
         } else {
@@ -106,13 +106,13 @@ impl FastCgiDecoder {
                 if self.gathered_len == 8 {
                     self.begin_record()?;
                 }
-                Ok(DecodedGatewayEvent::none(consumed))
+                Ok(DecodedGatewayEvent::without_event(consumed))
             }
             Stage::Content => self.read_content(input),
             Stage::Padding(left) => {
                 let (left, consumed) = split_remaining(u16::from(left), input);
                 self.stage = Stage::Padding(u8::try_from(left).unwrap_or_default());
-                Ok(DecodedGatewayEvent::none(consumed))
+                Ok(DecodedGatewayEvent::without_event(consumed))
             }
             Stage::Ended => Err(GatewayError::DataAfterEnd),
         }
@@ -169,8 +169,8 @@ impl FastCgiDecoder {
                 consumed: len,
                 event: Some(GatewayEvent::Log(content)),
             },
-            END_REQUEST => DecodedGatewayEvent::none(self.gather(content, 8)),
-            _ => DecodedGatewayEvent::none(len),
+            END_REQUEST => DecodedGatewayEvent::without_event(self.gather(content, 8)),
+            _ => DecodedGatewayEvent::without_event(len),
         };
         // The decoder may stop after the head, in the middle of the content.
         let unread = u16::try_from(len - step.consumed).unwrap_or(u16::MAX);
@@ -184,7 +184,7 @@ impl FastCgiDecoder {
         }
         // The first four bytes are the program's exit status, meant for its log; PHP's is 0.
         match self.gathered[4] {
-            0 => self.response.finish(),
+            0 => self.response.finish_response(),
             1 => Err(GatewayError::CannotMultiplex),
             2 => Err(GatewayError::Overloaded),
             3 => Err(GatewayError::UnknownRole),

@@ -134,7 +134,7 @@ impl FrameHeader {
             payload_len: u32::from_le_bytes([*l0, *l1, *l2, *l3]),
         };
         if header.flags & !header.kind.allowed_flags() != 0 {
-            return Err(header.bad_flags());
+            return Err(header.bad_flags_error());
         }
         if header.payload_len > MAX_PAYLOAD_BYTES {
             return Err(WireError::PayloadTooLong(u64::from(header.payload_len)));
@@ -158,7 +158,7 @@ impl FrameHeader {
     }
 
     /// The refusal of these flags.
-    pub(crate) fn bad_flags(self) -> WireError {
+    pub(crate) fn bad_flags_error(self) -> WireError {
         WireError::BadFlags {
             kind: self.kind as u8,
             flags: self.flags,
@@ -189,7 +189,7 @@ impl FrameHeader {
         lens: RangeInclusive<u32>,
     ) -> Result<Option<&[u8]>, WireError> {
         self.check_len(lens)?;
-        Ok(rest.get(..widen(self.payload_len)))
+        Ok(rest.get(..len_to_usize(self.payload_len)))
     }
 }
 
@@ -206,7 +206,7 @@ pub(crate) fn encode_header(kind: FrameKind, flags: u8, payload_len: usize) -> [
         kind,
         flags,
         string_count: 0,
-        payload_len: narrow(payload_len),
+        payload_len: len_to_u32(payload_len),
     };
     header.encode()
 }
@@ -238,17 +238,17 @@ pub(crate) fn take_available(input: &[u8], left: u32) -> Option<(&[u8], u32)> {
     if left > 0 && input.is_empty() {
         return None;
     }
-    let bytes = &input[..input.len().min(widen(left))];
-    Some((bytes, left.saturating_sub(narrow(bytes.len()))))
+    let bytes = &input[..input.len().min(len_to_usize(left))];
+    Some((bytes, left.saturating_sub(len_to_u32(bytes.len()))))
 }
 
 /// A length on the wire has 32 bits, and so has the smallest address space that is supported.
-pub(crate) fn widen(len: u32) -> usize {
+pub(crate) fn len_to_usize(len: u32) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX)
 }
 
 /// For slices that were cut to a `u32` length before.
-pub(crate) fn narrow(len: usize) -> u32 {
+pub(crate) fn len_to_u32(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 

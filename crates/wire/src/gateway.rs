@@ -79,7 +79,7 @@ pub struct DecodedGatewayEvent<'a> {
 
 impl DecodedGatewayEvent<'_> {
     /// Bytes that are no event.
-    pub(crate) fn none(consumed: usize) -> Self {
+    pub(crate) fn without_event(consumed: usize) -> Self {
         Self {
             consumed,
             event: None,
@@ -188,7 +188,7 @@ pub trait VariableWriter {
 /// The decoder of an upstream's protocol, for one response.
 ///
 /// Order of calls: [`decode`](Self::decode) with all received bytes, again with those it did not
-/// consume, until there is no event; [`eof`](Self::eof) when the connection ends.
+/// consume, until there is no event; [`decode_eof`](Self::eof) when the connection ends.
 #[derive(Debug)]
 pub enum ResponseDecoder {
     /// SCGI: a CGI response until the connection closes.
@@ -218,11 +218,11 @@ impl ResponseDecoder {
     ///
     /// # Errors
     /// The response is cut: the part already sent must not look complete.
-    pub fn eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
+    pub fn decode_eof(&mut self) -> Result<Option<GatewayEvent<'static>>, GatewayError> {
         match self {
-            Self::Cgi(decoder) => decoder.eof(),
-            Self::FastCgi(decoder) => decoder.eof(),
-            Self::Ajp(decoder) => decoder.eof(),
+            Self::Cgi(decoder) => decoder.decode_eof(),
+            Self::FastCgi(decoder) => decoder.decode_eof(),
+            Self::Ajp(decoder) => decoder.decode_eof(),
         }
     }
 }
@@ -231,7 +231,7 @@ impl ResponseDecoder {
 #[derive(Debug)]
 pub(crate) struct HeadBuilder {
     fields: FieldBlock,
-    count: usize,
+    field_count: usize,
     length: Option<u64>,
 }
 
@@ -239,7 +239,7 @@ impl HeadBuilder {
     pub(crate) fn new() -> Self {
         Self {
             fields: FieldBlock::new(),
-            count: 0,
+            field_count: 0,
             length: None,
         }
     }
@@ -251,7 +251,7 @@ impl HeadBuilder {
         value: &[u8],
         limits: &GatewayHeadLimits,
     ) -> Result<(), GatewayError> {
-        self.count(limits)?;
+        self.count_field(limits)?;
         let name = std::str::from_utf8(name).map_err(|_| GatewayError::BadFieldName)?;
         if name.eq_ignore_ascii_case("content-length") {
             self.record_length(value)?;
@@ -267,16 +267,16 @@ impl HeadBuilder {
     }
 
     /// Counts a field that does not become one of the response.
-    pub(crate) fn count(&mut self, limits: &GatewayHeadLimits) -> Result<(), GatewayError> {
-        self.count += 1;
-        if self.count > limits.max_fields {
+    pub(crate) fn count_field(&mut self, limits: &GatewayHeadLimits) -> Result<(), GatewayError> {
+        self.field_count += 1;
+        if self.field_count > limits.max_fields {
             return Err(GatewayError::TooManyFields);
         }
         Ok(())
     }
 
-    pub(crate) fn has_any(&self) -> bool {
-        self.count > 0
+    pub(crate) fn has_fields(&self) -> bool {
+        self.field_count > 0
     }
 
     pub(crate) fn contains(&self, name: &str) -> bool {

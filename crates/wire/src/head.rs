@@ -9,7 +9,9 @@
 use penstock_http::{Status, is_field_value, is_token, trim_blanks};
 
 use crate::WireError;
-use crate::frame::{FLAG_END, FLAG_STREAM, FrameHeader, narrow, split_u32, take_available, widen};
+use crate::frame::{
+    FLAG_END, FLAG_STREAM, FrameHeader, len_to_u32, len_to_usize, split_u32, take_available,
+};
 
 /// The largest response head, all strings together.
 pub const MAX_HEAD_BYTES: u32 = 256 << 10;
@@ -38,7 +40,7 @@ pub(crate) fn split_head(
 ) -> Result<Option<HeadPayload<'_>>, WireError> {
     let is_streamed = header.has_flag(FLAG_STREAM);
     if is_streamed == header.has_flag(FLAG_END) {
-        return Err(header.bad_flags());
+        return Err(header.bad_flags_error());
     }
     let Some(joined_len) = payload_len.checked_sub(8) else {
         return Err(WireError::BadPayloadLength);
@@ -58,11 +60,11 @@ pub(crate) fn split_head(
     if body_len > max_body[usize::from(!is_streamed)] {
         return Err(WireError::PayloadTooLong(u64::from(body_len)));
     }
-    let Some((head, rest)) = rest.split_at_checked(widen(head_len)) else {
+    let Some((head, rest)) = rest.split_at_checked(len_to_usize(head_len)) else {
         return Ok(None);
     };
     let (body, left) = take_available(rest, body_len).unwrap_or((&[], body_len));
-    debug_assert_eq!(narrow(body.len()) + left, body_len);
+    debug_assert_eq!(len_to_u32(body.len()) + left, body_len);
     Ok(Some(HeadPayload {
         head: parse_response_head(head, header.string_count),
         app_time_us,

@@ -137,7 +137,7 @@ impl JoinSecret {
 
     /// Encodes the line in which a side proves that it has the key.
     #[must_use]
-    pub fn prove(&self, side: JoinSide, meeting: &HandshakeNonces) -> String {
+    pub fn encode_proof(&self, side: JoinSide, meeting: &HandshakeNonces) -> String {
         format!("{}\n", self.sign(side.context(), meeting, ""))
     }
 
@@ -425,12 +425,12 @@ mod tests {
         assert_eq!(parse_greeting(line(&greeting)), Ok(NONCES.joiner));
         let challenge = encode_challenge(&NONCES.front_end);
         assert_eq!(parse_challenge(line(&challenge)), Ok(NONCES.front_end));
-        let proof = secret.prove(JoinSide::Joiner, &NONCES);
+        let proof = secret.encode_proof(JoinSide::Joiner, &NONCES);
         assert_eq!(
             secret.verify(JoinSide::Joiner, &NONCES, line(&proof)),
             Ok(())
         );
-        let proof = secret.prove(JoinSide::FrontEnd, &NONCES);
+        let proof = secret.encode_proof(JoinSide::FrontEnd, &NONCES);
         assert_eq!(
             secret.verify(JoinSide::FrontEnd, &NONCES, line(&proof)),
             Ok(())
@@ -487,8 +487,8 @@ mod tests {
             ..NONCES
         };
         let (joiner, front) = (
-            secret.prove(JoinSide::Joiner, &NONCES),
-            secret.prove(JoinSide::FrontEnd, &NONCES),
+            secret.encode_proof(JoinSide::Joiner, &NONCES),
+            secret.encode_proof(JoinSide::FrontEnd, &NONCES),
         );
         for (secret, meeting) in [(&other, NONCES), (&secret, later), (&secret, before)] {
             let proof = secret.verify(JoinSide::Joiner, &meeting, line(&joiner));

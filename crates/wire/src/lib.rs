@@ -29,7 +29,7 @@ pub mod request;
 pub mod scgi;
 pub mod slot;
 pub mod uwsgi;
-pub mod worker;
+pub mod worker_encoder;
 
 pub use channel::{ChannelDecoder, ChannelEvent};
 pub use control::{ControlDecoder, ControlEvent};
@@ -46,4 +46,4 @@ pub use request::{
     MAX_INPUT_BYTES, RequestBodySource, encode_cancel, encode_collect_garbage, encode_input,
     encode_input_aborted, encode_request,
 };
-pub use slot::{SlotDecoder, SlotEvent, request_name};
+pub use slot::{SlotDecoder, SlotEvent, read_method_and_path};

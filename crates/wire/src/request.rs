@@ -8,7 +8,7 @@ use crate::WireError;
 use crate::environ::{Dialect, EnvironEncoder};
 use crate::frame::{
     FLAG_BODY_FILE, FLAG_BODY_STREAM, FLAG_END, FLAG_INPUT_ABORTED, FrameKind, HEADER_LEN,
-    MAX_PAYLOAD_BYTES, encode_header, widen,
+    MAX_PAYLOAD_BYTES, encode_header, len_to_usize,
 };
 
 /// Maximum bytes of a request body in one INPUT. With its header the frame fits into one receive
@@ -119,7 +119,7 @@ fn try_append_request(
     let (flags, bytes, body_len) = match body {
         RequestBodySource::Inline(bytes) => (0, bytes, bytes.len()),
         RequestBodySource::Streamed(bytes) => (frame.stream_flag, bytes, bytes.len()),
-        RequestBodySource::AppendedByCaller(len) => (0, &b""[..], widen(len)),
+        RequestBodySource::AppendedByCaller(len) => (0, &b""[..], len_to_usize(len)),
         RequestBodySource::File => (FLAG_BODY_FILE, &b""[..], 0),
     };
     let payload_len = (out.len() - start - HEADER_LEN).saturating_add(body_len);

@@ -1,7 +1,7 @@
 //! The front end's decoder of one slot socket: a worker's bytes in, response events out.
 //!
-//! The driver calls [`SlotDecoder::record_request`] for every REQUEST that it wrote,
-//! [`SlotDecoder::record_collect`] for every COLLECT_GARBAGE, and [`SlotDecoder::decode`] with the
+//! The driver calls [`SlotDecoder::record_sent_request`] for every REQUEST that it wrote,
+//! [`SlotDecoder::record_collect_garbage`] for every COLLECT_GARBAGE, and [`SlotDecoder::decode`] with the
 //! bytes received and not yet consumed. Events come in order, for requests in the order in which
 //! they were sent. Body bytes are returned as they arrive, so the caller needs a buffer no larger
 //! than a response head. Descriptors are the driver's: it keeps received ones in order and takes
@@ -85,9 +85,9 @@ impl SlotEvent<'_> {
 pub struct SlotDecoder {
     stage: Stage,
     /// Requests sent and not answered completely.
-    outstanding: u32,
+    outstanding_requests: u32,
     /// Number of the request whose response is due.
-    seq: u32,
+    current_request_seq: u32,
     /// The newest request has a body file that was not asked for yet.
     awaits_fd_request: bool,
     /// A COLLECT_GARBAGE was written and is not answered.
@@ -115,27 +115,27 @@ impl SlotDecoder {
 
     /// Counts a REQUEST that was written. After one with a body file nothing more may be sent until
     /// its response has ended.
-    pub fn record_request(&mut self, has_body_file: bool) {
+    pub fn record_sent_request(&mut self, has_body_file: bool) {
         debug_assert!(!self.awaits_fd_request);
-        self.outstanding = self.outstanding.saturating_add(1);
+        self.outstanding_requests = self.outstanding_requests.saturating_add(1);
         self.awaits_fd_request = has_body_file;
     }
 
     /// Notes a COLLECT_GARBAGE that was written; it may be sent only while nothing is outstanding.
-    pub fn record_collect(&mut self) {
-        debug_assert_eq!(self.outstanding, 0);
+    pub fn record_collect_garbage(&mut self) {
+        debug_assert_eq!(self.outstanding_requests, 0);
         self.is_collecting_garbage = true;
     }
 
     /// Requests that are not answered completely.
-    pub fn outstanding(&self) -> u32 {
-        self.outstanding
+    pub fn outstanding_requests(&self) -> u32 {
+        self.outstanding_requests
     }
 
     /// The number, counted from 0, of the request whose response is in progress or due next, for
     /// [`crate::encode_cancel`].
-    pub fn seq(&self) -> u32 {
-        self.seq
+    pub fn current_request_seq(&self) -> u32 {
+        self.current_request_seq
     }
 
     /// Takes the next event off the front of `input`; `None` when more bytes are needed.
@@ -158,7 +158,7 @@ impl SlotDecoder {
         };
         let rest = &input[HEADER_LEN..];
         let decoded = match (header.kind, self.stage) {
-            _ if self.outstanding == 0 => self.decode_collected(header, rest)?,
+            _ if self.outstanding_requests == 0 => self.decode_collected(header, rest)?,
             (FrameKind::Head, Stage::Head) => self.decode_head(header, rest)?,
             (FrameKind::Body, Stage::Stream) => {
                 let is_last_frame = header.has_flag(FLAG_END);
@@ -214,7 +214,7 @@ impl SlotDecoder {
             (kind, _) => return Err(WireError::UnexpectedFrameKind(kind as u8)),
         };
         if header.flags & flags != flags {
-            return Err(header.bad_flags());
+            return Err(header.bad_flags_error());
         }
         let Some(payload) = header.split_payload(rest, lens)? else {
             return Ok(None);
@@ -223,7 +223,7 @@ impl SlotDecoder {
             FrameKind::FdRequest => {
                 // Only the newest request can have a file, so its turn comes when it is the only
                 // one.
-                if self.outstanding != 1 || !std::mem::take(&mut self.awaits_fd_request) {
+                if self.outstanding_requests != 1 || !std::mem::take(&mut self.awaits_fd_request) {
                     return Err(WireError::UnexpectedFrameKind(header.kind as u8));
                 }
                 SlotEvent::FdRequest
@@ -313,16 +313,16 @@ impl SlotDecoder {
 
     fn finish_response(&mut self) {
         self.stage = Stage::Head;
-        self.outstanding = self.outstanding.saturating_sub(1);
-        self.seq = self.seq.wrapping_add(1);
-        if self.outstanding == 0 {
+        self.outstanding_requests = self.outstanding_requests.saturating_sub(1);
+        self.current_request_seq = self.current_request_seq.wrapping_add(1);
+        if self.outstanding_requests == 0 {
             self.awaits_fd_request = false;
         }
     }
 }
 
-mod request_name;
+mod method_and_path;
 #[cfg(test)]
 mod tests;
 
-pub use request_name::request_name;
+pub use method_and_path::read_method_and_path;

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use penstock_wire::channel::{self, ChannelDecoder, ChannelEvent, worker};
+use penstock_wire::channel::{self, ChannelDecoder, ChannelEvent, reactor_encoder};
 use penstock_wire::{Dialect, EnvironEncoder, RequestBodySource, ScopeEncoder, frame};
 use serde_json::Value;
 
@@ -74,7 +74,8 @@ fn opened(block: &Block, dialect: Dialect) -> Vec<u8> {
     })
     .unwrap();
     let id = number(&json(block, "id"));
-    out[channel::OPEN_ID_OFFSET..channel::OPEN_ID_OFFSET + 4].copy_from_slice(&id.to_le_bytes());
+    out[channel::OPEN_STREAM_ID_OFFSET..channel::OPEN_STREAM_ID_OFFSET + 4]
+        .copy_from_slice(&id.to_le_bytes());
     out
 }
 
@@ -125,7 +126,7 @@ fn written(send: &Value) -> Vec<u8> {
         .unwrap_or_default();
     let strings: Vec<&[u8]> = strings.iter().map(Vec::as_slice).collect();
     match send[0].as_str().unwrap() {
-        "answer" => worker::encode_response(
+        "answer" => reactor_encoder::encode_response(
             &mut out,
             frame::FLAG_END,
             id,
@@ -133,32 +134,32 @@ fn written(send: &Value) -> Vec<u8> {
             &strings,
             &latin1(&send[3]),
         ),
-        "accept" => worker::encode_accept(&mut out, id, &strings),
+        "accept" => reactor_encoder::encode_accept(&mut out, id, &strings),
         "reset" => {
             let flags = u8::from(send[3].as_bool().unwrap());
-            worker::encode_reset(&mut out, flags, id, send[2].as_str().unwrap());
+            reactor_encoder::encode_reset(&mut out, flags, id, send[2].as_str().unwrap());
         }
         "message" => {
             let flags = u8::from(send[2].as_bool().unwrap());
-            worker::encode_message(&mut out, flags, id, &latin1(&send[3]));
+            reactor_encoder::encode_message(&mut out, flags, id, &latin1(&send[3]));
         }
         "close" => {
             let code = u16::try_from(number(&send[2])).unwrap();
-            worker::encode_close(&mut out, id, code, send[3].as_str().unwrap());
+            reactor_encoder::encode_close(&mut out, id, code, send[3].as_str().unwrap());
         }
-        "window" => worker::encode_window(&mut out, id, number(&send[2])),
-        "pull" => worker::encode_pull(&mut out, id),
-        "hijack" => worker::encode_hijack(&mut out, id),
+        "window" => reactor_encoder::encode_window(&mut out, id, number(&send[2])),
+        "pull" => reactor_encoder::encode_pull(&mut out, id),
+        "hijack" => reactor_encoder::encode_hijack(&mut out, id),
         kind => {
             let body = latin1(&send[3]);
-            worker::encode_response(&mut out, frame::FLAG_STREAM, id, 0, &strings, &body);
+            reactor_encoder::encode_response(&mut out, frame::FLAG_STREAM, id, 0, &strings, &body);
             if kind == "cut" {
-                worker::encode_reset(&mut out, 0, id, send[4].as_str().unwrap());
+                reactor_encoder::encode_reset(&mut out, 0, id, send[4].as_str().unwrap());
             } else {
                 for chunk in send[4].as_array().unwrap() {
-                    worker::encode_data(&mut out, 0, id, &latin1(chunk));
+                    reactor_encoder::encode_data(&mut out, 0, id, &latin1(chunk));
                 }
-                worker::encode_data(&mut out, frame::FLAG_END, id, b"");
+                reactor_encoder::encode_data(&mut out, frame::FLAG_END, id, b"");
             }
         }
     }

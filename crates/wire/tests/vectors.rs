@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use penstock_wire::control::{
     SocketKind, encode_dismiss, encode_fork, encode_promote, encode_slots,
 };
-use penstock_wire::worker::{
+use penstock_wire::worker_encoder::{
     encode_body, encode_fd_request, encode_file, encode_head, encode_hello, encode_hijack,
     encode_pull, encode_text,
 };
@@ -220,8 +220,8 @@ fn words_beside_responses() {
         assert_eq!(hex(&written), block["hex"], "{name}");
         let mut decoder = SlotDecoder::new();
         match event {
-            SlotEvent::GarbageCollected => decoder.record_collect(),
-            _ => decoder.record_request(false),
+            SlotEvent::GarbageCollected => decoder.record_collect_garbage(),
+            _ => decoder.record_sent_request(false),
         }
         for cut in 0..written.len() {
             assert_eq!(
@@ -247,7 +247,7 @@ fn responses() {
         assert_eq!(hex(&written(&send)), block["hex"], "{name}");
         let bytes = unhex(&block["hex"]);
         let mut decoder = SlotDecoder::new();
-        decoder.record_request(send[0] == "fd_please");
+        decoder.record_sent_request(send[0] == "fd_please");
         let mut at = 0;
         let mut is_last = false;
         while at < bytes.len() {
@@ -267,7 +267,7 @@ fn responses_that_are_refused() {
     for block in blocks("from_worker_refused") {
         let bytes = unhex(&block["hex"]);
         let mut decoder = SlotDecoder::new();
-        decoder.record_request(false);
+        decoder.record_sent_request(false);
         let mut at = 0;
         let error: WireError = loop {
             match decoder.decode(&bytes[at..]) {
@@ -284,7 +284,7 @@ fn heads_that_are_refused() {
     for block in blocks("heads_refused") {
         let bytes = unhex(&block["hex"]);
         let mut decoder = SlotDecoder::new();
-        decoder.record_request(false);
+        decoder.record_sent_request(false);
         let decoded = decoder.decode(&bytes).unwrap().unwrap();
         let SlotEvent::Head {
             head: Err(error),
@@ -295,7 +295,7 @@ fn heads_that_are_refused() {
             panic!("{}: {decoded:?}", block["name"]);
         };
         assert_eq!(error.to_string(), block["error"], "{}", block["name"]);
-        assert_eq!(decoder.outstanding(), 0, "{}", block["name"]);
+        assert_eq!(decoder.outstanding_requests(), 0, "{}", block["name"]);
     }
 }
 
@@ -304,7 +304,7 @@ fn control() {
     let hello = encode_hello(penstock_wire::PROTOCOL_VERSION);
     for block in blocks("control") {
         let bytes = unhex(&block["hex"]);
-        let mut decoder = ControlDecoder::template();
+        let mut decoder = ControlDecoder::for_template();
         if block["kind"] == "32" {
             assert_eq!(bytes, hello);
             assert_eq!(

@@ -62,7 +62,7 @@ impl ControlHandle {
     /// When the kernel refuses to watch it.
     pub(super) fn open(socket: OwnedFd, is_template: bool) -> io::Result<(Self, ControlLine)> {
         let decoder = if is_template {
-            ControlDecoder::template()
+            ControlDecoder::for_template()
         } else {
             ControlDecoder::new()
         };

@@ -127,7 +127,7 @@ impl GatewayDecoder {
 
     pub(crate) fn finish_at_eof(&mut self) -> Result<ResponseEvent<'static>, AttemptFailure> {
         self.is_finished = true;
-        match self.decoder.eof() {
+        match self.decoder.decode_eof() {
             Ok(_) => Ok(ResponseEvent::End(ResponseEnd::default())),
             Err(error) => {
                 let stage = attempt_stage(self.has_head);

@@ -321,7 +321,7 @@ impl JoinerInner {
             front_end: join::parse_challenge(&lines.next_line().await?)?,
         };
         lines
-            .send(&self.secret.prove(JoinSide::Joiner, &meeting))
+            .send(&self.secret.encode_proof(JoinSide::Joiner, &meeting))
             .await?;
         // A front end with another key closes without a further line.
         let proved = match lines.next_line().await {

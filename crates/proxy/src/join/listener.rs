@@ -222,7 +222,7 @@ impl JoinListenerInner {
         let proof = lines.next_line().await?;
         let Door { by, secret } = table.door(&meeting, &proof)?;
         lines
-            .send(&secret.prove(JoinSide::FrontEnd, &meeting))
+            .send(&secret.encode_proof(JoinSide::FrontEnd, &meeting))
             .await?;
         let line = lines.next_line().await?;
         match join::parse_join_request(secret, &meeting, &line)? {

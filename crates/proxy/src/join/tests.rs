@@ -658,7 +658,7 @@ async fn handshake_manually_with_proof(
             front_end: words::parse_challenge(&lines.next_line().await?)?,
         };
         lines
-            .send(&JoinSecret::new(proved).prove(JoinSide::Joiner, &meeting))
+            .send(&JoinSecret::new(proved).encode_proof(JoinSide::Joiner, &meeting))
             .await?;
         JoinSecret::new(key).verify(JoinSide::FrontEnd, &meeting, &lines.next_line().await?)?;
         let request = words::encode_join_request(&JoinSecret::new(proved), &meeting, &purpose);

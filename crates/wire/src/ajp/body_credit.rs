@@ -1,7 +1,7 @@
 //! Limits the request body to what an AJP13 container has requested.
 //!
 //! The relay keeps one [`BodyCredit`] per request: it writes a packet whenever
-//! [`BodyCredit::credit`] is above 0, and passes every
+//! [`BodyCredit::available_bytes`] is above 0, and passes every
 //! [`GatewayEvent::BodyRequested`](crate::gateway::GatewayEvent) to [`BodyCredit::grant`]. The
 //! first packet of a body is sent unrequested; every other one answers a request and is no longer
 //! than requested. The container might leave further bytes unread and take them for the next
@@ -13,20 +13,22 @@ use crate::gateway::GatewayError;
 /// How many bytes the container waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodyCredit {
-    credit: u16,
+    available_bytes: u16,
 }
 
 impl BodyCredit {
     /// The state after a FORWARD_REQUEST with a body of `length` bytes.
     pub fn new(length: u64) -> Self {
         let wanted = if length > 0 { MAX_DATA_BYTES } else { 0 };
-        Self { credit: wanted }
+        Self {
+            available_bytes: wanted,
+        }
     }
 
     /// Maximum bytes of the next packet; 0 while none may be sent. If it is not 0 when the response
     /// has ended, the container still waits, and the connection cannot be used again.
-    pub fn credit(&self) -> usize {
-        usize::from(self.credit)
+    pub fn available_bytes(&self) -> usize {
+        usize::from(self.available_bytes)
     }
 
     /// Records a request of the container for at most `bytes` more.
@@ -34,24 +36,26 @@ impl BodyCredit {
     /// # Errors
     /// The container still waits for its previous request.
     pub fn grant(&mut self, bytes: usize) -> Result<(), GatewayError> {
-        if self.credit > 0 {
+        if self.available_bytes > 0 {
             return Err(GatewayError::AjpOverlappingBodyRequest);
         }
         if bytes == 0 {
             return Err(GatewayError::AjpContent(GET_BODY_CHUNK));
         }
-        self.credit = u16::try_from(bytes).map_or(MAX_DATA_BYTES, |it| it.min(MAX_DATA_BYTES));
+        self.available_bytes =
+            u16::try_from(bytes).map_or(MAX_DATA_BYTES, |it| it.min(MAX_DATA_BYTES));
         Ok(())
     }
 
     /// Appends the requested packet with the first of `bytes`, and returns their number. Empty
     /// `bytes` end the body. Writes nothing without a request.
     pub fn encode(&mut self, out: &mut Vec<u8>, bytes: &[u8]) -> usize {
-        if self.credit == 0 {
+        if self.available_bytes == 0 {
             return 0;
         }
-        let len = u16::try_from(bytes.len()).map_or(self.credit, |len| len.min(self.credit));
-        self.credit = 0;
+        let len = u16::try_from(bytes.len())
+            .map_or(self.available_bytes, |len| len.min(self.available_bytes));
+        self.available_bytes = 0;
         out.extend_from_slice(&TO_CONTAINER);
         if len == 0 {
             out.extend_from_slice(&[0, 0]);
@@ -79,7 +83,7 @@ mod tests {
         assert_eq!(out.len(), 8192);
         assert_eq!(out[..6], [0x12, 0x34, 0x1f, 0xfc, 0x1f, 0xfa]);
         assert_eq!(
-            (flow.credit(), flow.encode(&mut out, &body[8186..])),
+            (flow.available_bytes(), flow.encode(&mut out, &body[8186..])),
             (0, 0)
         );
         assert_eq!(out.len(), 8192);
@@ -89,7 +93,10 @@ mod tests {
     fn sends_nothing_unasked_without_a_body() {
         let mut flow = BodyCredit::new(0);
         let mut out = Vec::new();
-        assert_eq!((flow.credit(), flow.encode(&mut out, b"x")), (0, 0));
+        assert_eq!(
+            (flow.available_bytes(), flow.encode(&mut out, b"x")),
+            (0, 0)
+        );
         assert!(out.is_empty());
     }
 
@@ -109,7 +116,7 @@ mod tests {
             let body = vec![b'x'; have];
             assert_eq!(flow.encode(&mut out, &body), expected, "{asked} of {have}");
             assert_eq!(out.len(), 6 + expected, "{asked} of {have}");
-            assert_eq!(flow.credit(), 0);
+            assert_eq!(flow.available_bytes(), 0);
         }
     }
 
@@ -120,7 +127,7 @@ mod tests {
         let mut out = Vec::new();
         assert_eq!(flow.encode(&mut out, b""), 0);
         assert_eq!(out, [0x12, 0x34, 0, 0]);
-        assert_eq!(flow.credit(), 0);
+        assert_eq!(flow.available_bytes(), 0);
     }
 
     #[test]

@@ -2,12 +2,15 @@
 
 use super::*;
 use crate::gateway::ResponseDecoder;
-use crate::gateway::testing::{Outcome, RecordedGatewayEvent, SMALL, body, bytes, decode, head};
+use crate::gateway::testing::{
+    DecodeOutcome, RecordedGatewayEvent, SMALL_HEAD_LIMITS, body_event, decode, head_event,
+    parse_vector,
+};
 
-fn response(vector: &str) -> Outcome {
+fn response(vector: &str) -> DecodeOutcome {
     decode(
-        || ResponseDecoder::Ajp(AjpDecoder::new(SMALL, false)),
-        &bytes(vector),
+        || ResponseDecoder::Ajp(AjpDecoder::new(SMALL_HEAD_LIMITS, false)),
+        &parse_vector(vector),
     )
 }
 
@@ -24,8 +27,8 @@ fn reads_responses_as_containers_write_them() {
             "head, two chunks, end",
             format!("{HEAD} 'AB' 0007 03 0003'abc'00 'AB' 0006 03 0002'de'00 {END}"),
             &[
-                head(200, FIELDS),
-                body("abcde"),
+                head_event(200, FIELDS),
+                body_event("abcde"),
                 RecordedGatewayEvent::End(true),
             ],
         ),
@@ -35,42 +38,45 @@ fn reads_responses_as_containers_write_them() {
                 "{HEAD} 'AB' 0004 03 0000 00 'AB' 0005 03 0001'x'00 'AB' 0004 03 0000 00 {END}"
             ),
             &[
-                head(200, FIELDS),
-                body("x"),
+                head_event(200, FIELDS),
+                body_event("x"),
                 RecordedGatewayEvent::End(true),
             ],
         ),
         (
             "a connection that closes",
             format!("{HEAD} 'AB' 0002 05 00"),
-            &[head(200, FIELDS), RecordedGatewayEvent::End(false)],
+            &[head_event(200, FIELDS), RecordedGatewayEvent::End(false)],
         ),
         (
             "questions for the body, before and behind the head",
             format!("'AB' 0003 06 1ffa {HEAD} 'AB' 0003 06 0001 {END}"),
             &[
-                RecordedGatewayEvent::Wanted(8186),
-                head(200, FIELDS),
-                RecordedGatewayEvent::Wanted(1),
+                RecordedGatewayEvent::BodyRequested(8186),
+                head_event(200, FIELDS),
+                RecordedGatewayEvent::BodyRequested(1),
                 RecordedGatewayEvent::End(true),
             ],
         ),
         (
             "names spelt out, no reason, an empty value",
             format!("'AB' 0017 04 0194 ffff 0002 0001'A'00 0001'1'00 0003'B-c'00 ffff {END}"),
-            &[head(404, "A: 1\nB-c: \n"), RecordedGatewayEvent::End(true)],
+            &[
+                head_event(404, "A: 1\nB-c: \n"),
+                RecordedGatewayEvent::End(true),
+            ],
         ),
         (
             "no fields",
             format!("'AB' 0007 04 00cc ffff 0000 {END}"),
-            &[head(204, ""), RecordedGatewayEvent::End(true)],
+            &[head_event(204, ""), RecordedGatewayEvent::End(true)],
         ),
         (
             "a length that is kept",
             format!("'AB' 000d 04 00c8 ffff 0001 a003 0001'2'00 'AB' 0006 03 0002'ab'00 {END}"),
             &[
-                head(200, "Content-Length: 2\n"),
-                body("ab"),
+                head_event(200, "Content-Length: 2\n"),
+                body_event("ab"),
                 RecordedGatewayEvent::End(true),
             ],
         ),
@@ -299,11 +305,11 @@ fn refuses_heads_that_lie_or_could_split_a_response() {
             TooManyFields,
         ),
     ] {
-        let len = bytes(payload).len() + 1;
+        let len = parse_vector(payload).len() + 1;
         let vector = format!("'AB' {len:04x} 04 {payload} {END}");
         assert_eq!(response(&vector), (vec![], Err(expected)), "{name}");
     }
-    let too_large = format!("'AB' {:04x} 04", SMALL.max_head_bytes + 1);
+    let too_large = format!("'AB' {:04x} 04", SMALL_HEAD_LIMITS.max_head_bytes + 1);
     assert_eq!(response(&too_large).1, Err(HeadTooLarge));
     assert_eq!(
         response("'AB' 0006 04").1,
@@ -334,16 +340,16 @@ fn keeps_a_body_as_long_as_its_length() {
 
 #[test]
 fn drops_the_body_of_a_response_to_head() {
-    let vector = bytes(&format!("{HEAD} 'AB' 0007 03 0003'abc'00 {END}"));
-    let new = || ResponseDecoder::Ajp(AjpDecoder::new(SMALL, true));
-    let expected = vec![head(200, FIELDS), RecordedGatewayEvent::End(true)];
+    let vector = parse_vector(&format!("{HEAD} 'AB' 0007 03 0003'abc'00 {END}"));
+    let new = || ResponseDecoder::Ajp(AjpDecoder::new(SMALL_HEAD_LIMITS, true));
+    let expected = vec![head_event(200, FIELDS), RecordedGatewayEvent::End(true)];
     assert_eq!(decode(new, &vector), (expected, Ok(())));
 }
 
 #[test]
 fn does_not_offer_a_connection_with_bytes_behind_the_end() {
-    let input = bytes(&format!("{HEAD}{END} 'A'"));
-    let mut decoder = AjpDecoder::new(SMALL, false);
+    let input = parse_vector(&format!("{HEAD}{END} 'A'"));
+    let mut decoder = AjpDecoder::new(SMALL_HEAD_LIMITS, false);
     let head = decoder.decode(&input).unwrap();
     let end = decoder.decode(&input[head.consumed..]).unwrap();
     assert_eq!(end.event, Some(GatewayEvent::End { reusable: false }));
@@ -353,8 +359,8 @@ fn does_not_offer_a_connection_with_bytes_behind_the_end() {
 fn probes_a_container() {
     let mut out = Vec::new();
     encode_probe(&mut out);
-    assert_eq!(out, bytes("1234 0001 0a"));
-    let pong = bytes("'AB' 0001 09");
+    assert_eq!(out, parse_vector("1234 0001 0a"));
+    let pong = parse_vector("'AB' 0001 09");
     for cut in 0..pong.len() {
         assert_eq!(parse_probe_response(&pong[..cut]), Ok(None), "{cut}");
     }
@@ -370,7 +376,7 @@ fn probes_a_container() {
         ),
     ] {
         assert_eq!(
-            parse_probe_response(&bytes(vector)),
+            parse_probe_response(&parse_vector(vector)),
             Err(expected),
             "{name}"
         );

@@ -2,11 +2,13 @@
 
 use super::*;
 use crate::gateway::ResponseDecoder;
-use crate::gateway::testing::{Outcome, RecordedGatewayEvent, SMALL, body, decode, head};
+use crate::gateway::testing::{
+    DecodeOutcome, RecordedGatewayEvent, SMALL_HEAD_LIMITS, body_event, decode, head_event,
+};
 
-fn response(text: &str) -> Outcome {
+fn response(text: &str) -> DecodeOutcome {
     decode(
-        || ResponseDecoder::Cgi(CgiDecoder::new(SMALL, false)),
+        || ResponseDecoder::Cgi(CgiDecoder::new(SMALL_HEAD_LIMITS, false)),
         text.as_bytes(),
     )
 }
@@ -17,64 +19,70 @@ fn reads_heads_and_bodies_as_programs_write_them() {
         (
             "crlf",
             "Status: 404 Not Found\r\nContent-Type: text/plain\r\n\r\nno\n",
-            &[head(404, "Content-Type: text/plain\n"), body("no\n")],
+            &[
+                head_event(404, "Content-Type: text/plain\n"),
+                body_event("no\n"),
+            ],
         ),
         (
             "lf",
             "Content-Type: text/plain\nStatus: 404\n\nno",
-            &[head(404, "Content-Type: text/plain\n"), body("no")],
+            &[
+                head_event(404, "Content-Type: text/plain\n"),
+                body_event("no"),
+            ],
         ),
         (
             "both line ends",
             "A: 1\nB: 2\r\n\nx",
-            &[head(200, "A: 1\nB: 2\n"), body("x")],
+            &[head_event(200, "A: 1\nB: 2\n"), body_event("x")],
         ),
-        ("no status", "A: 1\n\n", &[head(200, "A: 1\n")]),
+        ("no status", "A: 1\n\n", &[head_event(200, "A: 1\n")]),
         (
             "location",
             "Location: /b\n\n",
-            &[head(302, "Location: /b\n")],
+            &[head_event(302, "Location: /b\n")],
         ),
         (
             "location with a status",
             "location: /b\nstatus: 201 Created\n\n",
-            &[head(201, "location: /b\n")],
+            &[head_event(201, "location: /b\n")],
         ),
-        ("a status alone", "STATUS:204\n\n", &[head(204, "")]),
+        ("a status alone", "STATUS:204\n\n", &[head_event(204, "")]),
         (
             "status line",
             "HTTP/1.1 403 Forbidden\r\nA: 1\r\n\r\nx",
-            &[head(403, "A: 1\n"), body("x")],
+            &[head_event(403, "A: 1\n"), body_event("x")],
         ),
         (
             "status line of 1.0 without a reason",
             "HTTP/1.0 200\n\nx",
-            &[head(200, ""), body("x")],
+            &[head_event(200, ""), body_event("x")],
         ),
         (
             "the same status twice",
             "HTTP/1.1 404 No\nStatus: 404 Not Found\n\n",
-            &[head(404, "")],
+            &[head_event(404, "")],
         ),
         (
             "length",
             "Content-Length: 3\n\nabc",
-            &[head(200, "Content-Length: 3\n"), body("abc")],
+            &[head_event(200, "Content-Length: 3\n"), body_event("abc")],
         ),
         (
             "body on 304",
             "Status: 304\nContent-Length: 3\n\nabcdef",
-            &[head(304, "Content-Length: 3\n")],
+            &[head_event(304, "Content-Length: 3\n")],
         ),
         (
             "empty value, blanks, obs-text",
             "A:\nB: \t x y \t\nC: \u{e9}\n\n",
-            &[head(200, "A: \nB: x y\nC: \u{e9}\n")],
+            &[head_event(200, "A: \nB: x y\nC: \u{e9}\n")],
         ),
         (
             "lines in the body",
             "A: 1\n\n\nStatus: 500\n\n",
-            &[head(200, "A: 1\n"), body("\nStatus: 500\n\n")],
+            &[head_event(200, "A: 1\n"), body_event("\nStatus: 500\n\n")],
         ),
     ];
     for (name, text, expected) in rows {
@@ -165,8 +173,11 @@ fn refuses_invalid_heads() {
 
 #[test]
 fn takes_a_head_of_exactly_the_limit() {
-    let fits = format!("A: {}\n\n", "x".repeat(SMALL.max_head_bytes - 5));
-    assert_eq!(fits.len(), SMALL.max_head_bytes);
+    let fits = format!(
+        "A: {}\n\n",
+        "x".repeat(SMALL_HEAD_LIMITS.max_head_bytes - 5)
+    );
+    assert_eq!(fits.len(), SMALL_HEAD_LIMITS.max_head_bytes);
     assert_eq!(response(&fits).1, Ok(()));
     assert_eq!(
         response(&format!("B{fits}")).1,
@@ -177,9 +188,9 @@ fn takes_a_head_of_exactly_the_limit() {
 #[test]
 fn drops_the_body_of_a_response_to_head() {
     let text = "Content-Length: 3\n\nabcdef";
-    let new = || ResponseDecoder::Cgi(CgiDecoder::new(SMALL, true));
+    let new = || ResponseDecoder::Cgi(CgiDecoder::new(SMALL_HEAD_LIMITS, true));
     let expected = vec![
-        head(200, "Content-Length: 3\n"),
+        head_event(200, "Content-Length: 3\n"),
         RecordedGatewayEvent::End(false),
     ];
     assert_eq!(decode(new, text.as_bytes()), (expected, Ok(())));
@@ -187,7 +198,7 @@ fn drops_the_body_of_a_response_to_head() {
 
 #[test]
 fn copies_no_line_that_came_whole() {
-    let mut decoder = CgiDecoder::new(SMALL, false);
+    let mut decoder = CgiDecoder::new(SMALL_HEAD_LIMITS, false);
     decoder.decode(b"A: 1\r\nB: 2\r\n").unwrap();
     let Stage::Head(reader) = &decoder.stage else {
         panic!("the head is not complete");

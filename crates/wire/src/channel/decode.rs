@@ -4,11 +4,11 @@
 //! A pure machine over the bytes of the socket. Its only state is the frame whose bytes are being
 //! returned.
 
-use super::{MAX_DATA_BYTES, MAX_RESPONSE_BODY, WINDOW_BYTES};
+use super::{MAX_DATA_BYTES, MAX_WHOLE_BODY_BYTES, WINDOW_BYTES};
 use crate::WireError;
 use crate::frame::{
     DecodedFrame, FLAG_END, FLAG_PROTOCOL_ERROR, FLAG_TEXT, FrameHeader, FrameKind, HEADER_LEN,
-    MAX_PAYLOAD_BYTES, parse_text, read_u32, split_u32, take_available, widen,
+    MAX_PAYLOAD_BYTES, len_to_usize, parse_text, read_u32, split_u32, take_available,
 };
 use crate::head::{
     AcceptHeadView, MAX_HEAD_BYTES, ResponseHeadView, parse_accept_head, split_head,
@@ -171,7 +171,12 @@ impl ChannelDecoder {
         rest: &'b [u8],
     ) -> DecodeResult<'b> {
         let payload_len = header.payload_len - 4;
-        let split = split_head(header, payload_len, rest, [WINDOW_BYTES, MAX_RESPONSE_BODY])?;
+        let split = split_head(
+            header,
+            payload_len,
+            rest,
+            [WINDOW_BYTES, MAX_WHOLE_BODY_BYTES],
+        )?;
         Ok(split.map(|payload| {
             let is_last_frame = !payload.is_streamed;
             if payload.left > 0 {
@@ -231,7 +236,7 @@ impl ChannelDecoder {
 
 /// Decodes the rest of a frame that is an event once all of it is there.
 fn decode_whole(header: FrameHeader, id: u32, rest: &[u8]) -> DecodeResult<'_> {
-    let Some((payload, _)) = rest.split_at_checked(widen(header.payload_len - 4)) else {
+    let Some((payload, _)) = rest.split_at_checked(len_to_usize(header.payload_len - 4)) else {
         return Ok(None);
     };
     let event = match header.kind {

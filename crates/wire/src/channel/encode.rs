@@ -15,11 +15,11 @@ use crate::request::{
 };
 
 /// Offset of the id in an OPEN frame: four bytes.
-pub const OPEN_ID_OFFSET: usize = HEADER_LEN;
+pub const OPEN_STREAM_ID_OFFSET: usize = HEADER_LEN;
 /// Bytes of a MESSAGE in front of the message.
 pub const MESSAGE_HEAD_LEN: usize = HEADER_LEN + 4;
 
-/// Appends one OPEN frame to `out`, of stream 0 until its id is written at [`OPEN_ID_OFFSET`];
+/// Appends one OPEN frame to `out`, of stream 0 until its id is written at [`OPEN_STREAM_ID_OFFSET`];
 /// `environ` appends the environment.
 ///
 /// # Errors

@@ -121,21 +121,21 @@ fn run(bytes: &[u8], ends: &[usize]) -> Result<Vec<RecordedChannelEvent>, WireEr
 fn conversation() -> (Vec<u8>, Vec<RecordedChannelEvent>) {
     let mut bytes = Vec::new();
     let head: [&[u8]; 3] = [b"200 OK", b"A", b"b"];
-    worker::encode_response(&mut bytes, FLAG_END, 1, 7, &head, b"hello");
-    worker::encode_response(&mut bytes, FLAG_STREAM, 2, 7, &[b"201"], b"one");
-    worker::encode_data(&mut bytes, 0, 2, b"two");
-    worker::encode_pull(&mut bytes, 2);
-    worker::encode_data(&mut bytes, 0, 3, b"other");
-    worker::encode_data(&mut bytes, 0, 2, b"");
-    worker::encode_data(&mut bytes, FLAG_END, 2, b"");
-    worker::encode_reset(&mut bytes, FLAG_PROTOCOL_ERROR, 3, "cut é");
-    worker::encode_accept(&mut bytes, 4, &[b"chat", b"A", b"b"]);
-    worker::encode_message(&mut bytes, FLAG_TEXT, 4, "é".as_bytes());
-    worker::encode_message(&mut bytes, 0, 4, b"");
-    worker::encode_window(&mut bytes, 4, 77);
-    worker::encode_close(&mut bytes, 4, 1000, "bye");
-    worker::encode_hijack(&mut bytes, 5);
-    worker::encode_response(&mut bytes, FLAG_END, u32::MAX, 0, &[b"204"], b"");
+    reactor_encoder::encode_response(&mut bytes, FLAG_END, 1, 7, &head, b"hello");
+    reactor_encoder::encode_response(&mut bytes, FLAG_STREAM, 2, 7, &[b"201"], b"one");
+    reactor_encoder::encode_data(&mut bytes, 0, 2, b"two");
+    reactor_encoder::encode_pull(&mut bytes, 2);
+    reactor_encoder::encode_data(&mut bytes, 0, 3, b"other");
+    reactor_encoder::encode_data(&mut bytes, 0, 2, b"");
+    reactor_encoder::encode_data(&mut bytes, FLAG_END, 2, b"");
+    reactor_encoder::encode_reset(&mut bytes, FLAG_PROTOCOL_ERROR, 3, "cut é");
+    reactor_encoder::encode_accept(&mut bytes, 4, &[b"chat", b"A", b"b"]);
+    reactor_encoder::encode_message(&mut bytes, FLAG_TEXT, 4, "é".as_bytes());
+    reactor_encoder::encode_message(&mut bytes, 0, 4, b"");
+    reactor_encoder::encode_window(&mut bytes, 4, 77);
+    reactor_encoder::encode_close(&mut bytes, 4, 1000, "bye");
+    reactor_encoder::encode_hijack(&mut bytes, 5);
+    reactor_encoder::encode_response(&mut bytes, FLAG_END, u32::MAX, 0, &[b"204"], b"");
     let seen = vec![
         RecordedChannelEvent::Answer(1, 200, 1, Some(5)),
         RecordedChannelEvent::Bytes(1, b"hello".to_vec()),
@@ -173,10 +173,10 @@ fn streams_are_read_wherever_the_bytes_are_cut() {
 #[test]
 fn heads_that_are_wrong_leave_the_frames_intact() {
     let mut bytes = Vec::new();
-    worker::encode_response(&mut bytes, FLAG_END, 1, 0, &[b"100"], b"x");
-    worker::encode_accept(&mut bytes, 1, &[b"a b"]);
-    worker::encode_accept(&mut bytes, 1, &[b"", b"A", b"x\r\ny"]);
-    worker::encode_accept(&mut bytes, 1, &[b"", b"A"]);
+    reactor_encoder::encode_response(&mut bytes, FLAG_END, 1, 0, &[b"100"], b"x");
+    reactor_encoder::encode_accept(&mut bytes, 1, &[b"a b"]);
+    reactor_encoder::encode_accept(&mut bytes, 1, &[b"", b"A", b"x\r\ny"]);
+    reactor_encoder::encode_accept(&mut bytes, 1, &[b"", b"A"]);
     let mut decoder = ChannelDecoder::new();
     let mut rest = &bytes[..];
     let mut errors = Vec::new();

@@ -4,13 +4,14 @@ use super::*;
 use crate::gateway::ResponseDecoder;
 use crate::gateway::VariableWriter as _;
 use crate::gateway::testing::{
-    Outcome, RecordedGatewayEvent, SMALL, body, bytes, decode, head, log,
+    DecodeOutcome, RecordedGatewayEvent, SMALL_HEAD_LIMITS, body_event, decode, head_event,
+    log_event, parse_vector,
 };
 
-fn response(vector: &str) -> Outcome {
+fn response(vector: &str) -> DecodeOutcome {
     decode(
-        || ResponseDecoder::FastCgi(FastCgiDecoder::new(SMALL, false)),
-        &bytes(vector),
+        || ResponseDecoder::FastCgi(FastCgiDecoder::new(SMALL_HEAD_LIMITS, false)),
+        &parse_vector(vector),
     )
 }
 
@@ -25,12 +26,12 @@ fn reads_responses_as_applications_write_them() {
         (
             "one record, empty STDOUT, end",
             format!("01 06 0001 0009 07 00 'A: 1\\n\\nabc' 00000000000000 01 06 0001 0000 00 00 {END}"),
-            &[head(200, "A: 1\n"), body("abc"), RecordedGatewayEvent::End(true)],
+            &[head_event(200, "A: 1\n"), body_event("abc"), RecordedGatewayEvent::End(true)],
         ),
         (
             "no empty STDOUT",
             format!("{HEAD} 01 06 0001 0003 00 00 'abc' {END}"),
-            &[head(200, "A: 1\n"), body("abc"), RecordedGatewayEvent::End(true)],
+            &[head_event(200, "A: 1\n"), body_event("abc"), RecordedGatewayEvent::End(true)],
         ),
         (
             "a head over three records and a body at once",
@@ -38,7 +39,7 @@ fn reads_responses_as_applications_write_them() {
                 "01 06 0001 000a 00 00 'Status: 40' 01 06 0001 0003 05 00 '4\\r\\n' 0102030405
                  01 06 0001 0009 00 00 'A: 1\\n\\r\\nab' {END}"
             ),
-            &[head(404, "A: 1\n"), body("ab"), RecordedGatewayEvent::End(true)],
+            &[head_event(404, "A: 1\n"), body_event("ab"), RecordedGatewayEvent::End(true)],
         ),
         (
             "log lines before, in and behind the head, and at the end",
@@ -47,22 +48,22 @@ fn reads_responses_as_applications_write_them() {
                  01 06 0001 0004 00 00 '1\\n\\nb' 01 07 0001 0000 00 00 01 07 0001 0001 00 00 'z' {END}"
             ),
             &[
-                log("x\ny\n"),
-                head(200, "A: 1\n"),
-                body("b"),
-                log("z"),
+                log_event("x\ny\n"),
+                head_event(200, "A: 1\n"),
+                body_event("b"),
+                log_event("z"),
                 RecordedGatewayEvent::End(true),
             ],
         ),
         (
             "a log behind the end of STDOUT",
             format!("{HEAD} 01 06 0001 0000 00 00 01 07 0001 0001 00 00 'z' {END}"),
-            &[head(200, "A: 1\n"), log("z"), RecordedGatewayEvent::End(true)],
+            &[head_event(200, "A: 1\n"), log_event("z"), RecordedGatewayEvent::End(true)],
         ),
         (
             "a padded end and an exit status",
             format!("{HEAD} 01 03 0001 0008 03 00 000000ff 00 000000 aabbcc"),
-            &[head(200, "A: 1\n"), RecordedGatewayEvent::End(true)],
+            &[head_event(200, "A: 1\n"), RecordedGatewayEvent::End(true)],
         ),
         (
             "records about the application itself",
@@ -70,12 +71,12 @@ fn reads_responses_as_applications_write_them() {
                 "01 0b 0000 0008 00 00 0900000000000000 {HEAD}
                  01 0a 0000 0012 06 00 0f01'FCGI_MPXS_CONNS0' 000000000000 {END}"
             ),
-            &[head(200, "A: 1\n"), RecordedGatewayEvent::End(true)],
+            &[head_event(200, "A: 1\n"), RecordedGatewayEvent::End(true)],
         ),
         (
             "reserved bytes that are not zero",
             format!("01 06 0001 0006 00 ff 'A: 1\\n\\n' {END}"),
-            &[head(200, "A: 1\n"), RecordedGatewayEvent::End(true)],
+            &[head_event(200, "A: 1\n"), RecordedGatewayEvent::End(true)],
         ),
     ];
     for (name, vector, expected) in rows {
@@ -244,8 +245,8 @@ fn refuses_what_the_protocol_forbids() {
 
 #[test]
 fn does_not_offer_a_connection_with_bytes_behind_the_end() {
-    let input = bytes(&format!("{HEAD} {END} 01"));
-    let mut decoder = FastCgiDecoder::new(SMALL, false);
+    let input = parse_vector(&format!("{HEAD} {END} 01"));
+    let mut decoder = FastCgiDecoder::new(SMALL_HEAD_LIMITS, false);
     let head = decoder.decode(&input).unwrap();
     let end = decoder.decode(&input[head.consumed..]).unwrap();
     assert_eq!(end.event, Some(GatewayEvent::End { reusable: false }));
@@ -260,19 +261,19 @@ fn bounds_a_head_over_any_number_of_records() {
 
 #[test]
 fn drops_the_body_of_a_response_to_head() {
-    let vector = bytes(&format!("{HEAD} 01 06 0001 0003 00 00 'abc' {END}"));
-    let new = || ResponseDecoder::FastCgi(FastCgiDecoder::new(SMALL, true));
-    let expected = vec![head(200, "A: 1\n"), RecordedGatewayEvent::End(true)];
+    let vector = parse_vector(&format!("{HEAD} 01 06 0001 0003 00 00 'abc' {END}"));
+    let new = || ResponseDecoder::FastCgi(FastCgiDecoder::new(SMALL_HEAD_LIMITS, true));
+    let expected = vec![head_event(200, "A: 1\n"), RecordedGatewayEvent::End(true)];
     assert_eq!(decode(new, &vector), (expected, Ok(())));
 }
 
 #[test]
 fn takes_records_of_the_largest_size() {
-    let mut input = bytes(HEAD);
+    let mut input = parse_vector(HEAD);
     input.extend_from_slice(&[1, 6, 0, 1, 0xff, 0xff, 0xff, 0]);
     input.extend_from_slice(&[b'x'; 65_535 + 255]);
-    input.extend_from_slice(&bytes(END));
-    let mut decoder = FastCgiDecoder::new(SMALL, false);
+    input.extend_from_slice(&parse_vector(END));
+    let mut decoder = FastCgiDecoder::new(SMALL_HEAD_LIMITS, false);
     let (mut at, mut body_len) = (0, 0);
     loop {
         let decoded = decoder.decode(&input[at..]).unwrap();
@@ -299,7 +300,7 @@ fn writes_a_request_record_by_record() {
     encode_stdin(&mut out, b"");
     encode_stdin_end(&mut out);
     encode_abort(&mut out);
-    let expected = bytes(
+    let expected = parse_vector(
         "01 01 0001 0008 00 00 0001 01 0000000000
          01 04 0001 0008 00 00 01 02 'Abc' 01 00 'B'
          01 04 0001 0000 00 00
@@ -311,14 +312,17 @@ fn writes_a_request_record_by_record() {
     assert_eq!(stdin_header(258), [1, 5, 0, 1, 1, 2, 0, 0]);
     out.clear();
     encode_begin(&mut out, false);
-    assert_eq!(out, bytes("01 01 0001 0008 00 00 0001 00 0000000000"));
+    assert_eq!(
+        out,
+        parse_vector("01 01 0001 0008 00 00 0001 00 0000000000")
+    );
 }
 
 #[test]
 fn writes_no_record_for_no_variables_but_the_end() {
     let mut out = b"x".to_vec();
     FastCgiParamsWriter::new(&mut out).finish().unwrap();
-    assert_eq!(out, bytes("'x' 01 04 0001 0000 00 00"));
+    assert_eq!(out, parse_vector("'x' 01 04 0001 0000 00 00"));
 }
 
 type Pair = (Vec<u8>, Vec<u8>);
@@ -408,7 +412,7 @@ fn probes_an_application() {
     encode_probe(&mut out);
     assert_eq!(
         out,
-        bytes("01 09 0000 0011 07 00 0f 00 'FCGI_MPXS_CONNS' 00000000000000")
+        parse_vector("01 09 0000 0011 07 00 0f 00 'FCGI_MPXS_CONNS' 00000000000000")
     );
 }
 
@@ -422,7 +426,7 @@ fn recognises_the_answer_of_a_living_application() {
         ("no value", "01 0a 0000 0000 00 00"),
         ("an unknown type", "01 0b 0000 0008 00 00 0900000000000000"),
     ] {
-        let answer = bytes(vector);
+        let answer = parse_vector(vector);
         for cut in 0..answer.len() {
             assert_eq!(
                 parse_probe_response(&answer[..cut]),
@@ -485,7 +489,7 @@ fn takes_nothing_else_for_an_answer() {
         ),
     ] {
         assert_eq!(
-            parse_probe_response(&bytes(vector)),
+            parse_probe_response(&parse_vector(vector)),
             Err(expected),
             "{name}"
         );

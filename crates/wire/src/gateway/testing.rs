@@ -6,7 +6,7 @@
 use super::{GatewayError, GatewayEvent, GatewayHeadLimits, ResponseDecoder};
 
 /// Limits that a test can reach.
-pub(crate) const SMALL: GatewayHeadLimits = GatewayHeadLimits {
+pub(crate) const SMALL_HEAD_LIMITS: GatewayHeadLimits = GatewayHeadLimits {
     max_head_bytes: 200,
     max_fields: 4,
 };
@@ -17,12 +17,12 @@ pub(crate) enum RecordedGatewayEvent {
     Head(u16, String, Option<u64>),
     Body(String),
     Log(String),
-    Wanted(usize),
+    BodyRequested(usize),
     End(bool),
 }
 
 /// A head with `fields` as they are sent, LF for CR LF.
-pub(crate) fn head(status: u16, fields: &str) -> RecordedGatewayEvent {
+pub(crate) fn head_event(status: u16, fields: &str) -> RecordedGatewayEvent {
     let length = fields
         .lines()
         .find_map(|line| line.strip_prefix("Content-Length: "));
@@ -33,20 +33,20 @@ pub(crate) fn head(status: u16, fields: &str) -> RecordedGatewayEvent {
     )
 }
 
-pub(crate) fn body(text: &str) -> RecordedGatewayEvent {
+pub(crate) fn body_event(text: &str) -> RecordedGatewayEvent {
     RecordedGatewayEvent::Body(text.to_owned())
 }
 
-pub(crate) fn log(text: &str) -> RecordedGatewayEvent {
+pub(crate) fn log_event(text: &str) -> RecordedGatewayEvent {
     RecordedGatewayEvent::Log(text.to_owned())
 }
 
-pub(crate) type Outcome = (Vec<RecordedGatewayEvent>, Result<(), GatewayError>);
+pub(crate) type DecodeOutcome = (Vec<RecordedGatewayEvent>, Result<(), GatewayError>);
 
 /// Decodes `bytes` and the end of the connection; the result must be the same however they are cut.
-pub(crate) fn decode(new: impl Fn() -> ResponseDecoder, bytes: &[u8]) -> Outcome {
+pub(crate) fn decode(new: impl Fn() -> ResponseDecoder, bytes: &[u8]) -> DecodeOutcome {
     let whole = run(new(), [bytes]);
-    let check = |pieces: Outcome, what: &str| {
+    let check = |pieces: DecodeOutcome, what: &str| {
         assert_eq!(pieces.1, whole.1, "{what}");
         // The part of a body before an error may depend on the pieces.
         if whole.1.is_ok() {
@@ -63,7 +63,10 @@ pub(crate) fn decode(new: impl Fn() -> ResponseDecoder, bytes: &[u8]) -> Outcome
     whole
 }
 
-fn run<'a>(mut decoder: ResponseDecoder, pieces: impl IntoIterator<Item = &'a [u8]>) -> Outcome {
+fn run<'a>(
+    mut decoder: ResponseDecoder,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> DecodeOutcome {
     let mut seen = Vec::new();
     for mut piece in pieces {
         loop {
@@ -79,11 +82,11 @@ fn run<'a>(mut decoder: ResponseDecoder, pieces: impl IntoIterator<Item = &'a [u
             record(&mut seen, event);
         }
     }
-    match decoder.eof() {
+    match decoder.decode_eof() {
         Ok(event) => event.into_iter().for_each(|it| record(&mut seen, it)),
         Err(error) => return (seen, Err(error)),
     }
-    assert_eq!(decoder.eof(), Ok(None), "a second end");
+    assert_eq!(decoder.decode_eof(), Ok(None), "a second end");
     (seen, Ok(()))
 }
 
@@ -106,14 +109,16 @@ fn record(seen: &mut Vec<RecordedGatewayEvent>, event: GatewayEvent<'_>) {
             log.push_str(&text(bytes));
         }
         (GatewayEvent::Log(bytes), _) => seen.push(RecordedGatewayEvent::Log(text(bytes))),
-        (GatewayEvent::BodyRequested(len), _) => seen.push(RecordedGatewayEvent::Wanted(len)),
+        (GatewayEvent::BodyRequested(len), _) => {
+            seen.push(RecordedGatewayEvent::BodyRequested(len))
+        }
         (GatewayEvent::End { reusable }, _) => seen.push(RecordedGatewayEvent::End(reusable)),
     }
 }
 
 /// Parses hex digits and `'text'`, with or without blanks between them; `\n`, `\r` and `\0` are
 /// escapes.
-pub(crate) fn bytes(vector: &str) -> Vec<u8> {
+pub(crate) fn parse_vector(vector: &str) -> Vec<u8> {
     let mut out = Vec::new();
     for (at, part) in vector.split('\'').enumerate() {
         if at % 2 == 1 {

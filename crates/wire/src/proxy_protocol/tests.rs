@@ -3,7 +3,7 @@
 
 use super::ProxyProtocolError::*;
 use super::*;
-use crate::gateway::testing::bytes;
+use crate::gateway::testing::parse_vector;
 
 /// Parses `input`; the result must be the same byte by byte, and with a request after it.
 fn read(input: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyProtocolError> {
@@ -143,7 +143,7 @@ fn reads_headers_of_version_2() {
         ("local with whatever", "20 11 0003 ffffff".to_owned(), ProxyHeader::Local),
         ("local of a strange family", "20 ff 0001 00".to_owned(), ProxyHeader::Local),
     ] {
-        let input = bytes(&(SIGNATURE.to_owned() + &vector));
+        let input = parse_vector(&(SIGNATURE.to_owned() + &vector));
         assert_eq!(read(&input), Ok(Some((expected, input.len()))), "{name}");
     }
 }
@@ -213,7 +213,7 @@ fn refuses_what_is_no_header_of_version_2() {
             TooLong,
         ),
     ] {
-        assert_eq!(read(&bytes(&vector)), Err(expected), "{name}");
+        assert_eq!(read(&parse_vector(&vector)), Err(expected), "{name}");
     }
 }
 
@@ -250,14 +250,14 @@ fn writes_the_bytes_of_the_specification() {
     );
     assert_eq!(
         encoded(encode_v2, source, destination),
-        bytes(&format!("{SIGNATURE} 21 11 000c {V4}"))
+        parse_vector(&format!("{SIGNATURE} 21 11 000c {V4}"))
     );
     let mut out = Vec::new();
     encode_v1(&mut out, None);
     assert_eq!(out, b"PROXY UNKNOWN\r\n");
     out.clear();
     encode_v2(&mut out, None);
-    assert_eq!(out, bytes(&format!("{SIGNATURE} 20 00 0000")));
+    assert_eq!(out, parse_vector(&format!("{SIGNATURE} 20 00 0000")));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::frame::FLAG_STREAM;
 use crate::frame::MAX_PAYLOAD_BYTES;
-use crate::worker;
+use crate::worker_encoder;
 
 /// Events without borrows, for comparison across buffers; body pieces are joined.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ fn run(
 fn waiting(requests: u32) -> SlotDecoder {
     let mut decoder = SlotDecoder::new();
     for _ in 0..requests {
-        decoder.record_request(false);
+        decoder.record_sent_request(false);
     }
     decoder
 }
@@ -104,23 +104,23 @@ fn extend(out: &mut Vec<u8>, seconds: u32) {
 fn conversation() -> (Vec<u8>, Vec<RecordedSlotEvent>) {
     let mut bytes = Vec::new();
     let head: [&[u8]; 3] = [b"200 OK", b"A", b"b"];
-    worker::encode_text(&mut bytes, FrameKind::IoBound, 0, "");
+    worker_encoder::encode_text(&mut bytes, FrameKind::IoBound, 0, "");
     extend(&mut bytes, 3600);
-    worker::encode_pull(&mut bytes);
-    worker::encode_head(&mut bytes, FLAG_END, 7, &head, b"hello");
-    worker::encode_head(&mut bytes, FLAG_STREAM, 8, &[b"201 Created"], b"one");
-    worker::encode_body(&mut bytes, 0, b"two");
-    worker::encode_body(&mut bytes, 0, b"");
-    worker::encode_body(&mut bytes, FLAG_END, b"");
-    worker::encode_head(&mut bytes, FLAG_STREAM, 9, &[b"200"], b"");
-    worker::encode_file(&mut bytes, FLAG_END, 5, Some(10));
-    worker::encode_head(&mut bytes, FLAG_STREAM, 9, &[b"200"], b"x");
+    worker_encoder::encode_pull(&mut bytes);
+    worker_encoder::encode_head(&mut bytes, FLAG_END, 7, &head, b"hello");
+    worker_encoder::encode_head(&mut bytes, FLAG_STREAM, 8, &[b"201 Created"], b"one");
+    worker_encoder::encode_body(&mut bytes, 0, b"two");
+    worker_encoder::encode_body(&mut bytes, 0, b"");
+    worker_encoder::encode_body(&mut bytes, FLAG_END, b"");
+    worker_encoder::encode_head(&mut bytes, FLAG_STREAM, 9, &[b"200"], b"");
+    worker_encoder::encode_file(&mut bytes, FLAG_END, 5, Some(10));
+    worker_encoder::encode_head(&mut bytes, FLAG_STREAM, 9, &[b"200"], b"x");
     extend(&mut bytes, u32::MAX);
-    worker::encode_pull(&mut bytes);
-    worker::encode_file(&mut bytes, 0, 0, None);
-    worker::encode_text(&mut bytes, FrameKind::Abort, 0, "raised é");
-    worker::encode_text(&mut bytes, FrameKind::Failed, FLAG_PROTOCOL_ERROR, "bad");
-    worker::encode_head(&mut bytes, FLAG_END, 1, &[b"204"], b"");
+    worker_encoder::encode_pull(&mut bytes);
+    worker_encoder::encode_file(&mut bytes, 0, 0, None);
+    worker_encoder::encode_text(&mut bytes, FrameKind::Abort, 0, "raised é");
+    worker_encoder::encode_text(&mut bytes, FrameKind::Failed, FLAG_PROTOCOL_ERROR, "bad");
+    worker_encoder::encode_head(&mut bytes, FLAG_END, 1, &[b"204"], b"");
     let seen = vec![
         RecordedSlotEvent::IoBound,
         RecordedSlotEvent::Extend(3600),
@@ -159,7 +159,13 @@ fn reads_responses_behind_one_another_wherever_the_bytes_are_cut() {
             expected,
             "{cut}"
         );
-        assert_eq!((decoder.outstanding(), decoder.seq()), (0, 6));
+        assert_eq!(
+            (
+                decoder.outstanding_requests(),
+                decoder.current_request_seq()
+            ),
+            (0, 6)
+        );
     }
     let every: Vec<usize> = (1..=bytes.len()).collect();
     assert_eq!(run(&mut waiting(6), &bytes, &every).unwrap(), expected);
@@ -169,8 +175,8 @@ fn reads_responses_behind_one_another_wherever_the_bytes_are_cut() {
 fn refuses_a_bad_head_and_goes_on_with_the_next_response() {
     let mut bytes = Vec::new();
     let bad: [&[u8]; 3] = [b"200", b"A", b"x\r\nSet-Cookie: y"];
-    worker::encode_head(&mut bytes, FLAG_END, 0, &bad, b"");
-    worker::encode_head(&mut bytes, FLAG_END, 0, &[b"204"], b"");
+    worker_encoder::encode_head(&mut bytes, FLAG_END, 0, &bad, b"");
+    worker_encoder::encode_head(&mut bytes, FLAG_END, 0, &[b"204"], b"");
     let mut decoder = waiting(2);
     let first = decoder.decode(&bytes).unwrap().unwrap();
     let SlotEvent::Head { head, end, .. } = first.event else {
@@ -184,7 +190,7 @@ fn refuses_a_bad_head_and_goes_on_with_the_next_response() {
 #[test]
 fn hands_out_a_long_body_before_all_of_it_has_come() {
     let mut bytes = Vec::new();
-    worker::encode_head(&mut bytes, FLAG_END, 0, &[b"200"], &[b'x'; 1000]);
+    worker_encoder::encode_head(&mut bytes, FLAG_END, 0, &[b"200"], &[b'x'; 1000]);
     let mut decoder = waiting(1);
     let first = decoder.decode(&bytes[..100]).unwrap().unwrap();
     let SlotEvent::Head {
@@ -213,9 +219,9 @@ fn hands_out_a_long_body_before_all_of_it_has_come() {
 #[test]
 fn passes_on_one_request_for_the_body_file() {
     let mut bytes = Vec::new();
-    worker::encode_fd_request(&mut bytes);
+    worker_encoder::encode_fd_request(&mut bytes);
     let mut decoder = SlotDecoder::new();
-    decoder.record_request(true);
+    decoder.record_sent_request(true);
     assert_eq!(
         run(&mut decoder, &bytes, &[bytes.len()]),
         Ok(vec![RecordedSlotEvent::FdPlease])
@@ -234,26 +240,31 @@ fn refuses_frames_that_are_out_of_place() {
         fill(&mut bytes);
         bytes
     };
-    let streamed = |out: &mut Vec<u8>| worker::encode_head(out, FLAG_STREAM, 0, &[b"200"], b"");
+    let streamed =
+        |out: &mut Vec<u8>| worker_encoder::encode_head(out, FLAG_STREAM, 0, &[b"200"], b"");
     let rows = [
         (
             "body first",
-            frame(&|o| worker::encode_body(o, 0, b"x")),
+            frame(&|o| worker_encoder::encode_body(o, 0, b"x")),
             18,
         ),
         (
             "file first",
-            frame(&|o| worker::encode_file(o, 1, 0, None)),
+            frame(&|o| worker_encoder::encode_file(o, 1, 0, None)),
             19,
         ),
         (
             "abort first",
-            frame(&|o| worker::encode_text(o, FrameKind::Abort, 0, "")),
+            frame(&|o| worker_encoder::encode_text(o, FrameKind::Abort, 0, "")),
             20,
         ),
-        ("no body file", frame(&|o| worker::encode_fd_request(o)), 16),
+        (
+            "no body file",
+            frame(&|o| worker_encoder::encode_fd_request(o)),
+            16,
+        ),
         ("a request", vec![1, 0, 0, 0, 0, 0, 0, 0], 1),
-        ("hello", worker::encode_current_hello().to_vec(), 32),
+        ("hello", worker_encoder::encode_current_hello().to_vec(), 32),
         (
             "two heads",
             frame(&|o| {
@@ -266,7 +277,7 @@ fn refuses_frames_that_are_out_of_place() {
             "failed after the head",
             frame(&|o| {
                 streamed(o);
-                worker::encode_text(o, FrameKind::Failed, 0, "");
+                worker_encoder::encode_text(o, FrameKind::Failed, 0, "");
             }),
             21,
         ),
@@ -283,7 +294,7 @@ fn a_garbage_collection_ends_once_and_only_if_requested() {
     let run = |decoder: &mut SlotDecoder| run(decoder, &collected, &[collected.len()]);
     let mut decoder = SlotDecoder::new();
     assert_eq!(run(&mut decoder), Err(WireError::ResponseWithoutRequest));
-    decoder.record_collect();
+    decoder.record_collect_garbage();
     assert_eq!(run(&mut decoder), Ok(vec![RecordedSlotEvent::Collected]));
     assert_eq!(
         run(&mut decoder),
@@ -292,7 +303,7 @@ fn a_garbage_collection_ends_once_and_only_if_requested() {
     );
     let unexpected = Err(WireError::UnexpectedFrameKind(24));
     assert_eq!(run(&mut waiting(1)), unexpected, "within a request");
-    decoder.record_collect();
+    decoder.record_collect_garbage();
     let long = [24, 0, 0, 0, 1, 0, 0, 0, 0];
     assert_eq!(decoder.decode(&long), Err(WireError::BadPayloadLength));
 }
@@ -300,8 +311,8 @@ fn a_garbage_collection_ends_once_and_only_if_requested() {
 #[test]
 fn refuses_a_response_without_a_request() {
     let mut bytes = Vec::new();
-    worker::encode_head(&mut bytes, FLAG_END, 0, &[b"200"], b"");
-    worker::encode_head(&mut bytes, FLAG_END, 0, &[b"200"], b"");
+    worker_encoder::encode_head(&mut bytes, FLAG_END, 0, &[b"200"], b"");
+    worker_encoder::encode_head(&mut bytes, FLAG_END, 0, &[b"200"], b"");
     let seen = run(&mut waiting(1), &bytes, &[bytes.len()]);
     assert_eq!(seen, Err(WireError::ResponseWithoutRequest));
 }
@@ -360,7 +371,7 @@ fn refuses_inconsistent_lengths() {
     }
     let mut decoder = waiting(1);
     let mut bytes = Vec::new();
-    worker::encode_head(&mut bytes, FLAG_STREAM, 0, &[b"200"], b"");
+    worker_encoder::encode_head(&mut bytes, FLAG_STREAM, 0, &[b"200"], b"");
     decoder.decode(&bytes).unwrap();
     let short = [19, 3, 0, 0, 15, 0, 0, 0];
     assert_eq!(decoder.decode(&short), Err(WireError::BadPayloadLength));

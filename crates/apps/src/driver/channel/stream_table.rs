@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use penstock_exchange::buffering::SlowResponseGuard;
 use penstock_exchange::buffering::SpoolWriter;
 use penstock_queue::DispatchedJob;
-use penstock_wire::channel::{OPEN_ID_OFFSET, WINDOW_BYTES};
+use penstock_wire::channel::{OPEN_STREAM_ID_OFFSET, WINDOW_BYTES};
 
 use super::pump::BodyPump;
 use super::wake_list::WakeList;
@@ -173,7 +173,11 @@ impl StreamTable {
             ),
             None => (index, self.wake_list.waker(index)),
         };
-        if let Some(place) = start.job.frame.get_mut(OPEN_ID_OFFSET..OPEN_ID_OFFSET + 4) {
+        if let Some(place) = start
+            .job
+            .frame
+            .get_mut(OPEN_STREAM_ID_OFFSET..OPEN_STREAM_ID_OFFSET + 4)
+        {
             place.copy_from_slice(&id.to_le_bytes());
         }
         let entry = StreamEntry {

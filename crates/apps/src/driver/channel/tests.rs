@@ -28,7 +28,7 @@ use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::loops::TaskHandle;
 use penstock_sys::net::{self, PeerAddress};
-use penstock_wire::channel::worker;
+use penstock_wire::channel::reactor_encoder;
 use penstock_wire::frame::{FLAG_END, FLAG_STREAM};
 use penstock_wire::{Dialect, FrameHeader, FrameKind, HEADER_LEN};
 
@@ -323,29 +323,31 @@ impl FakeWorker {
     }
 
     async fn answer(&self, id: u32, body: &[u8]) {
-        self.write(|out| worker::encode_response(out, FLAG_END, id, 5, &[b"200 OK"], body))
-            .await;
+        self.write(|out| {
+            reactor_encoder::encode_response(out, FLAG_END, id, 5, &[b"200 OK"], body)
+        })
+        .await;
     }
 
     async fn begin(&self, id: u32, strings: &[&[u8]], body: &[u8]) {
-        self.write(|out| worker::encode_response(out, FLAG_STREAM, id, 5, strings, body))
+        self.write(|out| reactor_encoder::encode_response(out, FLAG_STREAM, id, 5, strings, body))
             .await;
     }
 
     async fn data(&self, id: u32, bytes: &[u8], is_last: bool) {
         let flags = if is_last { FLAG_END } else { 0 };
-        self.write(|out| worker::encode_data(out, flags, id, bytes))
+        self.write(|out| reactor_encoder::encode_data(out, flags, id, bytes))
             .await;
     }
 
     /// As a worker that hears of the end of a WebSocket.
     async fn close(&self, id: u32) {
-        self.write(|out| worker::encode_close(out, id, 1005, ""))
+        self.write(|out| reactor_encoder::encode_close(out, id, 1005, ""))
             .await;
     }
 
     async fn reset(&self, id: u32) {
-        self.write(|out| worker::encode_reset(out, 0, id, "over"))
+        self.write(|out| reactor_encoder::encode_reset(out, 0, id, "over"))
             .await;
     }
 }
@@ -415,7 +417,7 @@ fn answers_are_read_wherever_the_bytes_are_cut() {
             ids.push(rig.worker.opened().await);
         }
         let mut out = Vec::new();
-        worker::encode_response(
+        reactor_encoder::encode_response(
             &mut out,
             FLAG_STREAM,
             ids[1],
@@ -423,10 +425,10 @@ fn answers_are_read_wherever_the_bytes_are_cut() {
             &[b"201", b"A", b"b"],
             b"o",
         );
-        worker::encode_response(&mut out, FLAG_END, ids[0], 0, &[b"200"], b"first");
-        worker::encode_data(&mut out, 0, ids[1], b"n");
-        worker::encode_reset(&mut out, 0, ids[2], "no \u{e9}");
-        worker::encode_data(&mut out, FLAG_END, ids[1], b"e");
+        reactor_encoder::encode_response(&mut out, FLAG_END, ids[0], 0, &[b"200"], b"first");
+        reactor_encoder::encode_data(&mut out, 0, ids[1], b"n");
+        reactor_encoder::encode_reset(&mut out, 0, ids[2], "no \u{e9}");
+        reactor_encoder::encode_data(&mut out, FLAG_END, ids[1], b"e");
         for byte in out {
             rig.worker.channel.write_all(&[byte]).await.unwrap();
             loops::yield_now().await;

@@ -2,7 +2,7 @@
 
 use penstock_queue::DispatchedJob;
 use penstock_runtime::clock;
-use penstock_wire::{HEADER_LEN, request_name};
+use penstock_wire::{HEADER_LEN, read_method_and_path};
 
 use super::{InFlightRequest, OpenResponse, SlotDriver};
 use crate::dispatch::Job;
@@ -78,7 +78,7 @@ impl SlotDriver {
         let frame = &entry.start.job.frame;
         let name = frame
             .get(ENVIRON_OFFSET..)
-            .and_then(|e| request_name(dialect, e));
+            .and_then(|e| read_method_and_path(dialect, e));
         let name = name.map_or_else(|| "a request".to_owned(), |(m, path)| format!("{m} {path}"));
         let seconds = clock::now()
             .saturating_duration_since(entry.handed_over_at)

@@ -116,7 +116,7 @@ impl SlotDriver {
             if now_sent == left {
                 self.is_frame_last = true;
                 self.decoder
-                    .record_request(entry.start.job.body_file.is_some());
+                    .record_sent_request(entry.start.job.body_file.is_some());
             }
             if written == 0 {
                 return;
@@ -135,7 +135,7 @@ impl SlotDriver {
         self.progress_at = clock::now();
         self.discarding_since = Some(self.progress_at);
         if self.control_frames.is_empty() {
-            encode_cancel(&mut self.control_frames, self.decoder.seq());
+            encode_cancel(&mut self.control_frames, self.decoder.current_request_seq());
         }
     }
 

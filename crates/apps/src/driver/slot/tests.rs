@@ -12,7 +12,7 @@ use penstock_queue::SlotSpec;
 use penstock_runtime::blocking::Pool;
 use penstock_sys::net;
 use penstock_wire::frame::{FLAG_END, FLAG_INPUT_ABORTED, FLAG_STREAM};
-use penstock_wire::worker::{self, encode_body, encode_head, encode_text};
+use penstock_wire::worker_encoder::{self, encode_body, encode_head, encode_text};
 use penstock_wire::{
     Dialect, FrameHeader, FrameKind, HEADER_LEN, RequestBodySource, encode_request,
 };
@@ -672,7 +672,7 @@ fn an_unstarted_request_moves_to_another_worker_with_its_body() {
 async fn hijack(thread: &FakeThread) -> Stream {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut frame = Vec::new();
-    worker::encode_hijack(&mut frame);
+    worker_encoder::encode_hijack(&mut frame);
     within(thread.stream.send_descriptor(&frame, theirs))
         .await
         .unwrap();

@@ -1,7 +1,7 @@
 //! Tests of FORWARD_REQUEST: packets in hex with their meaning, and requests that do not fit.
 
 use super::*;
-use crate::gateway::testing::bytes;
+use crate::gateway::testing::parse_vector;
 
 fn forward(request: &AjpRequest<'_>, fields: &[(&str, &str)]) -> Result<Vec<u8>, EncodeError> {
     let mut out = b"before".to_vec();
@@ -29,7 +29,7 @@ fn get() -> AjpRequest<'static> {
 
 #[test]
 fn writes_a_request_without_anything() {
-    let expected = bytes(
+    let expected = parse_vector(
         "1234 0026 02 02 0008'HTTP/1.1'00 0002'/a'00 0003'::1'00 ffff 0003'b.c'00 1f90 00 0000 ff",
     );
     assert_eq!(forward(&get(), &[]).unwrap(), expected);
@@ -46,7 +46,7 @@ fn writes_fields_and_attributes() {
         ..get()
     };
     let fields = [("host", "b.c"), ("X-A", ""), ("Content-Length", "3")];
-    let expected = bytes(
+    let expected = parse_vector(
         "1234 006d 02 ff 0008'HTTP/1.1'00 0002'/a'00 0003'::1'00 ffff 0003'b.c'00 1f90 01
          0003 a00b 0003'b.c'00 0003'X-A'00 000000 a008 0001'3'00
          05 0003'x=1'00 0d 0005'PATCH'00 0c 0002's3'00

@@ -16,7 +16,9 @@ async fn hijack(rig: &ChannelHarness, id: u32) -> Stream {
 async fn send_socket(rig: &ChannelHarness, id: u32, send: impl FnOnce(BorrowedFd<'_>)) -> Stream {
     let (ours, theirs) = UnixStream::pair().unwrap();
     send(theirs.as_fd());
-    rig.worker.write(|out| worker::encode_hijack(out, id)).await;
+    rig.worker
+        .write(|out| reactor_encoder::encode_hijack(out, id))
+        .await;
     ours.set_nonblocking(true).unwrap();
     Stream::new(ours.into()).unwrap()
 }
@@ -106,7 +108,7 @@ fn a_call_has_its_time_once_its_connection_has_ended() {
         expect_closed(&app).await;
         rig.worker.expect(FrameKind::StreamCancel, id).await;
         rig.worker
-            .write(|out| worker::encode_reset(out, 0, id, "x"))
+            .write(|out| reactor_encoder::encode_reset(out, 0, id, "x"))
             .await;
         // The reactor goes on with the others.
         let asked = rig.get("/");
@@ -140,7 +142,7 @@ fn what_a_dead_reactor_had_not_completed_never_looks_complete() {
         within(app.write_all(RESPONSE)).await.unwrap();
         let response = asked.response().await;
         let ChannelHarness { worker, driver, .. } = rig;
-        drop((app, worker));
+        drop((app, reactor_encoder));
         assert_eq!(body(response).await, Err(FaultKind::WorkerDied));
         assert_eq!(within(driver).await.unwrap(), DriverEnd::WorkerDied);
     });

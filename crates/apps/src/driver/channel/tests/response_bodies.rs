@@ -54,7 +54,7 @@ fn a_wrong_head_costs_its_client_a_502_and_the_worker_nothing() {
             let asked = rig.get("/");
             let id = rig.worker.opened().await;
             rig.worker
-                .write(|out| worker::encode_response(out, FLAG_END, id, 0, head, b"abc"))
+                .write(|out| reactor_encoder::encode_response(out, FLAG_END, id, 0, head, b"abc"))
                 .await;
             assert_eq!(asked.fault().await, FaultKind::AppProtocolError);
         }
@@ -206,24 +206,24 @@ fn frames_that_have_no_place_end_the_worker() {
     type Write = fn(&mut Vec<u8>, u32);
     let cases: [(&str, Write); 7] = [
         ("not open", |out, id| {
-            worker::encode_reset(out, 0, id + 5, "");
+            reactor_encoder::encode_reset(out, 0, id + 5, "");
         }),
         ("before its head", |out, id| {
-            worker::encode_data(out, 0, id, b"x");
+            reactor_encoder::encode_data(out, 0, id, b"x");
         }),
         ("second answer", |out, id| {
-            worker::encode_response(out, FLAG_STREAM, id, 0, &[b"200"], b"");
-            worker::encode_response(out, FLAG_STREAM, id, 0, &[b"200"], b"");
+            reactor_encoder::encode_response(out, FLAG_STREAM, id, 0, &[b"200"], b"");
+            reactor_encoder::encode_response(out, FLAG_STREAM, id, 0, &[b"200"], b"");
         }),
         ("nobody asked", |out, id| {
-            worker::encode_accept(out, id, &[b""]);
+            reactor_encoder::encode_accept(out, id, &[b""]);
         }),
         ("without a WebSocket", |out, id| {
-            worker::encode_message(out, 0, id, b"x");
+            reactor_encoder::encode_message(out, 0, id, b"x");
         }),
         ("not open", |out, id| {
-            worker::encode_response(out, FLAG_END, id, 0, &[b"200"], b"");
-            worker::encode_data(out, 0, id, b"late");
+            reactor_encoder::encode_response(out, FLAG_END, id, 0, &[b"200"], b"");
+            reactor_encoder::encode_data(out, 0, id, b"late");
         }),
         ("unknown frame type", |out, _| {
             out.extend_from_slice(&[99; 8]);

@@ -23,7 +23,8 @@ impl ChannelHarness {
 
 impl FakeWorker {
     async fn pull(&self, id: u32) {
-        self.write(|out| worker::encode_pull(out, id)).await;
+        self.write(|out| reactor_encoder::encode_pull(out, id))
+            .await;
     }
 
     /// The next frame, which is an INPUT of this stream: its flags and bytes.
@@ -160,7 +161,7 @@ fn what_was_not_sent_goes_to_another_worker_with_its_body() {
         let ChannelHarness { worker, driver, .. } = first;
         // It never reads, and its socket says so.
         settle().await;
-        drop(worker);
+        drop(reactor_encoder);
         assert_eq!(within(driver).await.unwrap(), DriverEnd::WorkerDied);
         let again = Pin::new(&mut asked.call);
         assert!(

@@ -105,7 +105,7 @@ async fn opened(rig: &mut ChannelHarness) -> (u32, Response) {
     let mut strings = vec![&b"chat.v1"[..]];
     strings.extend(fields.iter().flatten().map(|part| part.as_bytes()));
     rig.worker
-        .write(|out| worker::encode_accept(out, id, &strings))
+        .write(|out| reactor_encoder::encode_accept(out, id, &strings))
         .await;
     (id, asked.response().await)
 }
@@ -165,9 +165,9 @@ fn the_handshake_is_answered_and_messages_go_both_ways() {
         assert_eq!(early.rest, "früh".as_bytes());
         rig.worker
             .write(|out| {
-                worker::encode_message(out, FLAG_TEXT, id, b"one");
-                worker::encode_message(out, 0, id, &[0, 255]);
-                worker::encode_message(out, 0, id, &vec![3; 100_000]);
+                reactor_encoder::encode_message(out, FLAG_TEXT, id, b"one");
+                reactor_encoder::encode_message(out, 0, id, &[0, 255]);
+                reactor_encoder::encode_message(out, 0, id, &vec![3; 100_000]);
             })
             .await;
         client.expect(0x81, b"one").await;
@@ -205,9 +205,9 @@ fn the_handshake_is_answered_and_messages_go_both_ways() {
         // The worker may have said more before it knew.
         rig.worker
             .write(|out| {
-                worker::encode_message(out, 0, id, b"late");
-                worker::encode_window(out, id, 5);
-                worker::encode_close(out, id, 1000, "");
+                reactor_encoder::encode_message(out, 0, id, b"late");
+                reactor_encoder::encode_window(out, id, 5);
+                reactor_encoder::encode_close(out, id, 1000, "");
             })
             .await;
         rig.retire();
@@ -241,7 +241,7 @@ fn compression_is_agreed_where_client_and_application_want_it() {
             let id = rig.worker.opened().await;
             let own = ["", "Sec-WebSocket-Extensions", "mystery"].map(str::as_bytes);
             rig.worker
-                .write(|out| worker::encode_accept(out, id, &own))
+                .write(|out| reactor_encoder::encode_accept(out, id, &own))
                 .await;
             let response = asked.response().await;
             let field = response.fields.get("sec-websocket-extensions");
@@ -257,7 +257,7 @@ fn the_application_refuses_closes_or_fails() {
         let asked = rig.send(ASKS);
         let id = rig.worker.opened().await;
         rig.worker
-            .write(|out| worker::encode_response(out, FLAG_END, id, 0, &[b"403"], b"no"))
+            .write(|out| reactor_encoder::encode_response(out, FLAG_END, id, 0, &[b"403"], b"no"))
             .await;
         assert_eq!(asked.response().await.status.code(), 403);
 
@@ -269,7 +269,7 @@ fn the_application_refuses_closes_or_fails() {
         let asked = rig.send(ASKS);
         let id = rig.worker.opened().await;
         rig.worker
-            .write(|out| worker::encode_accept(out, id, &[b"two words"]))
+            .write(|out| reactor_encoder::encode_accept(out, id, &[b"two words"]))
             .await;
         assert_eq!(asked.fault().await, FaultKind::AppProtocolError);
         rig.worker.expect(FrameKind::Close, id).await;
@@ -278,8 +278,8 @@ fn the_application_refuses_closes_or_fails() {
         let (id, mut client, session) = connected(&mut rig).await;
         rig.worker
             .write(|out| {
-                worker::encode_message(out, FLAG_TEXT, id, b"last");
-                worker::encode_close(out, id, 4001, "done");
+                reactor_encoder::encode_message(out, FLAG_TEXT, id, b"last");
+                reactor_encoder::encode_close(out, id, 4001, "done");
             })
             .await;
         client.expect(0x81, b"last").await;
@@ -294,7 +294,7 @@ fn the_application_refuses_closes_or_fails() {
 
         let (id, mut client, _) = connected(&mut rig).await;
         rig.worker
-            .write(|out| worker::encode_message(out, FLAG_TEXT, id, b"\xff"))
+            .write(|out| reactor_encoder::encode_message(out, FLAG_TEXT, id, b"\xff"))
             .await;
         client.expect(0x88, &1011_u16.to_be_bytes()).await;
         let frame = rig.worker.expect(FrameKind::Close, id).await;
@@ -371,27 +371,27 @@ fn windows_stop_each_side_and_long_messages_wait_for_a_whole_one() {
             assert_eq!(payload.len(), window / 2 - 64);
         }
         rig.worker
-            .write(|out| worker::encode_window(out, id, channel::WINDOW_BYTES - 1))
+            .write(|out| reactor_encoder::encode_window(out, id, channel::WINDOW_BYTES - 1))
             .await;
         settle().await;
         let none = poll_once(std::pin::pin!(rig.worker.try_next())).await;
         assert!(none.is_none(), "{none:?}");
         rig.worker
-            .write(|out| worker::encode_window(out, id, 1))
+            .write(|out| reactor_encoder::encode_window(out, id, 1))
             .await;
         let payload = rig.worker.expect(FrameKind::Message, id).await;
         assert_eq!(payload.len(), window + 5);
         let mut client = within(sending).await.unwrap();
         // To the client: what it has taken comes back, also when it is little.
         rig.worker
-            .write(|out| worker::encode_message(out, 0, id, b"little"))
+            .write(|out| reactor_encoder::encode_message(out, 0, id, b"little"))
             .await;
         client.expect(0x82, b"little").await;
         let back = rig.worker.expect(FrameKind::Window, id).await;
         assert_eq!(back, 70_u32.to_le_bytes());
         let long = vec![4; window + 1];
         rig.worker
-            .write(|out| worker::encode_message(out, 0, id, &long))
+            .write(|out| reactor_encoder::encode_message(out, 0, id, &long))
             .await;
         client.expect(0x82, &long).await;
         let back = rig.worker.expect(FrameKind::Window, id).await;
@@ -399,8 +399,8 @@ fn windows_stop_each_side_and_long_messages_wait_for_a_whole_one() {
         // More than there is room for ends the worker.
         rig.worker
             .write(|out| {
-                worker::encode_message(out, 0, id, &long);
-                worker::encode_message(out, 0, id, b"x");
+                reactor_encoder::encode_message(out, 0, id, &long);
+                reactor_encoder::encode_message(out, 0, id, b"x");
             })
             .await;
         client.expect(0x82, &long).await;
@@ -435,7 +435,7 @@ fn vanished_clients_and_workers_close_the_other_side() {
         asked.disconnect().await;
         rig.worker.expect(FrameKind::StreamCancel, id).await;
         rig.worker
-            .write(|out| worker::encode_accept(out, id, &[b""]))
+            .write(|out| reactor_encoder::encode_accept(out, id, &[b""]))
             .await;
         assert_eq!(
             rig.worker.expect(FrameKind::Close, id).await,
@@ -499,7 +499,7 @@ fn messages_without_a_byte_cost_something_both_ways() {
         assert!(none.is_none(), "{none:?}");
         let size = u32::try_from(channel::MESSAGE_OVERHEAD).unwrap();
         rig.worker
-            .write(|out| worker::encode_window(out, id, 2 * size))
+            .write(|out| reactor_encoder::encode_window(out, id, 2 * size))
             .await;
         for _ in 0..2 {
             assert_eq!(rig.worker.expect(FrameKind::Message, id).await, b"");
@@ -508,7 +508,7 @@ fn messages_without_a_byte_cost_something_both_ways() {
         // meanwhile.)
         let mut out = Vec::new();
         for _ in 0..50 * fit {
-            worker::encode_message(&mut out, 0, id, b"");
+            reactor_encoder::encode_message(&mut out, 0, id, b"");
         }
         // It may be ended before it has said all.
         let _ = within(rig.worker.channel.write_all(&out)).await;
@@ -527,7 +527,7 @@ fn a_subprotocol_that_was_not_offered_is_refused() {
         let asked = rig.send(ASKS);
         let id = rig.worker.opened().await;
         rig.worker
-            .write(|out| worker::encode_accept(out, id, &[b"chat.v2"]))
+            .write(|out| reactor_encoder::encode_accept(out, id, &[b"chat.v2"]))
             .await;
         let fault = asked.answer().await.expect_err("refused");
         assert_eq!(fault.kind, FaultKind::AppProtocolError);

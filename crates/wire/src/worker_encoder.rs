@@ -5,7 +5,7 @@
 //! task.
 
 use crate::frame::{
-    FLAG_HAS_FD, FrameHeader, FrameKind, HEADER_LEN, PROTOCOL_VERSION, encode_header, narrow,
+    FLAG_HAS_FD, FrameHeader, FrameKind, HEADER_LEN, PROTOCOL_VERSION, encode_header, len_to_u32,
 };
 
 /// The first frame on a control socket.
@@ -29,7 +29,7 @@ pub fn encode_text(out: &mut Vec<u8>, kind: FrameKind, flags: u8, text: &str) {
 /// Appends a HEAD frame; `strings` are the status line, then names and values in turn.
 pub fn encode_head(out: &mut Vec<u8>, flags: u8, app_time_us: u32, strings: &[&[u8]], body: &[u8]) {
     let head = strings.join(&0);
-    let start = [app_time_us, narrow(head.len())].map(u32::to_le_bytes);
+    let start = [app_time_us, len_to_u32(head.len())].map(u32::to_le_bytes);
     let parts = [&start.concat()[..], &head, body];
     encode_frame(out, FrameKind::Head, flags, strings.len(), &parts);
 }
@@ -78,7 +78,7 @@ pub(crate) fn encode_frame(
         kind,
         flags,
         string_count: u16::try_from(count).unwrap_or(u16::MAX),
-        payload_len: narrow(parts.iter().map(|part| part.len()).sum()),
+        payload_len: len_to_u32(parts.iter().map(|part| part.len()).sum()),
     };
     out.extend_from_slice(&header.encode());
     parts.iter().for_each(|part| out.extend_from_slice(part));

@@ -2,7 +2,7 @@
 //! encodes nonsense as well.
 
 use crate::frame::FrameKind;
-use crate::worker::encode_frame;
+use crate::worker_encoder::encode_frame;
 
 /// Appends STREAM_RESPONSE; `strings` are the status line, then names and values in turn.
 pub fn encode_response(

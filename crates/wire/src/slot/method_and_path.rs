@@ -11,7 +11,7 @@ use crate::environ::{COMMON_VARIABLES, Dialect};
 
 /// Returns the method and path (without the query) in an encoded environment, if it has them.
 #[must_use]
-pub fn request_name(dialect: Dialect, environ: &[u8]) -> Option<(String, String)> {
+pub fn read_method_and_path(dialect: Dialect, environ: &[u8]) -> Option<(String, String)> {
     let (method, target) = match dialect {
         Dialect::Ruby => ruby_request_name(environ)?,
         _ => python_request_name(environ)?,
@@ -94,8 +94,8 @@ mod tests {
         ];
         for dialect in [Dialect::Python, Dialect::Ruby] {
             for (target, path) in rows {
-                let found =
-                    request_name(dialect, &environ(dialect, target)).map(|(m, p)| m + " " + &p);
+                let found = read_method_and_path(dialect, &environ(dialect, target))
+                    .map(|(m, p)| m + " " + &p);
                 // Python's text is latin-1 encoded as UTF-8.
                 if target.is_ascii() || dialect == Dialect::Ruby {
                     let path = String::from_utf8_lossy(path);
@@ -110,10 +110,10 @@ mod tests {
         for dialect in [Dialect::Python, Dialect::Ruby] {
             let whole = environ(dialect, b"/path");
             for cut in 0..whole.len() {
-                let _ = request_name(dialect, &whole[..cut]);
+                let _ = read_method_and_path(dialect, &whole[..cut]);
             }
             for garbage in [&b"{z\xff"[..], b"{a\xff\xff\xff\xff", b"", b"{", b"\0\0\0"] {
-                assert_eq!(request_name(dialect, garbage), None, "{garbage:?}");
+                assert_eq!(read_method_and_path(dialect, garbage), None, "{garbage:?}");
             }
         }
     }
