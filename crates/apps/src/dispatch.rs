@@ -209,7 +209,7 @@ impl AppDispatcher {
         let mailbox = Arc::new(Mailbox::new(Arc::clone(ledger)));
         let mut inner = self.state.lock();
         let (slot, starts) = inner.queue.add_slot(now, spec);
-        ledger.add_slot(slot, spec.capacity);
+        ledger.add_slot(slot, spec.request_capacity);
         let index = slot.index();
         if inner.mailboxes.len() <= index {
             inner.mailboxes.resize(index + 1, None);
@@ -306,14 +306,14 @@ impl AppDispatcher {
         // A spare slot counts as full: it must not get the jobs of a full one.
         let is_open = |inner: &DispatchState| {
             let view = inner.queue.slot_view(slot);
-            view.is_some_and(|view| view.spec.capacity > 0)
+            view.is_some_and(|view| view.spec.request_capacity > 0)
         };
         if batch_max > 1 && !inner.queue.is_empty() && is_open(&inner) {
             // A fair share: jobs must not pile up behind this slot while others run dry.
-            let slots = inner.queue.capacity().max(1);
+            let slots = inner.queue.request_capacity().max(1);
             let share = u32::try_from(inner.queue.len().div_ceil(slots)).unwrap_or(u32::MAX);
             let most = batch_max.min(share.saturating_add(1));
-            while let Some(mut start) = inner.queue.dispatch_ahead(now, slot, most) {
+            while let Some(mut start) = inner.queue.dispatch_beyond_capacity(now, slot, most) {
                 inner.record_worker(&mut start);
                 into.push_back(start);
             }
@@ -359,7 +359,7 @@ impl AppDispatcher {
     pub(crate) fn capacity_of(&self, slot: SlotId) -> usize {
         let inner = self.state.lock();
         let view = inner.queue.slot_view(slot);
-        view.map_or(0, |view| view.spec.capacity as usize)
+        view.map_or(0, |view| view.spec.request_capacity as usize)
     }
 
     /// Empties the queue for good, and fails the jobs that ending drivers give back.
@@ -378,14 +378,14 @@ impl AppDispatcher {
     pub(crate) fn usage_for(&self, now: Instant, slot: SlotId) -> Option<QueueUsage> {
         let inner = self.state.lock();
         let view = inner.queue.slot_view(slot)?;
-        let takes_requests = !view.is_retired && view.spec.capacity > 0;
+        let takes_requests = !view.is_retired && view.spec.request_capacity > 0;
         takes_requests.then(|| inner.usage(now))
     }
 
     /// The clients of waiting requests, where they are known.
     pub(crate) fn waiting_clients(&self) -> Vec<Option<AddressPrefix>> {
         let inner = self.state.lock();
-        let waiting = inner.queue.waiting();
+        let waiting = inner.queue.waiting_jobs();
         waiting
             .map(|job| job.client.counted_address_prefix())
             .collect()
@@ -421,8 +421,8 @@ impl DispatchState {
     fn usage(&self, now: Instant) -> QueueUsage {
         QueueUsage {
             waiting: self.queue.len(),
-            slots: self.queue.capacity(),
-            in_progress: self.queue.in_progress(),
+            slots: self.queue.request_capacity(),
+            in_progress: self.queue.requests_in_progress(),
             oldest_wait: self.queue.oldest_wait(now).unwrap_or_default(),
         }
     }

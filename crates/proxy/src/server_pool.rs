@@ -249,7 +249,8 @@ impl ServerPool {
         let live = (self.servers.iter().enumerate())
             .filter(|(_, member)| member.capacity > 0 && want.is_untried(member));
         let load = |member: &ServerEntry| {
-            let waiting = u32::try_from(self.queue.len_bound(member.slot)).unwrap_or(u32::MAX);
+            let waiting =
+                u32::try_from(self.queue.bound_job_count(member.slot)).unwrap_or(u32::MAX);
             member.active.saturating_add(waiting) / member.capacity.max(1)
         };
         live.min_by_key(|(_, member)| load(member))
@@ -364,7 +365,7 @@ impl ServerPool {
             generation: spec.generation,
             group: 0,
             loop_index: 0,
-            capacity: 0,
+            request_capacity: 0,
         };
         let (slot, _) = self.queue.add_slot(now, slot_spec);
         let health = ServerHealth::new(&self.config, now);
@@ -391,7 +392,7 @@ impl ServerPool {
         (member.idle).drain_into(&mut self.deferred.closed_connections);
         let (slot, is_unused) = (member.slot, member.active == 0);
         self.set_capacities(now);
-        let freed = self.queue.unbind(now, slot);
+        let freed = self.queue.unbind_and_dispatch(now, slot);
         self.hand_out_slots(freed);
         if is_unused {
             self.remove_at(index);
@@ -457,7 +458,10 @@ impl ServerPool {
 
     /// The clients of waiting requests, where known.
     pub(crate) fn waiting_clients(&self) -> Vec<Option<AddressPrefix>> {
-        self.queue.waiting().map(|waiter| waiter.client).collect()
+        self.queue
+            .waiting_jobs()
+            .map(|waiter| waiter.client)
+            .collect()
     }
 
     /// Removes the waiting requests of these clients.
@@ -613,7 +617,7 @@ impl ServerPool {
         }
         self.set_capacities(now);
         if is_down {
-            let freed = self.queue.unbind(now, slot);
+            let freed = self.queue.unbind_and_dispatch(now, slot);
             self.hand_out_slots(freed);
         }
     }
@@ -633,10 +637,10 @@ impl ServerPool {
             };
             if capacity != member.capacity {
                 member.capacity = capacity;
-                starts.extend(self.queue.set_capacity(now, member.slot, capacity));
+                starts.extend(self.queue.set_request_capacity(now, member.slot, capacity));
                 if capacity == 0 {
                     // No request may wait for a server that accepts none.
-                    starts.extend(self.queue.unbind(now, member.slot));
+                    starts.extend(self.queue.unbind_and_dispatch(now, member.slot));
                 }
             }
             let is_on_trial = member.health.state() == ServerState::OnTrial;

@@ -64,7 +64,7 @@ fn queue(processes: usize, threads: usize, capacity: u32) -> (Queue<u64>, Vec<Sl
                 0
             },
             loop_index: index % 4,
-            capacity,
+            request_capacity: capacity,
         };
         queue.add_slot(now, spec).0
     };
@@ -82,7 +82,7 @@ fn claim_and_finish(processes: usize, threads: usize, capacity: u32) -> f64 {
         if let QueueOutcome::Dispatched(start) = queue.submit(now, 7, round as usize % 4) {
             busy.push_back(black_box(start).slot_id);
         }
-        if queue.in_progress() > half
+        if queue.requests_in_progress() > half
             && let Some(slot) = busy.pop_front()
         {
             black_box(queue.finish_request(now, slot));

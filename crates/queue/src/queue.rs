@@ -109,7 +109,7 @@ impl<J> Queue<J> {
         let bound_to = bound_to.filter(|slot| self.slot_table.is_live(*slot));
         let claimed = match bound_to {
             Some(slot) if self.has_waiter_for(slot) => None,
-            Some(slot) => self.slot_table.claim_within(slot),
+            Some(slot) => self.slot_table.claim_in_process_of(slot),
             None => self.claim_best(NO_LOOP),
         };
         match claimed {
@@ -137,13 +137,13 @@ impl<J> Queue<J> {
     ///
     /// Jobs bound to the slot continue to wait: a slot that will not come back needs `unbind` too.
     #[must_use = "the started jobs already occupy the slot"]
-    pub fn set_capacity(
+    pub fn set_request_capacity(
         &mut self,
         now: Instant,
         slot: SlotId,
         capacity: u32,
     ) -> Vec<DispatchedJob<J>> {
-        self.slot_table.set_capacity(slot, capacity);
+        self.slot_table.set_request_capacity(slot, capacity);
         self.dispatch_all(now, slot)
     }
 
@@ -153,7 +153,7 @@ impl<J> Queue<J> {
     /// Call it before `retire_slot` and `remove_slot` of the last slot of a process that may have
     /// bound jobs, or call `dispatch_unbound` after them: those also unbind, but dispatch nothing.
     #[must_use = "the started jobs already occupy their slots"]
-    pub fn unbind(&mut self, now: Instant, slot: SlotId) -> Vec<DispatchedJob<J>> {
+    pub fn unbind_and_dispatch(&mut self, now: Instant, slot: SlotId) -> Vec<DispatchedJob<J>> {
         self.unbind_waiters(slot);
         self.dispatch_unbound(now)
     }
@@ -177,7 +177,7 @@ impl<J> Queue<J> {
     /// A retired slot takes no waiter and is removed with its last request.
     #[must_use = "the started job already occupies the slot"]
     pub fn finish_request(&mut self, now: Instant, slot: SlotId) -> Option<DispatchedJob<J>> {
-        if self.has_waiter_for(slot) && self.slot_table.reassign(slot) {
+        if self.has_waiter_for(slot) && self.slot_table.replace_request(slot) {
             let waiter = self.pop_for(slot)?;
             return Some(DispatchedJob::after_wait(now, slot, waiter));
         }
@@ -191,7 +191,7 @@ impl<J> Queue<J> {
     ///
     /// Jobs wait only while no slot is free, so this never prefers a busy slot to a free one.
     #[must_use = "the started job already occupies the slot"]
-    pub fn dispatch_ahead(
+    pub fn dispatch_beyond_capacity(
         &mut self,
         now: Instant,
         slot: SlotId,
@@ -251,7 +251,7 @@ impl<J> Queue<J> {
     }
 
     /// Returns the waiting jobs, in no order.
-    pub fn waiting(&self) -> impl Iterator<Item = &J> {
+    pub fn waiting_jobs(&self) -> impl Iterator<Item = &J> {
         self.wait_list.jobs()
     }
 
@@ -275,24 +275,24 @@ impl<J> Queue<J> {
     }
 
     /// Number of jobs bound to the process of this slot.
-    pub fn len_bound(&self, slot: SlotId) -> usize {
+    pub fn bound_job_count(&self, slot: SlotId) -> usize {
         let process = self.slot_table.process_of(slot);
-        process.map_or(0, |process| self.wait_list.len_bound(process))
+        process.map_or(0, |process| self.wait_list.bound_job_count(process))
     }
 
     /// How many requests could be in progress at once in the slots that take new jobs.
-    pub fn capacity(&self) -> usize {
-        self.slot_table.capacity()
+    pub fn request_capacity(&self) -> usize {
+        self.slot_table.request_capacity()
     }
 
     /// Number of requests in progress, those of retired slots included.
-    pub fn in_progress(&self) -> usize {
-        self.slot_table.in_progress()
+    pub fn requests_in_progress(&self) -> usize {
+        self.slot_table.requests_in_progress()
     }
 
     /// How many requests would be dispatched at once if they arrived now.
-    pub fn free_capacity(&self) -> usize {
-        self.slot_table.free_capacity()
+    pub fn free_request_capacity(&self) -> usize {
+        self.slot_table.free_request_capacity()
     }
 
     /// How long the oldest waiter has waited.

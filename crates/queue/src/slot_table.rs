@@ -46,7 +46,7 @@ pub struct SlotSpec {
     /// The event loop that owns it, counted from 0: a small number.
     pub loop_index: usize,
     /// Maximum number of requests in progress; `u32::MAX` is no limit, 0 takes none.
-    pub capacity: u32,
+    pub request_capacity: u32,
 }
 
 /// State of one slot, as the status page shows it.
@@ -114,17 +114,17 @@ impl SlotTable {
     }
 
     /// Requests in progress over all slots, retired ones included.
-    pub(crate) fn in_progress(&self) -> usize {
+    pub(crate) fn requests_in_progress(&self) -> usize {
         to_usize(self.totals.in_progress)
     }
 
     /// How many more requests could be dispatched now.
-    pub(crate) fn free_capacity(&self) -> usize {
+    pub(crate) fn free_request_capacity(&self) -> usize {
         to_usize(self.totals.free_capacity)
     }
 
     /// How many requests could be in progress at once in slots that are not retired.
-    pub(crate) fn capacity(&self) -> usize {
+    pub(crate) fn request_capacity(&self) -> usize {
         to_usize(self.totals.capacity)
     }
 
@@ -242,7 +242,7 @@ impl SlotTable {
     }
 
     /// Claims the best free slot of the process that this slot belongs to.
-    pub(crate) fn claim_within(&mut self, slot: SlotId) -> Option<SlotId> {
+    pub(crate) fn claim_in_process_of(&mut self, slot: SlotId) -> Option<SlotId> {
         let group = &self.groups[self.entry(slot)?.group];
         let index = self.best_free_slot(group, None)?;
         self.claim(index);
@@ -275,9 +275,9 @@ impl SlotTable {
 
     /// Ends one request of this slot and starts another one on it. Returns false and changes
     /// nothing if the slot may not have that many.
-    pub(crate) fn reassign(&mut self, slot: SlotId) -> bool {
+    pub(crate) fn replace_request(&mut self, slot: SlotId) -> bool {
         let allows = self.entry(slot).is_some_and(|entry| {
-            !entry.is_retired && (1..=entry.spec.capacity).contains(&entry.in_progress)
+            !entry.is_retired && (1..=entry.spec.request_capacity).contains(&entry.in_progress)
         });
         if allows {
             self.update(slot.index, |_| {});
@@ -299,7 +299,7 @@ impl SlotTable {
 
     /// Changes how many requests the slot may have in progress; present ones continue. A retired
     /// slot is not changed.
-    pub(crate) fn set_capacity(&mut self, slot: SlotId, capacity: u32) {
+    pub(crate) fn set_request_capacity(&mut self, slot: SlotId, capacity: u32) {
         let Some(entry) = self.entry(slot).filter(|entry| !entry.is_retired) else {
             return;
         };
@@ -307,10 +307,10 @@ impl SlotTable {
             // It keeps its place in the order.
             let before = entry.totals();
             let entry = &mut self.entries[slot.index];
-            entry.spec.capacity = capacity;
+            entry.spec.request_capacity = capacity;
             self.totals = self.totals.replace(before, entry.totals());
         } else {
-            self.update(slot.index, |entry| entry.spec.capacity = capacity);
+            self.update(slot.index, |entry| entry.spec.request_capacity = capacity);
         }
     }
 
@@ -461,14 +461,14 @@ impl SlotGroup {
 
 impl SlotEntry {
     fn is_free(&self) -> bool {
-        !self.is_retired && self.in_progress < self.spec.capacity
+        !self.is_retired && self.in_progress < self.spec.request_capacity
     }
 
     fn totals(&self) -> SlotTotals {
         let capacity = if self.is_retired {
             0
         } else {
-            self.spec.capacity
+            self.spec.request_capacity
         };
         SlotTotals {
             in_progress: u64::from(self.in_progress),

@@ -81,7 +81,7 @@ impl<J> WaitList<J> {
     }
 
     /// Number of waiters bound to this process.
-    pub(crate) fn len_bound(&self, process: usize) -> usize {
+    pub(crate) fn bound_job_count(&self, process: usize) -> usize {
         self.bound.get(process).map_or(0, |line| line.len)
     }
 
@@ -92,7 +92,7 @@ impl<J> WaitList<J> {
 
     /// Whether a waiter exists that a slot of this process may take.
     pub(crate) fn has_waiter_for(&self, process: usize) -> bool {
-        self.has_unbound() || self.len_bound(process) > 0
+        self.has_unbound() || self.bound_job_count(process) > 0
     }
 
     pub(crate) fn oldest_enqueued_at(&self) -> Option<Instant> {
@@ -277,7 +277,7 @@ impl<J> WaitList<J> {
 
     /// Number of entries, empty ones included.
     #[cfg(test)]
-    pub(crate) fn entries(&self) -> usize {
+    pub(crate) fn entry_count(&self) -> usize {
         self.lines().map(|line| line.entries.len()).sum()
     }
 }

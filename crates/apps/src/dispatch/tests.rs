@@ -14,7 +14,7 @@ const SPEC: SlotSpec = SlotSpec {
     generation: 1,
     group: 0,
     loop_index: 0,
-    capacity: 1,
+    request_capacity: 1,
 };
 
 fn job(name: &str) -> Job {
@@ -76,7 +76,10 @@ fn worker(dispatch: &AppDispatcher, plain: usize, spare: usize) -> (Vec<SlotId>,
     let now = Instant::now();
     let capacities = std::iter::repeat_n(1, plain).chain(std::iter::repeat_n(0, spare));
     let slots = capacities.map(|capacity| {
-        let spec = SlotSpec { capacity, ..SPEC };
+        let spec = SlotSpec {
+            request_capacity: capacity,
+            ..SPEC
+        };
         dispatch.add_slot(now, spec, &ledger).0
     });
     (slots.collect(), ledger)
@@ -141,7 +144,10 @@ fn slots_that_are_held_back_take_requests_when_more_are_wanted() {
     let slots: Vec<_> = [1, 0, 0, 0]
         .into_iter()
         .map(|capacity| {
-            let spec = SlotSpec { capacity, ..SPEC };
+            let spec = SlotSpec {
+                request_capacity: capacity,
+                ..SPEC
+            };
             dispatch.add_slot(now, spec, &ledger)
         })
         .collect();

@@ -159,7 +159,7 @@ impl AppDispatcher {
         else {
             return false;
         };
-        let starts = inner.queue.set_capacity(now, spare, 1);
+        let starts = inner.queue.set_request_capacity(now, spare, 1);
         let wakers: Vec<_> = starts
             .into_iter()
             .map(|start| inner.post_job(start))
@@ -173,7 +173,7 @@ impl AppDispatcher {
     /// one. (The other may be busy, this one is not.)
     pub(crate) fn park_slot(&self, now: Instant, slot: SlotId) {
         let mut inner = self.state.lock();
-        let starts = inner.queue.set_capacity(now, slot, 0);
+        let starts = inner.queue.set_request_capacity(now, slot, 0);
         debug_assert!(starts.is_empty(), "no capacity, no starts");
         if let Some(mailbox) = inner.mailbox(slot) {
             mailbox.stats.slots.lock().spare.push(slot);
@@ -196,19 +196,21 @@ impl AppDispatcher {
         while members.reserved.len() > count
             && let Some(slot) = members.reserved.pop()
         {
-            for start in inner.queue.set_capacity(now, slot, 1) {
+            for start in inner.queue.set_request_capacity(now, slot, 1) {
                 wakers.push(inner.post_job(start));
             }
         }
         while members.reserved.len() < count {
             let is_free = |slot: &SlotId| {
                 let view = inner.queue.slot_view(*slot);
-                view.is_some_and(|v| v.spec.capacity == 1 && v.in_progress == 0 && !v.is_retired)
+                view.is_some_and(|v| {
+                    v.spec.request_capacity == 1 && v.in_progress == 0 && !v.is_retired
+                })
             };
             let Some(slot) = members.slots.iter().copied().find(is_free) else {
                 break;
             };
-            let starts = inner.queue.set_capacity(now, slot, 0);
+            let starts = inner.queue.set_request_capacity(now, slot, 0);
             debug_assert!(starts.is_empty(), "no capacity, no starts");
             members.reserved.push(slot);
         }
@@ -244,9 +246,12 @@ impl AppDispatcher {
             return false;
         }
         // Nothing is in progress in them, so all their places are free.
-        let own: usize = views.iter().map(|view| view.spec.capacity as usize).sum();
-        let has_peers = queue.capacity() > own;
-        if has_peers && queue.free_capacity() <= own && since < GC_OVERDUE_REQUESTS {
+        let own: usize = views
+            .iter()
+            .map(|view| view.spec.request_capacity as usize)
+            .sum();
+        let has_peers = queue.request_capacity() > own;
+        if has_peers && queue.free_request_capacity() <= own && since < GC_OVERDUE_REQUESTS {
             return false;
         }
         for view in views {

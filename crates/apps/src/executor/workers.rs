@@ -291,7 +291,7 @@ impl Executor {
                 generation,
                 group: worker.0,
                 loop_index: home,
-                capacity,
+                request_capacity: capacity,
             };
             let now = clock::now();
             let (slot, mailbox) = self.shared.dispatch.add_slot(now, spec, &slots.stats);

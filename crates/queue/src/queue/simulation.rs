@@ -161,7 +161,7 @@ impl ModelQueue {
             return self.expect_best(start, job, self.now, usize::MAX);
         }
         assert!(process_has_room);
-        self.expect_best_of(start.slot_id, process);
+        self.expect_best_in_process(start.slot_id, process);
         let expected = (job, Duration::ZERO, 0);
         let got = (start.job, start.waited, start.queue_position);
         assert_eq!(got, expected);
@@ -268,7 +268,10 @@ impl ModelQueue {
         let has_room = worker.jobs.len() < depth_max as usize;
         let slot = worker.id;
         let takes = self.first_for(slot).is_some() && !worker.is_retired && has_room;
-        match self.queue.dispatch_ahead(self.now, slot, depth_max) {
+        match self
+            .queue
+            .dispatch_beyond_capacity(self.now, slot, depth_max)
+        {
             Some(start) => {
                 assert!(takes && !self.slots[place].is_free());
                 self.expect_oldest(start, slot);
@@ -309,7 +312,7 @@ impl ModelQueue {
             generation: self.rng.below(3) as u64,
             group: self.rng.below(4) as u64,
             loop_index: self.rng.below(4),
-            capacity: [1, 1, 1, 2, 3, 0, 1, 2, u32::MAX][self.rng.below(9)],
+            request_capacity: [1, 1, 1, 2, 3, 0, 1, 2, u32::MAX][self.rng.below(9)],
         };
         let (id, starts) = self.queue.add_slot(self.now, spec);
         assert!(self.slots.iter().all(|w| w.id != id), "a name is new");
@@ -331,7 +334,7 @@ impl ModelQueue {
         let process = self.slots[self.slots.len() - 1].process();
         let may_take = |w: &&ModelWaiter| w.bound_to.is_none_or(|bound| bound == process);
         let eligible = self.waiters.iter().filter(may_take).count();
-        let expected = eligible.min(spec.capacity as usize);
+        let expected = eligible.min(spec.request_capacity as usize);
         assert_eq!(starts.len(), expected);
         for start in starts {
             self.expect_oldest(start, id);
@@ -371,7 +374,7 @@ impl ModelQueue {
         if let Some(worker) = self.slots.iter().find(|w| w.id == slot) {
             self.unbind_all_of(worker.process());
         }
-        let starts = self.queue.unbind(self.now, slot);
+        let starts = self.queue.unbind_and_dispatch(self.now, slot);
         self.expect_free_started(starts);
     }
 
@@ -412,9 +415,9 @@ impl ModelQueue {
         let capacity = [0, 0, 1, 1, 2, 3, u32::MAX][self.rng.below(7)];
         let worker = &mut self.slots[place];
         let (slot, was_free) = (worker.id, worker.is_free());
-        let starts = self.queue.set_capacity(self.now, slot, capacity);
+        let starts = self.queue.set_request_capacity(self.now, slot, capacity);
         if !worker.is_retired {
-            worker.spec.capacity = capacity;
+            worker.spec.request_capacity = capacity;
             if !was_free || !worker.is_free() {
                 self.note_use(place);
             }
@@ -479,10 +482,13 @@ impl ModelQueue {
         for slot in &self.old_slots {
             assert_eq!(self.queue.finish_request(self.now, *slot), None);
             assert!(!self.queue.claim_slot(*slot));
-            assert_eq!(self.queue.set_capacity(self.now, *slot, 9), []);
-            assert_eq!(self.queue.unbind(self.now, *slot), []);
-            assert_eq!(self.queue.len_bound(*slot), 0);
-            assert_eq!(self.queue.dispatch_ahead(self.now, *slot, 9), None);
+            assert_eq!(self.queue.set_request_capacity(self.now, *slot, 9), []);
+            assert_eq!(self.queue.unbind_and_dispatch(self.now, *slot), []);
+            assert_eq!(self.queue.bound_job_count(*slot), 0);
+            assert_eq!(
+                self.queue.dispatch_beyond_capacity(self.now, *slot, 9),
+                None
+            );
             assert!(self.queue.retire_slot(*slot));
             self.queue.remove_slot(*slot);
             assert_eq!(self.queue.slot_view(*slot), None);
@@ -510,7 +516,7 @@ impl ModelQueue {
             generation: 9,
             group: 0,
             loop_index: 0,
-            capacity: 1,
+            request_capacity: 1,
         };
         let (slot, starts) = self.queue.add_slot(self.now, spec);
         let mut running = starts.into_iter().next();
@@ -559,7 +565,7 @@ impl ModelSlot {
     }
 
     fn is_free(&self) -> bool {
-        !self.is_retired && self.jobs.len() < self.spec.capacity as usize
+        !self.is_retired && self.jobs.len() < self.spec.request_capacity as usize
     }
 }
 

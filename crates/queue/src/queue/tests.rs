@@ -84,7 +84,7 @@ fn spec(generation: u64, home: usize, capacity: u32) -> SlotSpec {
         generation,
         group: 0,
         loop_index: home,
-        capacity,
+        request_capacity: capacity,
     }
 }
 
@@ -100,7 +100,13 @@ fn starts_at_once_on_a_free_slot() {
         enqueued_at: bed.zero,
     };
     assert_eq!(started, QueueOutcome::Dispatched(expected));
-    assert_eq!((bed.queue.in_progress(), bed.queue.free_capacity()), (1, 0));
+    assert_eq!(
+        (
+            bed.queue.requests_in_progress(),
+            bed.queue.free_request_capacity()
+        ),
+        (1, 0)
+    );
 }
 
 #[test]
@@ -111,13 +117,16 @@ fn takes_out_the_waiters_that_match_and_leaves_the_others_in_order() {
     bed.wait_for(2, "b1", Some(slots[1]));
     bed.wait(3, "b2");
     bed.wait(4, "a2");
-    let mut all: Vec<_> = bed.queue.waiting().copied().collect();
+    let mut all: Vec<_> = bed.queue.waiting_jobs().copied().collect();
     all.sort_unstable();
     assert_eq!(all, ["a1", "a2", "b1", "b2"]);
     let mut taken = bed.queue.take_matching(|job| job.starts_with('b'));
     taken.sort_unstable();
     assert_eq!(taken, [("b1", bed.at(2)), ("b2", bed.at(3))]);
-    assert_eq!((bed.queue.len(), bed.queue.len_bound(slots[1])), (2, 0));
+    assert_eq!(
+        (bed.queue.len(), bed.queue.bound_job_count(slots[1])),
+        (2, 0)
+    );
     assert_eq!(bed.waiting(), ["a1", "a2"]);
 }
 
@@ -138,7 +147,7 @@ fn serves_waiters_in_order_of_arrival_and_says_how_long_they_waited() {
         );
     }
     assert_eq!(bed.finish(slots[0]), None);
-    assert_eq!(bed.queue.free_capacity(), 1);
+    assert_eq!(bed.queue.free_request_capacity(), 1);
 }
 
 #[test]
@@ -343,7 +352,10 @@ fn a_stale_slot_id_changes_nothing() {
     bed.start("b");
     bed.wait(0, "c");
     assert_eq!(bed.finish(slots[0]), None);
-    assert_eq!(bed.queue.dispatch_ahead(bed.zero, slots[0], 9), None);
+    assert_eq!(
+        bed.queue.dispatch_beyond_capacity(bed.zero, slots[0], 9),
+        None
+    );
     bed.queue.remove_slot(slots[0]);
     assert!(bed.queue.retire_slot(slots[0]), "it is gone");
     assert_eq!(bed.queue.slot_view(slots[0]), None);
@@ -357,7 +369,13 @@ fn finishing_more_often_than_starting_frees_nothing() {
     for _ in 0..3 {
         assert_eq!(bed.finish(slots[0]), None);
     }
-    assert_eq!((bed.queue.in_progress(), bed.queue.free_capacity()), (0, 1));
+    assert_eq!(
+        (
+            bed.queue.requests_in_progress(),
+            bed.queue.free_request_capacity()
+        ),
+        (0, 1)
+    );
 }
 
 #[test]
@@ -410,7 +428,7 @@ fn dispatches_ahead_to_a_busy_slot_up_to_the_given_depth() {
     }
     let mut extend = |max| {
         bed.queue
-            .dispatch_ahead(bed.zero, slots[0], max)
+            .dispatch_beyond_capacity(bed.zero, slots[0], max)
             .map(|s| s.job)
     };
     assert_eq!(extend(1), None, "no deeper than its capacity");
@@ -431,20 +449,20 @@ fn dispatches_ahead_to_a_busy_slot_up_to_the_given_depth() {
 fn does_not_dispatch_ahead_without_waiters_or_to_a_retired_slot() {
     let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 1)]);
     assert_eq!(
-        bed.queue.dispatch_ahead(bed.zero, slots[0], 4),
+        bed.queue.dispatch_beyond_capacity(bed.zero, slots[0], 4),
         None,
         "idle"
     );
     bed.start("a");
     assert_eq!(
-        bed.queue.dispatch_ahead(bed.zero, slots[0], 4),
+        bed.queue.dispatch_beyond_capacity(bed.zero, slots[0], 4),
         None,
         "no job waits"
     );
     bed.wait(0, "b");
     assert!(!bed.queue.retire_slot(slots[0]));
     assert_eq!(
-        bed.queue.dispatch_ahead(bed.zero, slots[0], 4),
+        bed.queue.dispatch_beyond_capacity(bed.zero, slots[0], 4),
         None,
         "retired"
     );
@@ -458,7 +476,13 @@ fn a_retired_slot_takes_no_job_and_ends_with_its_last_request() {
     bed.start("b");
     bed.wait(0, "c");
     assert!(!bed.queue.retire_slot(slots[0]));
-    assert_eq!((bed.queue.capacity(), bed.queue.in_progress()), (0, 2));
+    assert_eq!(
+        (
+            bed.queue.request_capacity(),
+            bed.queue.requests_in_progress()
+        ),
+        (0, 2)
+    );
     assert_eq!(bed.finish(slots[0]), None);
     assert!(bed.queue.slot_view(slots[0]).unwrap().is_retired);
     assert_eq!(bed.finish(slots[0]), None);
@@ -472,10 +496,16 @@ fn a_dead_slot_takes_its_requests_out_of_the_count() {
     bed.start("a");
     bed.start("b");
     bed.queue.remove_slot(slots[0]);
-    assert_eq!((bed.queue.capacity(), bed.queue.in_progress()), (2, 1));
-    assert_eq!(bed.queue.free_capacity(), 1);
+    assert_eq!(
+        (
+            bed.queue.request_capacity(),
+            bed.queue.requests_in_progress()
+        ),
+        (2, 1)
+    );
+    assert_eq!(bed.queue.free_request_capacity(), 1);
     assert_eq!(bed.finish(slots[0]), None, "a late finish is ignored");
-    assert_eq!(bed.queue.in_progress(), 1);
+    assert_eq!(bed.queue.requests_in_progress(), 1);
 }
 
 #[test]
@@ -517,10 +547,10 @@ fn memory_follows_the_longest_queue() {
         bed.wait(0, "b");
         let (ticket, _) = bed.wait(0, "c");
         bed.queue.cancel(ticket);
-        assert!(bed.queue.wait_list.entries() <= 2);
+        assert!(bed.queue.wait_list.entry_count() <= 2);
         bed.finish(slots[0]);
     }
-    assert_eq!(bed.queue.wait_list.entries(), 0);
+    assert_eq!(bed.queue.wait_list.entry_count(), 0);
 }
 
 #[test]
@@ -529,7 +559,7 @@ fn jobs_that_left_in_the_middle_take_no_more_memory_than_those_that_wait() {
     let tickets: Vec<_> = (0..100).map(|_| bed.wait(0, "a").0).collect();
     for ticket in &tickets[1..99] {
         assert_eq!(bed.queue.cancel(*ticket), Some("a"));
-        assert!(bed.queue.wait_list.entries() <= 2 * bed.queue.len());
+        assert!(bed.queue.wait_list.entry_count() <= 2 * bed.queue.len());
     }
     assert_eq!(bed.waiting().len(), 2);
 }
@@ -544,7 +574,13 @@ fn claims_the_given_slot_up_to_its_capacity() {
     let mut claims = |slot: usize| bed.queue.claim_slot(slots[slot]);
     assert_eq!([claims(0), claims(0), claims(0)], [true, true, false]);
     assert!(!claims(1), "a paused slot has no place");
-    assert_eq!((bed.queue.in_progress(), bed.queue.free_capacity()), (2, 1));
+    assert_eq!(
+        (
+            bed.queue.requests_in_progress(),
+            bed.queue.free_request_capacity()
+        ),
+        (2, 1)
+    );
     assert!(!bed.queue.retire_slot(slots[0]));
     assert_eq!(bed.finish(slots[0]), None);
     assert!(!bed.queue.claim_slot(slots[0]), "retired");
@@ -564,7 +600,7 @@ fn a_bound_job_starts_at_its_slot_and_nowhere_else() {
         "past the older bound one"
     );
     assert_eq!(bed.finish(slots[1]), None, "which does not go there");
-    assert_eq!(bed.queue.len_bound(slots[0]), 1);
+    assert_eq!(bed.queue.bound_job_count(slots[0]), 1);
     assert_eq!(bed.finish(slots[0]), Some("bound"));
 }
 
@@ -588,7 +624,7 @@ fn a_job_bound_to_one_of_a_process_slots_starts_at_any_of_them() {
     assert_eq!(bed.finish(slots[1]), Some("1"));
     // The process continues with one thread; without any it binds no job.
     assert!(!bed.queue.retire_slot(slots[0]));
-    assert_eq!(bed.queue.len_bound(slots[1]), 2);
+    assert_eq!(bed.queue.bound_job_count(slots[1]), 2);
     assert_eq!(bed.finish(slots[1]), Some("2"));
     bed.queue.remove_slot(slots[1]);
     assert_eq!(jobs(&bed.queue.dispatch_unbound(bed.zero)), ["3"]);
@@ -622,7 +658,7 @@ fn does_not_wait_while_a_slot_is_free() {
         }
     }
     assert_eq!(bed.queue.slot_view(slots[1]).unwrap().in_progress, 1);
-    assert_eq!(bed.queue.in_progress(), 2);
+    assert_eq!(bed.queue.requests_in_progress(), 2);
 }
 
 #[test]
@@ -689,8 +725,8 @@ fn unbound_waiters_take_the_place_of_their_age() {
     ] {
         bed.wait_for(seconds, job, slot);
     }
-    assert_eq!(bed.queue.unbind(bed.at(7), slots[0]), []);
-    assert_eq!(bed.queue.len_bound(slots[0]), 0);
+    assert_eq!(bed.queue.unbind_and_dispatch(bed.at(7), slots[0]), []);
+    assert_eq!(bed.queue.bound_job_count(slots[0]), 0);
     let order = [1, 1, 1, 1, 0, 0].map(|slot| bed.finish(slots[slot]).unwrap());
     assert_eq!(order, ["a", "b", "c", "d", "e", "f"]);
 }
@@ -713,7 +749,7 @@ fn unbinding_starts_waiters_where_there_is_room() {
                 "{name}"
             );
         }
-        let starts = bed.queue.unbind(bed.at(5), slots[0]);
+        let starts = bed.queue.unbind_and_dispatch(bed.at(5), slots[0]);
         assert_eq!(jobs(&starts), ["a", "b"], "{name}");
         assert!(
             starts.iter().all(|start| start.slot_id == slots[1]),
@@ -728,16 +764,25 @@ fn unbinding_starts_waiters_where_there_is_room() {
 fn a_paused_slot_finishes_what_it_has_and_resumes_with_the_oldest() {
     let (mut bed, slots) = TestQueue::with_slots(9, &[spec(1, 0, 2)]);
     bed.fill(&[slots[0], slots[0]]);
-    assert_eq!(bed.queue.set_capacity(bed.zero, slots[0], 0), []);
+    assert_eq!(bed.queue.set_request_capacity(bed.zero, slots[0], 0), []);
     for (seconds, job) in [(1, "a"), (2, "b"), (3, "c")] {
         bed.wait(seconds, job);
     }
     assert_eq!([bed.finish(slots[0]), bed.finish(slots[0])], [None, None]);
-    assert_eq!((bed.queue.in_progress(), bed.queue.free_capacity()), (0, 0));
-    let starts = bed.queue.set_capacity(bed.at(9), slots[0], 2);
+    assert_eq!(
+        (
+            bed.queue.requests_in_progress(),
+            bed.queue.free_request_capacity()
+        ),
+        (0, 0)
+    );
+    let starts = bed.queue.set_request_capacity(bed.at(9), slots[0], 2);
     assert_eq!(jobs(&starts), ["a", "b"]);
-    assert_eq!(bed.queue.slot_view(slots[0]).unwrap().spec.capacity, 2);
-    assert_eq!(bed.queue.set_capacity(bed.at(9), slots[0], 1), []);
+    assert_eq!(
+        bed.queue.slot_view(slots[0]).unwrap().spec.request_capacity,
+        2
+    );
+    assert_eq!(bed.queue.set_request_capacity(bed.at(9), slots[0], 1), []);
     assert_eq!(bed.finish(slots[0]), None, "one more than it may have now");
     assert_eq!(bed.finish(slots[0]), Some("c"));
 }
@@ -748,10 +793,10 @@ fn slots_without_a_limit_do_not_overflow_the_count_of_places() {
     let (mut bed, slots) = TestQueue::with_slots(9, &without_limit);
     bed.fill(&slots);
     let each = usize::try_from(u32::MAX).unwrap();
-    assert_eq!(bed.queue.free_capacity(), 5 * (each - 1));
-    assert_eq!(bed.queue.set_capacity(bed.zero, slots[0], 1), []);
+    assert_eq!(bed.queue.free_request_capacity(), 5 * (each - 1));
+    assert_eq!(bed.queue.set_request_capacity(bed.zero, slots[0], 1), []);
     assert!(bed.queue.retire_slot(slots[1]) || bed.finish(slots[1]).is_none());
-    assert_eq!(bed.queue.free_capacity(), 3 * (each - 1));
+    assert_eq!(bed.queue.free_request_capacity(), 3 * (each - 1));
     bed.queue.slot_table.check_invariants();
 }
 

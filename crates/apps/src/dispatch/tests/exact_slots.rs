@@ -175,7 +175,7 @@ impl Simulation {
                     generation: 1,
                     group: place as u64 + 1,
                     loop_index: place % 2,
-                    capacity: u32::from(number < scene.threads),
+                    request_capacity: u32::from(number < scene.threads),
                 };
                 let (id, mailbox) = world.dispatch.add_slot(world.start, spec, &ledger);
                 world.slots.push(SimulatedSlot {
@@ -315,9 +315,9 @@ impl Simulation {
         let inner = self.dispatch.state.lock();
         for slot in &mut self.slots {
             let view = inner.queue.slot_view(slot.id).unwrap();
-            let is_resting = view.spec.capacity > 0 && slot.requests.is_empty();
+            let is_resting = view.spec.request_capacity > 0 && slot.requests.is_empty();
             assert!(slot.requests.len() <= MAX_BATCH as usize);
-            let is_spare = view.spec.capacity == 0;
+            let is_spare = view.spec.request_capacity == 0;
             assert!(
                 !is_spare || slot.requests.is_empty(),
                 "a spare slot has nothing"
@@ -331,7 +331,7 @@ impl Simulation {
                 _ => {}
             }
         }
-        let capacity = inner.queue.capacity();
+        let capacity = inner.queue.request_capacity();
         let lent = self.slots.iter().filter(|slot| slot.is_lent).count();
         let threads = self.scene.workers * self.scene.threads;
         assert_eq!(

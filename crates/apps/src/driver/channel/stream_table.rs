@@ -386,7 +386,7 @@ mod tests {
             generation: 1,
             group: 0,
             loop_index: 0,
-            capacity: 1,
+            request_capacity: 1,
         };
         let now = Instant::now();
         let _ = queue.add_slot(now, spec);

@@ -168,7 +168,7 @@ impl ChannelHarness {
             generation: 1,
             group: 0,
             loop_index: 0,
-            capacity: terms.capacity,
+            request_capacity: terms.capacity,
         };
         let ledger = Arc::new(WorkerStats::default());
         let (slot, mailbox) = shared.dispatch.add_slot(clock::now(), spec, &ledger);

@@ -81,7 +81,7 @@ impl SlotHarness {
             generation: 1,
             group: 0,
             loop_index: 0,
-            capacity,
+            request_capacity: capacity,
         };
         let (slot, mailbox) = self.app.dispatch.add_slot(clock::now(), spec, &self.ledger);
         let (ours, theirs) = net::worker_socket_pair().unwrap();

@@ -45,7 +45,7 @@ impl ModelQueue {
     }
 
     /// The job must be on the best free slot of its process.
-    pub(super) fn expect_best_of(&self, slot: SlotId, process: Option<Process>) {
+    pub(super) fn expect_best_in_process(&self, slot: SlotId, process: Option<Process>) {
         let merit = |w: &ModelSlot| (Reverse(w.jobs.len()), w.used);
         let own = self.slots.iter().filter(|w| w.is_free());
         let own = own.filter(|w| Some(w.process()) == process);
@@ -60,18 +60,24 @@ impl ModelQueue {
     pub(super) fn expect_idlest_process(&self, chosen: &ModelSlot) {
         let rivals = self.slots.iter().filter(|w| w.is_free());
         let mut rivals = rivals.filter(|w| w.spec.generation == chosen.spec.generation);
-        let has = self.in_progress(chosen);
-        assert!(rivals.all(|w| self.in_progress(w) >= has), "an idler one");
+        let has = self.process_requests_in_progress(chosen);
+        assert!(
+            rivals.all(|w| self.process_requests_in_progress(w) >= has),
+            "an idler one"
+        );
     }
 
     /// What the whole process of a slot has in progress, retired slots included.
-    pub(super) fn in_progress(&self, of: &ModelSlot) -> usize {
+    pub(super) fn process_requests_in_progress(&self, of: &ModelSlot) -> usize {
         let all = self.slots.iter().filter(|w| w.shares_process(of));
         all.map(|w| w.jobs.len()).sum()
     }
 
     fn rank(&self, worker: &ModelSlot) -> (u64, Reverse<usize>) {
-        (worker.spec.generation, Reverse(self.in_progress(worker)))
+        (
+            worker.spec.generation,
+            Reverse(self.process_requests_in_progress(worker)),
+        )
     }
 
     fn group_used(&self, worker: &ModelSlot) -> u64 {
@@ -111,15 +117,19 @@ impl ModelQueue {
 
     pub(super) fn check_invariants(&self) {
         self.queue.slot_table.check_invariants();
-        self.check_line();
+        self.check_wait_list();
         for worker in self.slots.iter().filter(|w| w.is_free()) {
             assert_eq!(self.first_for(worker.id), None, "a wait beside a place");
         }
         let live = self.slots.iter().filter(|w| !w.is_retired);
-        let places = |w: &ModelSlot| (w.spec.capacity as usize).saturating_sub(w.jobs.len());
-        assert_eq!(self.queue.free_capacity(), live.map(places).sum::<usize>());
+        let places =
+            |w: &ModelSlot| (w.spec.request_capacity as usize).saturating_sub(w.jobs.len());
+        assert_eq!(
+            self.queue.free_request_capacity(),
+            live.map(places).sum::<usize>()
+        );
         let in_progress: usize = self.slots.iter().map(|w| w.jobs.len()).sum();
-        assert_eq!(self.queue.in_progress(), in_progress);
+        assert_eq!(self.queue.requests_in_progress(), in_progress);
         let known = self.ended + (in_progress + self.waiters.len()) as u64;
         assert_eq!(known, self.next_job, "no job is lost or doubled");
         for worker in &self.slots {
@@ -131,7 +141,7 @@ impl ModelQueue {
     }
 
     /// Each list holds the model's waiters that belong there, in the model's order.
-    pub(super) fn check_line(&self) {
+    pub(super) fn check_wait_list(&self) {
         let (free, bound, by_process) = self.queue.wait_list.check_invariants();
         let (model_free, model_bound): (Vec<_>, Vec<_>) =
             self.waiters.iter().partition(|w| w.is_unbound());
@@ -141,7 +151,7 @@ impl ModelQueue {
             let process = Some(worker.process());
             let own = model_bound.iter().filter(|w| w.bound_to == process);
             let own: Vec<_> = own.map(|w| &w.job).collect();
-            assert_eq!(self.queue.len_bound(worker.id), own.len());
+            assert_eq!(self.queue.bound_job_count(worker.id), own.len());
             let number = self.queue.slot_table.process_of(worker.id);
             let listed = number.and_then(|number| by_process.get(number));
             assert_eq!(listed.unwrap_or(&Vec::new()), &own);
