@@ -24,7 +24,7 @@ pub(crate) fn read(name: &LocatedValue<String>, table: &Section<'_>) -> Option<A
         Some(dir) => report_unusable_dir(table, "dir", dir),
         None => !table.has("dir"),
     };
-    let dir = dir.map_or_else(|| table.findings.base().to_owned(), |dir| dir.value);
+    let dir = dir.map_or_else(|| table.findings.base_dir().to_owned(), |dir| dir.value);
     let mut app = App::new(&name.value, dir, AppKind::Wsgi, "");
     if table.findings.is_development() {
         dev_defaults::apply_to_app(&mut app);
@@ -236,7 +236,7 @@ fn read_common_keys(table: &Section<'_>, app: &mut App) {
     app.env = table.env_variables("env").into();
 }
 
-/// A path as seen from the file, or a bare name for `PATH`.
+/// A path as seen from the file, or a bare name for `ROUTE_PATH`.
 fn parse_interpreter(table: &Section<'_>, text: &str) -> Option<PathBuf> {
     if text.is_empty() || text.contains('\0') {
         return None;
@@ -245,7 +245,7 @@ fn parse_interpreter(table: &Section<'_>, text: &str) -> Option<PathBuf> {
     Some(if is_bare {
         PathBuf::from(text)
     } else {
-        table.findings.resolve(text)
+        table.findings.resolve_path(text)
     })
 }
 

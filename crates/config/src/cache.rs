@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::disk;
-use crate::error::on_line;
+use crate::error::line_suffix;
 use crate::findings::LocatedValue;
 use crate::model::{BlockingPool, Cache};
 use crate::route::check_name_exists;
@@ -103,7 +103,7 @@ fn check_cache_dir(
             path.value.display(),
             other.path.value.display(),
             other.cache_name,
-            on_line(table.findings.line(other.path.offset))
+            line_suffix(table.findings.line_at(other.path.offset))
         );
         table.report(path.offset, problem);
     }

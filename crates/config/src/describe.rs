@@ -1,4 +1,4 @@
-//! The option table in words: the reference page and the answer to `config explain`.
+//! The option table in words: the reference page and the answer to `config explain_key`.
 //!
 //! The binary's `config` verb calls it; `docs/configuration.md` is the reference page, and a test
 //! fails when that is stale (`PENSTOCK_BLESS=1` writes it anew).
@@ -32,11 +32,11 @@ pub fn reference_page() -> String {
                 escape_table_cell(&describe_type(option)),
                 escape_table_cell(&describe_default(option)),
             );
-            let (key, doc) = (option.key, escape_table_cell(&option.meaning()));
+            let (key, doc) = (option.key, escape_table_cell(&option.full_description()));
             let _ = writeln!(
                 page,
                 "| `{key}` | {kind} | {default} | {doc} Since {}. |",
-                options::SINCE
+                options::SINCE_VERSION
             );
         }
     }
@@ -53,7 +53,7 @@ prints a row of it, `penstock config example` a whole file.\n";
 
 /// What one option means, by its key alone (`header_timeout`) or with its section
 /// (`limits.header_timeout`, `apps.NAME.queue.max`); none when there is no such option.
-pub fn explain(key: &str) -> Option<String> {
+pub fn explain_key(key: &str) -> Option<String> {
     let key = key.trim_matches(['[', ']', ' ']);
     let sections = || [""].into_iter().chain(SECTIONS.iter().map(|doc| doc.name));
     let named = sections()
@@ -108,13 +108,13 @@ fn explain_option(option: &OptionRow, name: &str) -> String {
     );
     let mut text = format!(
         "{name}\n  {}\n  type: {kind}\n  default: {default}\n",
-        option.meaning()
+        option.full_description()
     );
     let example = option.example();
     if !example.is_empty() {
         let _ = writeln!(text, "  example: {} = {example}", option.key);
     }
-    let _ = writeln!(text, "  since: {}", options::SINCE);
+    let _ = writeln!(text, "  since: {}", options::SINCE_VERSION);
     text
 }
 
@@ -189,17 +189,17 @@ mod tests {
             ),
         ];
         for (key, expected) in rows {
-            let text = explain(key).unwrap();
+            let text = explain_key(key).unwrap();
             assert!(text.contains(expected), "{key}: {text}");
         }
-        assert_eq!(explain("apps.x.upstream.servers"), None);
-        assert_eq!(explain("nothing_such"), None);
-        assert_eq!(explain(""), None);
+        assert_eq!(explain_key("apps.x.upstream.servers"), None);
+        assert_eq!(explain_key("nothing_such"), None);
+        assert_eq!(explain_key(""), None);
     }
 
     #[test]
     fn explains_a_key_of_several_sections_in_each() {
-        let text = explain("threads").unwrap();
+        let text = explain_key("threads").unwrap();
         for name in [
             "server.threads",
             "blocking.NAME.threads",

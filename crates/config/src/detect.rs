@@ -14,7 +14,7 @@ mod ruby;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use self::advice::advice;
+pub(crate) use self::advice::setup_advice;
 use crate::disk;
 use crate::model::AppKind;
 

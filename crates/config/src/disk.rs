@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::units;
 
 /// The bytes of a file that the user named.
-pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     #[expect(
         clippy::disallowed_methods,
         reason = "start, check and reload read off the loops"
@@ -27,7 +27,7 @@ pub(crate) fn read_source_or_empty(path: &Path) -> String {
     if !path.is_file() {
         return String::new();
     }
-    read(path)
+    read_file(path)
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .unwrap_or_default()
 }

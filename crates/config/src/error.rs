@@ -13,12 +13,12 @@ use std::path::PathBuf;
 
 /// All errors of one configuration; never empty.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Report {
+pub struct ConfigErrors {
     /// The errors, sorted by file, line and column.
     pub errors: Vec<ConfigError>,
 }
 
-impl Report {
+impl ConfigErrors {
     /// Creates a report from errors in any order.
     pub(crate) fn new(mut errors: Vec<ConfigError>) -> Self {
         errors.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
@@ -38,7 +38,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, error) in self.errors.iter().enumerate() {
             if index > 0 {
@@ -50,7 +50,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl std::error::Error for Report {}
+impl std::error::Error for ConfigErrors {}
 
 /// One error and its position.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,7 +95,7 @@ pub(crate) fn did_you_mean(suggestion: Option<String>) -> String {
 }
 
 /// ` on line N`; nothing for line 0.
-pub(crate) fn on_line(line: usize) -> String {
+pub(crate) fn line_suffix(line: usize) -> String {
     match line {
         0 => String::new(),
         line => format!(" on line {line}"),
@@ -103,7 +103,7 @@ pub(crate) fn on_line(line: usize) -> String {
 }
 
 /// ` (permission denied)` and the like; nothing if the path does not exist.
-pub(crate) fn access_error(kind: Option<io::ErrorKind>) -> String {
+pub(crate) fn access_error_suffix(kind: Option<io::ErrorKind>) -> String {
     match kind {
         None | Some(io::ErrorKind::NotFound) => String::new(),
         Some(kind) => format!(" ({kind})"),
@@ -111,5 +111,5 @@ pub(crate) fn access_error(kind: Option<io::ErrorKind>) -> String {
 }
 
 /// The namespace of routes with `hub` belongs to an application by accident.
-pub(crate) const NAMESPACE_OF_HUB_ROUTES: &str = "`hub` is the namespace of the routes with `hub`: say \
+pub(crate) const HUB_NAMESPACE_TAKEN: &str = "`hub` is the namespace of the routes with `hub`: say \
      `grip = { namespace = \"...\" }`, with \"hub\" only if these channels are to be shared";

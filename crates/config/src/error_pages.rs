@@ -22,7 +22,7 @@ pub(crate) fn read(site: &Section<'_>) -> BTreeMap<u16, PathBuf> {
             site.report_invalid_item(&status, &file.value, file.offset, "a path");
             continue;
         }
-        let path = site.findings.resolve(&file.value);
+        let path = site.findings.resolve_path(&file.value);
         match disk::check_error_page("error_pages", &path) {
             Ok(()) => drop(pages.insert(code, path)),
             Err(problem) => site.report(file.offset, problem),

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use crate::options::{self, OptionDefault, OptionKind, OptionRow, SECTIONS};
 
 /// A commented example of a whole file: defaults are behind `#`.
-pub fn example() -> String {
+pub fn example_file() -> String {
     let mut file = INTRODUCTION.to_owned();
     for section in SECTIONS
         .iter()
@@ -56,7 +56,7 @@ fn write_option(file: &mut String, option: &OptionRow) {
     let _ = writeln!(
         file,
         "{}",
-        comment(&format!("{}{default}", option.meaning()))
+        comment(&format!("{}{default}", option.full_description()))
     );
     if let Some(section) = option.kind.inline_table() {
         let keys = format!("Keys: {}.", keys_with_defaults(section));

@@ -10,7 +10,7 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-use crate::error::{ConfigError, Report};
+use crate::error::{ConfigError, ConfigErrors};
 
 /// A value and the byte offset where it stands.
 #[derive(Debug, Clone)]
@@ -55,7 +55,7 @@ impl<'a> Findings<'a> {
     }
 
     /// The same for a server in development: some defaults differ.
-    pub(crate) fn in_development(self, development: bool) -> Self {
+    pub(crate) fn with_development(self, development: bool) -> Self {
         Self {
             development,
             ..self
@@ -68,7 +68,7 @@ impl<'a> Findings<'a> {
     }
 
     /// Adds a problem at a byte offset.
-    pub(crate) fn add(&self, at: usize, problem: impl Into<String>) {
+    pub(crate) fn add_problem(&self, at: usize, problem: impl Into<String>) {
         let (line, column) = self.line_and_column(at);
         let error = ConfigError {
             line,
@@ -84,7 +84,7 @@ impl<'a> Findings<'a> {
     }
 
     /// The line of a byte offset.
-    pub(crate) fn line(&self, at: usize) -> usize {
+    pub(crate) fn line_at(&self, at: usize) -> usize {
         self.line_and_column(at).0
     }
 
@@ -100,21 +100,21 @@ impl<'a> Findings<'a> {
     }
 
     /// The absolute path that `path` means in this file.
-    pub(crate) fn resolve(&self, path: &str) -> PathBuf {
+    pub(crate) fn resolve_path(&self, path: &str) -> PathBuf {
         make_absolute(&self.base_dir, Path::new(path))
     }
 
     /// The absolute directory that relative paths start from.
-    pub(crate) fn base(&self) -> &Path {
+    pub(crate) fn base_dir(&self) -> &Path {
         &self.base_dir
     }
 
     /// The value, when nothing was found; a missing one is always a finding.
-    pub(crate) fn finish<T>(self, value: Option<T>) -> Result<T, Report> {
+    pub(crate) fn finish<T>(self, value: Option<T>) -> Result<T, ConfigErrors> {
         let errors = self.errors.into_inner();
         match value {
             Some(value) if errors.is_empty() => Ok(value),
-            _ => Err(Report::new(errors)),
+            _ => Err(ConfigErrors::new(errors)),
         }
     }
 
@@ -133,14 +133,14 @@ impl<'a> Findings<'a> {
 #[cfg(test)]
 impl Findings<'_> {
     /// Remembers that the option was asked for.
-    pub(crate) fn record_read(&self, section: &'static str, key: &str) {
+    pub(crate) fn record_option_lookup(&self, section: &'static str, key: &str) {
         self.recorded_reads
             .borrow_mut()
             .insert((section, key.to_owned()));
     }
 
     /// Every option that was asked for.
-    pub(crate) fn reads(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn option_lookups(&self) -> Vec<(&'static str, String)> {
         self.recorded_reads.borrow().iter().cloned().collect()
     }
 }

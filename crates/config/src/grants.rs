@@ -9,12 +9,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::error::NAMESPACE_OF_HUB_ROUTES;
+use crate::error::HUB_NAMESPACE_TAKEN;
 use crate::findings::LocatedValue;
 use crate::hub::read_origins;
 use crate::model::{App, Grip, HUB_NAMESPACE, Sendfile};
 use crate::parse::report_unusable_dir;
-use crate::section::{Section, is_name};
+use crate::section::{Section, is_valid_name};
 
 /// What a message says was expected of a namespace.
 pub(crate) const NAMESPACE_EXPECTED: &str =
@@ -49,7 +49,7 @@ pub(crate) fn read_grip(
 /// with `hub`, or an application of the name of an upstream.
 pub(crate) fn check_namespace(table: &Section<'_>, name: &str, apps: &BTreeMap<String, App>) {
     if name == HUB_NAMESPACE {
-        table.report_key("grip", NAMESPACE_OF_HUB_ROUTES);
+        table.report_key("grip", HUB_NAMESPACE_TAKEN);
     } else if apps.contains_key(name) {
         let problem = format!(
             "an application is called `{name}` too, and their channels are not to be one by \
@@ -61,7 +61,7 @@ pub(crate) fn check_namespace(table: &Section<'_>, name: &str, apps: &BTreeMap<S
 
 /// Reads the name of a namespace.
 pub(crate) fn read_namespace(table: &Section<'_>) -> Option<String> {
-    let read = |text: &str| is_name(text).then(|| text.to_owned());
+    let read = |text: &str| is_valid_name(text).then(|| text.to_owned());
     let namespace = table.parse_text("namespace", read)?;
     Some(namespace.value)
 }
@@ -75,7 +75,7 @@ pub(crate) fn read_sendfile(table: &Section<'_>) -> Option<Sendfile> {
             dirs: Vec::new(),
         });
     }
-    let read = |text: &str| (!text.is_empty()).then(|| table.findings.resolve(text));
+    let read = |text: &str| (!text.is_empty()).then(|| table.findings.resolve_path(text));
     let folders = table.list("sendfile", read)?;
     let is_usable = |folder: &LocatedValue<PathBuf>| report_unusable_dir(table, "sendfile", folder);
     let folders = folders.into_iter().filter(is_usable);
@@ -108,7 +108,7 @@ pub(crate) fn read_sendfile_root(table: &Section<'_>) -> Option<Sendfile> {
 #[cfg(test)]
 mod tests {
     use crate::model::{Config, Sendfile};
-    use crate::testing::{TestDir, check, parse_valid};
+    use crate::testing::{TestDir, parse_in_dir, parse_valid};
 
     fn app(folder: &TestDir, keys: &str) -> Config {
         parse_valid(folder, &format!("[apps.hello]\n{keys}\n"))
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn nothing_is_granted_unless_it_is_said() {
-        let folder = TestDir::site();
+        let folder = TestDir::with_sample_site();
         for keys in ["", "grip = false", "sendfile = false"] {
             let config = app(&folder, keys);
             assert_eq!(config.apps["hello"].grip, None, "{keys}");
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn grip_is_a_flag_or_a_table() {
-        let folder = TestDir::site();
+        let folder = TestDir::with_sample_site();
         let grip = |keys| app(&folder, keys).apps["hello"].grip.clone().unwrap();
         assert_eq!(grip("grip = true").namespace, "hello");
         assert_eq!(grip("grip = {}").namespace, "hello");
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn sendfile_is_a_flag_or_a_list_of_folders() {
-        let folder = TestDir::site();
+        let folder = TestDir::with_sample_site();
         let sendfile = |keys| app(&folder, keys).apps["hello"].sendfile.clone();
         let expected = |folders: &[&str]| Sendfile {
             is_enabled: true,
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_granted_is_told() {
-        let folder = TestDir::site();
+        let folder = TestDir::with_sample_site();
         for (text, expected) in [
             (
                 "[apps.hello]\ngrip = { namespace = \"a b\" }\n",
@@ -183,14 +183,14 @@ mod tests {
                 "grip",
             ),
         ] {
-            let report = check(&folder, text).unwrap_err().to_string();
+            let report = parse_in_dir(&folder, text).unwrap_err().to_string();
             assert!(report.contains(expected), "{text}: {report}");
         }
     }
 
     #[test]
     fn a_route_says_for_itself_what_is_granted() {
-        let folder = TestDir::site();
+        let folder = TestDir::with_sample_site();
         let text = "[apps.hello]\ngrip = true\nsendfile = true\n[[sites]]\n[[sites.routes]]\n\
                     path = \"/a\"\napp = \"hello\"\ngrip = false\nsendfile = [\"public\"]\n\
                     [[sites.routes]]\napp = \"hello\"\n";

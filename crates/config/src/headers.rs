@@ -40,7 +40,7 @@ pub(crate) fn is_token(text: &str) -> bool {
 }
 
 /// Whether a response's field may be taken out on its way.
-pub(crate) fn is_removable(name: &str) -> bool {
+pub(crate) fn is_removable_field(name: &str) -> bool {
     is_changeable(name, HeaderChange::Remove)
 }
 

@@ -79,7 +79,7 @@ fn read_signing(table: &Section<'_>, hub: &mut Hub) {
 }
 
 /// Whether a text can be the issuer of tokens.
-pub(crate) fn is_issuer(text: &str) -> bool {
+pub(crate) fn is_valid_issuer(text: &str) -> bool {
     !text.is_empty() && !text.contains(char::is_control)
 }
 

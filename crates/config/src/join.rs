@@ -47,7 +47,7 @@ pub(crate) fn is_join_key(text: &str) -> bool {
 }
 
 /// Reports upstreams that cannot be joined.
-pub(crate) fn check<'u>(
+pub(crate) fn check_joinable_upstreams<'u>(
     top: &Section<'_>,
     join: Option<&JoinEndpoint>,
     upstreams: impl Iterator<Item = &'u Upstream>,
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn reads_where_and_by_which_key_and_what_may_be_joined() {
-        let folder = TestDir::site();
+        let folder = TestDir::with_sample_site();
         let text = format!(
             "[server]\njoin = {{ listen = \"127.0.0.1:7000\", key = \"{KEY}\" }}\n[upstreams.a]\njoinable = true\n"
         );
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn an_upstream_has_a_key_of_its_own() {
-        let folder = TestDir::site();
+        let folder = TestDir::with_sample_site();
         let own = "pW3sX9vB1nK7mQ5tR2yU8iO4aL6cE0dZ";
         let table = format!(
             "[server]\njoin = {{ listen = \"127.0.0.1:7000\", key = \"{KEY}\" }}\n[upstreams.a]\n"

@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! - Nothing is accepted by halves. Either every key was known, of the right type, in range and
-//!   consistent with the others, or a [`Report`] names all that is wrong, each with its line and
+//!   consistent with the others, or a [`ConfigErrors`] names all that is wrong, each with its line and
 //!   column. Not here: whether an interpreter exists or a port is free.
 
 #[macro_use]
@@ -58,11 +58,11 @@ mod work;
 pub use address::InvalidServerAddr;
 pub use cache::STORABLE_STATUSES;
 pub use channel::{ChannelPart, ChannelPattern, InvalidChannelPattern, MAX_CHANNEL_BYTES};
-pub use describe::{explain, reference_page};
+pub use describe::{explain_key, reference_page};
 pub use disk::MAX_ERROR_PAGE_BYTES;
 pub use entropy::is_hard_to_guess;
-pub use error::{ConfigError, Report};
-pub use example::example;
+pub use error::{ConfigError, ConfigErrors};
+pub use example::example_file;
 pub use foreign_words::{FlagTranslation, translate_flag};
 pub use hide::{DEFAULT_HIDE_PATTERNS, HidePattern};
 pub use model::{
@@ -75,8 +75,8 @@ pub use model::{
     SlowPolicy, SocketPermissions, Sticky, Symlinks, TcpFrontend, Upstream, UpstreamServer,
 };
 pub use parse::{load, parse};
-pub use redacted::{Secret, Variables};
-pub use resolve::{AdminOverride, Invocation, resolve};
+pub use redacted::{EnvVariables, Secret};
+pub use resolve::{AdminOverride, Invocation, resolve_config};
 pub use schema::json_schema;
 pub use units::format_size;
 pub use values::{HostPattern, InvalidListenAddr, ListenAddr, PathPattern, TryPattern};

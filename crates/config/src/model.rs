@@ -115,7 +115,7 @@ impl Config {
 /// The front end that `penstock work` joins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinTarget {
-    /// The front end's address: `HOST:PORT` or `unix:PATH`.
+    /// The front end's address: `SITE_HOST:PORT` or `unix:ROUTE_PATH`.
     pub address: String,
     /// The upstream there to which it adds a server.
     pub upstream: String,

@@ -34,7 +34,7 @@ pub(crate) struct OptionRow {
 }
 
 /// The first version that has the options.
-pub(crate) const SINCE: &str = "0.1";
+pub(crate) const SINCE_VERSION: &str = "0.1";
 
 /// The type of an option.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -161,7 +161,7 @@ impl OptionRow {
     }
 
     /// The description, and beside what the key may be set.
-    pub(crate) fn meaning(&self) -> String {
+    pub(crate) fn full_description(&self) -> String {
         match self.only_for {
             "" => self.description.to_owned(),
             only => format!("{} Only for {only}.", self.description),

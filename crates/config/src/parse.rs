@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
-use crate::error::Report;
+use crate::error::ConfigErrors;
 use crate::findings::{Findings, LocatedValue, make_absolute};
 use crate::model::{App, BlockingPool, Config, Limits, Site, TcpFrontend};
 use crate::section::{Keys as _, Section};
@@ -22,34 +22,35 @@ use crate::{app, cache, dev_defaults, disk, hub, join, server, site, tcp, upstre
 ///
 /// *Blocking*: reads the file and looks at the directories and files it names; not for an event
 /// loop.
-pub fn load(path: &Path) -> Result<Config, Report> {
+pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
     load_with_mode(path, false)
 }
 
 /// The same, for a server in development or not.
-pub(crate) fn load_with_mode(path: &Path, development: bool) -> Result<Config, Report> {
-    let bytes = disk::read(path).map_err(|error| Report::unreadable(path, error.kind()))?;
+pub(crate) fn load_with_mode(path: &Path, development: bool) -> Result<Config, ConfigErrors> {
+    let bytes =
+        disk::read_file(path).map_err(|error| ConfigErrors::unreadable(path, error.kind()))?;
     let text = String::from_utf8(bytes);
-    let text = text.map_err(|_| Report::unreadable(path, io::ErrorKind::InvalidData))?;
+    let text = text.map_err(|_| ConfigErrors::unreadable(path, io::ErrorKind::InvalidData))?;
     parse_with_mode(&text, path, development)
 }
 
 /// Parses and checks a text; messages name `origin`, relative paths resolve against its directory.
 ///
 /// *Blocking*: looks at the directories and files that the text names.
-pub fn parse(text: &str, origin: &Path) -> Result<Config, Report> {
+pub fn parse(text: &str, origin: &Path) -> Result<Config, ConfigErrors> {
     parse_with_mode(text, origin, false)
 }
 
-fn parse_with_mode(text: &str, origin: &Path, development: bool) -> Result<Config, Report> {
-    let found = Findings::new(text, origin, parent_dir(origin)).in_development(development);
+fn parse_with_mode(text: &str, origin: &Path, development: bool) -> Result<Config, ConfigErrors> {
+    let found = Findings::new(text, origin, parent_dir(origin)).with_development(development);
     let (root, syntax) = DeTable::parse_recoverable(text);
     if !syntax.is_empty() {
         // What was recovered would only give errors that follow from these.
         for error in &syntax {
             let message = error.message().lines().collect::<Vec<_>>().join("; ");
             let at = error.span().map_or(0, |span| span.start);
-            found.add(at, format!("not valid TOML: {message}"));
+            found.add_problem(at, format!("not valid TOML: {message}"));
         }
         return found.finish(None);
     }
@@ -105,10 +106,10 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         }
     }
     server.check_addresses(&top, &streams);
-    join::check(&top, server.config.join.as_ref(), upstreams.values());
+    join::check_joinable_upstreams(&top, server.config.join.as_ref(), upstreams.values());
     Some(Config {
         path: Some(make_absolute(Path::new(""), origin)),
-        base_dir: found.base().to_owned(),
+        base_dir: found.base_dir().to_owned(),
         server: server.config,
         limits,
         blocking,
@@ -241,7 +242,7 @@ pub(crate) fn options_read_from(text: &str, base: &Path) -> Vec<(&'static str, S
     let found = Findings::new(text, Path::new("penstock.toml"), base.to_owned());
     let (root, _) = DeTable::parse_recoverable(text);
     read(&found, root.get_ref(), Path::new("penstock.toml"));
-    found.reads()
+    found.option_lookups()
 }
 
 #[cfg(test)]

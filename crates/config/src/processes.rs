@@ -40,7 +40,7 @@ pub(crate) fn read(table: &Section<'_>, app: &mut App) {
 /// A table for `isolation`, which is `true` then.
 fn read_access(table: &Section<'_>) -> Option<Access> {
     let table = table.table("isolation")?;
-    let path = |text: &str| (!text.is_empty()).then(|| table.findings.resolve(text));
+    let path = |text: &str| (!text.is_empty()).then(|| table.findings.resolve_path(text));
     let paths = |key| table.list(key, path).map(values);
     let ports = |key| table.list(key, |text| text.parse().ok()).map(values);
     Some(Access {

@@ -47,15 +47,15 @@ impl fmt::Display for Secret {
 
 /// Variables of an application's environment, of which messages show the names alone.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Variables(BTreeMap<String, String>);
+pub struct EnvVariables(BTreeMap<String, String>);
 
-impl From<BTreeMap<String, String>> for Variables {
+impl From<BTreeMap<String, String>> for EnvVariables {
     fn from(variables: BTreeMap<String, String>) -> Self {
         Self(variables)
     }
 }
 
-impl Deref for Variables {
+impl Deref for EnvVariables {
     type Target = BTreeMap<String, String>;
 
     fn deref(&self) -> &Self::Target {
@@ -63,7 +63,7 @@ impl Deref for Variables {
     }
 }
 
-impl fmt::Debug for Variables {
+impl fmt::Debug for EnvVariables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = self.0.keys().map(|name| (name, Secret(String::new())));
         f.debug_map().entries(shown).finish()
@@ -84,7 +84,7 @@ mod tests {
         );
         assert_eq!(secret.expose(), "abc");
         let variables = BTreeMap::from([("TOKEN".to_owned(), "abc".to_owned())]);
-        let variables = Variables::from(variables);
+        let variables = EnvVariables::from(variables);
         assert_eq!(format!("{variables:?}"), "{\"TOKEN\": ***}");
         assert_eq!(variables["TOKEN"], "abc");
     }

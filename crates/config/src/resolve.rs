@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::detect::{self, DETECTION_CANDIDATES, DetectedApp};
-use crate::error::{ConfigError, NAMESPACE_OF_HUB_ROUTES, Report, access_error};
+use crate::error::{ConfigError, ConfigErrors, HUB_NAMESPACE_TAKEN, access_error_suffix};
 use crate::findings::make_absolute;
 use crate::foreign_words::translate_verb;
 use crate::model::{
@@ -80,7 +80,7 @@ impl std::str::FromStr for AdminOverride {
 /// Finds the configuration that an invocation means and applies its overrides.
 ///
 /// *Blocking*: reads files and looks at directories; not for an event loop.
-pub fn resolve(invocation: &Invocation) -> Result<Config, Report> {
+pub fn resolve_config(invocation: &Invocation) -> Result<Config, ConfigErrors> {
     let cwd = &invocation.cwd;
     let (mut config, app) = match &invocation.work {
         None => find_config(invocation).map(|config| (config, None)),
@@ -104,7 +104,7 @@ pub fn resolve(invocation: &Invocation) -> Result<Config, Report> {
 }
 
 /// What `penstock work` means: an application of a file by its name, or what `serve` would serve.
-fn find_work_config(invocation: &Invocation) -> Result<(Config, Option<&str>), Report> {
+fn find_work_config(invocation: &Invocation) -> Result<(Config, Option<&str>), ConfigErrors> {
     let cwd = &invocation.cwd;
     let file = match &invocation.config {
         Some(file) => Some(make_absolute(cwd, file)),
@@ -121,7 +121,7 @@ fn find_work_config(invocation: &Invocation) -> Result<(Config, Option<&str>), R
 }
 
 /// Files are named as the user would name them from where they are.
-fn shorten_paths(mut report: Report, cwd: &Path) -> Report {
+fn shorten_paths(mut report: ConfigErrors, cwd: &Path) -> ConfigErrors {
     for error in &mut report.errors {
         match error.file.strip_prefix(cwd) {
             Ok(below) if below.as_os_str().is_empty() => {}
@@ -132,13 +132,13 @@ fn shorten_paths(mut report: Report, cwd: &Path) -> Report {
     report
 }
 
-fn find_config(invocation: &Invocation) -> Result<Config, Report> {
+fn find_config(invocation: &Invocation) -> Result<Config, ConfigErrors> {
     let cwd = &invocation.cwd;
     if invocation.files_only {
         return config_for_files_flag(invocation.target.as_deref(), cwd);
     }
     match (&invocation.target, &invocation.config) {
-        (Some(target), Some(_)) => Err(Report::single(
+        (Some(target), Some(_)) => Err(ConfigErrors::single(
             target,
             "a TARGET and -c FILE exclude each other: the file already says what to serve",
         )),
@@ -149,9 +149,9 @@ fn find_config(invocation: &Invocation) -> Result<Config, Report> {
 }
 
 /// A configuration file, which says itself what its applications are.
-fn load_file(file: &Path, invocation: &Invocation) -> Result<Config, Report> {
+fn load_file(file: &Path, invocation: &Invocation) -> Result<Config, ConfigErrors> {
     match invocation.kind {
-        Some(_) => Err(Report::single(
+        Some(_) => Err(ConfigErrors::single(
             file,
             "a configuration file sets the kind of each application (`kind` in [apps.NAME]): leave \
              --kind out, which is for a folder or module:callable",
@@ -160,7 +160,7 @@ fn load_file(file: &Path, invocation: &Invocation) -> Result<Config, Report> {
     }
 }
 
-fn find_target(target: &str, cwd: &Path, invocation: &Invocation) -> Result<Config, Report> {
+fn find_target(target: &str, cwd: &Path, invocation: &Invocation) -> Result<Config, ConfigErrors> {
     let said = invocation.kind;
     let path = make_absolute(cwd, Path::new(target));
     let looked = std::fs::metadata(&path);
@@ -180,7 +180,7 @@ fn find_target(target: &str, cwd: &Path, invocation: &Invocation) -> Result<Conf
                 config_for_entry((target, &entry), &parse::parent_dir(&file), said)
             }
             None if module_exists(target, cwd) => config_for_entry((target, target), cwd, said),
-            None => Err(Report::single(
+            None => Err(ConfigErrors::single(
                 target,
                 match translate_verb(target) {
                     Some(verb) => format!(
@@ -189,7 +189,7 @@ fn find_target(target: &str, cwd: &Path, invocation: &Invocation) -> Result<Conf
                     None => format!(
                         "is neither a folder, a FILE.toml, a .ru, .rb or .py file, nor \
                          module:callable{}",
-                        access_error(looked.err().map(|error| error.kind()))
+                        access_error_suffix(looked.err().map(|error| error.kind()))
                     ),
                 },
             )),
@@ -222,7 +222,7 @@ fn config_for_entry(
     (target, entry): (&str, &str),
     dir: &Path,
     said: Option<AppKind>,
-) -> Result<Config, Report> {
+) -> Result<Config, ConfigErrors> {
     let probe = App::new("", dir.to_owned(), AppKind::Wsgi, entry);
     let kind = python_kind(said).unwrap_or_else(|| entry::detect_kind(&probe, entry));
     let entry = entry.to_owned();
@@ -230,7 +230,7 @@ fn config_for_entry(
 }
 
 /// The directory's own file, else what the directory is.
-fn config_for_dir(dir: &Path, invocation: &Invocation) -> Result<Config, Report> {
+fn config_for_dir(dir: &Path, invocation: &Invocation) -> Result<Config, ConfigErrors> {
     let file = dir.join(FILE_NAME);
     if file.is_file() {
         return load_file(&file, invocation);
@@ -257,10 +257,10 @@ fn config_for_dir(dir: &Path, invocation: &Invocation) -> Result<Config, Report>
     } else if let Some(found) = detect::detect_only_module(dir, said) {
         return config_for_app(&dir.to_string_lossy(), found, dir, said);
     } else {
-        let (looked_for, advice) = (DETECTION_CANDIDATES.join(", "), detect::advice(dir));
+        let (looked_for, advice) = (DETECTION_CANDIDATES.join(", "), detect::setup_advice(dir));
         let problem =
             format!("nothing to serve was recognised here; looked for {looked_for}; {advice}");
-        return Err(Report::single(dir, problem));
+        return Err(ConfigErrors::single(dir, problem));
     };
     Ok(config_for_files(dir, root))
 }
@@ -276,7 +276,7 @@ fn config_for_files(dir: &Path, root: PathBuf) -> Config {
 }
 
 /// What `--files` means: this very directory, whatever else it is.
-fn config_for_files_flag(target: Option<&str>, cwd: &Path) -> Result<Config, Report> {
+fn config_for_files_flag(target: Option<&str>, cwd: &Path) -> Result<Config, ConfigErrors> {
     let target = target.unwrap_or(".");
     let dir = match target {
         "." => cwd.to_owned(),
@@ -286,13 +286,17 @@ fn config_for_files_flag(target: Option<&str>, cwd: &Path) -> Result<Config, Rep
     if looked.as_ref().is_ok_and(std::fs::Metadata::is_dir) {
         return Ok(config_for_files(&dir, dir.clone()));
     }
-    let cause = access_error(looked.err().map(|error| error.kind()));
+    let cause = access_error_suffix(looked.err().map(|error| error.kind()));
     let problem = format!("--files serves a folder, and this is none{cause}");
-    Err(Report::single(target, problem))
+    Err(ConfigErrors::single(target, problem))
 }
 
 /// A rackup file, or a Ruby file with the constant that is its application, if one is named.
-fn config_for_ruby(target: &str, cwd: &Path, said: Option<AppKind>) -> Result<Config, Report> {
+fn config_for_ruby(
+    target: &str,
+    cwd: &Path,
+    said: Option<AppKind>,
+) -> Result<Config, ConfigErrors> {
     let file = entry::split_ruby(target).map_or(target, |(file, _)| file);
     let from = file.rfind('/').map_or(0, |slash| slash + 1);
     config_for_app(
@@ -306,21 +310,25 @@ fn config_for_ruby(target: &str, cwd: &Path, said: Option<AppKind>) -> Result<Co
     )
 }
 
-fn config_for_module(target: &str, file: &Path, said: Option<AppKind>) -> Result<Config, Report> {
+fn config_for_module(
+    target: &str,
+    file: &Path,
+    said: Option<AppKind>,
+) -> Result<Config, ConfigErrors> {
     let module = file
         .file_stem()
         .and_then(|name| name.to_str())
         .unwrap_or_default();
     let dir = parse::parent_dir(file);
     if let Err(error) = std::fs::metadata(file) {
-        return Err(Report::unreadable(target, error.kind()));
+        return Err(ConfigErrors::unreadable(target, error.kind()));
     }
     if !entry::is_python_entry(module) {
         let problem = format!(
             "`{module}` is not the name of a Python module, so the file cannot be imported: rename \
              it"
         );
-        return Err(Report::single(target, problem));
+        return Err(ConfigErrors::single(target, problem));
     }
     let mut found = detect::detect_in_module(file, module);
     found.kind = python_kind(said).unwrap_or(found.kind);
@@ -333,7 +341,7 @@ fn config_for_app(
     found: DetectedApp,
     dir: &Path,
     said: Option<AppKind>,
-) -> Result<Config, Report> {
+) -> Result<Config, ConfigErrors> {
     let is_rack = |kind: AppKind| kind == AppKind::Rack;
     if said.is_some_and(|said| is_rack(said) != is_rack(found.kind)) {
         let problem = format!(
@@ -341,7 +349,7 @@ fn config_for_app(
              leave --kind out",
             found.kind
         );
-        return Err(Report::single(origin, problem));
+        return Err(ConfigErrors::single(origin, problem));
     }
     let mut app = App::new(
         &app_name_of_dir(dir),
@@ -351,7 +359,7 @@ fn config_for_app(
     );
     app.kind_is_guess = said.is_none() && !is_rack(found.kind);
     entry::check_file_exists(&app, found.kind, &found.entry)
-        .map_err(|what| Report::single(origin, what))?;
+        .map_err(|what| ConfigErrors::single(origin, what))?;
     let mut config = empty_config(dir);
     config.sites = vec![site::default_site_for_app(&app)];
     config.apps.insert(app.name.clone(), app);
@@ -390,14 +398,14 @@ fn app_name_of_dir(dir: &Path) -> String {
     };
     let name: String = name.chars().map(plain).take(64).collect();
     let name = name.trim_matches('-');
-    if section::is_name(name) {
+    if section::is_valid_name(name) {
         name.to_owned()
     } else {
         "app".to_owned()
     }
 }
 
-fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config, Report> {
+fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config, ConfigErrors> {
     let mut errors = Vec::new();
     let mut place = |addr: &ListenAddr| {
         let unfit = server::check_socket_path(&addr.to_string(), &invocation.cwd);
@@ -408,7 +416,7 @@ fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config
     };
     if !invocation.listen.is_empty() {
         config.server.listen = invocation.listen.iter().map(&mut place).collect();
-        server::split_families(config.server.listen.iter_mut().collect());
+        server::restrict_ports_to_ipv4(config.server.listen.iter_mut().collect());
     }
     if let Some(log) = &invocation.log {
         config.server.log = LogTarget::File(make_absolute(&invocation.cwd, log));
@@ -435,7 +443,7 @@ fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config
         if invocation.grip && app.grip.is_none() {
             app.grip = Some(Grip::new(&app.name));
             if app.name == HUB_NAMESPACE {
-                errors.push(NAMESPACE_OF_HUB_ROUTES.to_owned());
+                errors.push(HUB_NAMESPACE_TAKEN.to_owned());
             }
         }
         app.apply_to_upstream();
@@ -447,7 +455,7 @@ fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config
     if errors.is_empty() {
         Ok(config)
     } else {
-        Err(Report::new(errors))
+        Err(ConfigErrors::new(errors))
     }
 }
 

@@ -8,12 +8,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::{did_you_mean, on_line};
+use crate::error::{did_you_mean, line_suffix};
 use crate::findings::LocatedValue;
 use crate::model::Route;
 use crate::section::{Keys as _, Section};
 use crate::site::RouteContext;
-use crate::suggest::nearest;
+use crate::suggest::nearest_word;
 use crate::values::PathPattern;
 use crate::{cache, files, grants, headers, hub};
 
@@ -153,7 +153,7 @@ pub(crate) fn check_name_exists<'n>(
 ) {
     let text = name.value;
     if !known.clone().any(|known| known == text) {
-        let suggestion = did_you_mean(nearest(text, known));
+        let suggestion = did_you_mean(nearest_word(text, known));
         table.report(
             name.offset,
             format!("there is no {what} `{text}`{suggestion}"),
@@ -174,14 +174,14 @@ fn check_reachable(
     let same = |first: &&LocatedValue<Route>| first.value.path == *path;
     let wider = |first: &&LocatedValue<Route>| first.value.path.covers(path);
     if let Some(first) = earlier.clone().find(same) {
-        let line = on_line(table.findings.line(first.offset));
+        let line = line_suffix(table.findings.line_at(first.offset));
         let problem = format!("route {path} can never match: the site has the same path{line}");
         table.report(route.offset, problem);
     } else if let Some(first) = earlier.find(wider) {
-        let (line, wider) = (table.findings.line(first.offset), &first.value.path);
+        let (line, wider) = (table.findings.line_at(first.offset), &first.value.path);
         let problem = format!(
             "route {path} can never match: {wider}{} answers first; put this one before it",
-            on_line(line)
+            line_suffix(line)
         );
         table.report(route.offset, problem);
     }

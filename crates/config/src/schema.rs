@@ -49,7 +49,7 @@ fn property_schema(option: &OptionRow) -> Value {
         1 => forms.remove(0),
         _ => json!({ "anyOf": forms }),
     };
-    property["description"] = json!(option.meaning());
+    property["description"] = json!(option.full_description());
     property
 }
 

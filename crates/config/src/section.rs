@@ -20,7 +20,7 @@ use crate::error::did_you_mean;
 use crate::findings::{Findings, LocatedValue};
 use crate::foreign_words::{address_of_url, translate_key};
 use crate::options::{self, OptionDefault, OptionKind, OptionRow};
-use crate::suggest::nearest;
+use crate::suggest::nearest_word;
 
 pub(crate) use lists::{FlagOrWord, TextOrList, TextOrTable};
 pub(crate) use value::{Keys, MAX_DURATION, OptionValue, set};
@@ -74,7 +74,7 @@ impl<'a> Section<'a> {
 
     /// Adds a problem at an offset.
     pub(crate) fn report(&self, at: usize, problem: impl Into<String>) {
-        self.findings.add(at, problem);
+        self.findings.add_problem(at, problem);
     }
 
     /// Adds a problem at the value of a key, or at the table if the key was not written.
@@ -98,9 +98,9 @@ impl<'a> Section<'a> {
         let kind = self.option(key).map(|option| option.kind);
         let suggestion = match kind {
             Some(OptionKind::Choice(words) | OptionKind::FlagOrChoices(words)) => {
-                nearest(value.value, words.iter().copied())
+                nearest_word(value.value, words.iter().copied())
             }
-            Some(OptionKind::FlagOrWord(word)) => nearest(value.value, [word]),
+            Some(OptionKind::FlagOrWord(word)) => nearest_word(value.value, [word]),
             _ => address_of_url(value.value).filter(|_| ADDRESS_KEYS.contains(&key)),
         };
         let expected = kind.map(|kind| kind.expected_item()).unwrap_or_default();
@@ -135,7 +135,7 @@ impl<'a> Section<'a> {
     pub(crate) fn path(&self, key: &str) -> Option<LocatedValue<PathBuf>> {
         let usable = |text: &str| !text.is_empty() && !text.contains('\0');
         self.parse_text(key, |text| {
-            usable(text).then(|| self.findings.resolve(text))
+            usable(text).then(|| self.findings.resolve_path(text))
         })
     }
 
@@ -191,7 +191,7 @@ impl<'a> Section<'a> {
         };
         for (name, value) in named.iter() {
             let text = LocatedValue::new(name.get_ref().as_ref(), name.span().start);
-            if !is_name(text.value) {
+            if !is_valid_name(text.value) {
                 self.report_invalid_item(key, text.value, text.offset, NAME_EXPECTED);
                 continue;
             }
@@ -240,7 +240,7 @@ impl<'a> Section<'a> {
 
     /// Reports a text that is no usable secret, without showing it.
     pub(crate) fn report_invalid_secret(&self, key: &str, at: usize, expected: &str) {
-        self.report(at, invalid_secret(key, expected));
+        self.report(at, invalid_secret_message(key, expected));
     }
 
     /// Reports a key that was written beside what it cannot stand with.
@@ -273,7 +273,7 @@ impl<'a> Section<'a> {
     ) -> Option<(&'static OptionRow, &'a Spanned<DeValue<'a>>)> {
         let option = self.option(key)?;
         #[cfg(test)]
-        self.findings.record_read(self.name, key);
+        self.findings.record_option_lookup(self.name, key);
         Some((option, self.subtable.get(key)?))
     }
 
@@ -305,7 +305,7 @@ impl<'a> Section<'a> {
         }
         let known = options::options_in(self.name).map(|option| option.key);
         let translated = translate_key(self.name, text).map(str::to_owned);
-        let suggestion = did_you_mean(translated.or_else(|| nearest(text, known)));
+        let suggestion = did_you_mean(translated.or_else(|| nearest_word(text, known)));
         self.report(at, format!("unknown key `{text}` {place}{suggestion}"));
     }
 
@@ -327,7 +327,7 @@ impl<'a> Section<'a> {
 }
 
 /// Whether a text can name an application or a pool: it shows up in URLs, metrics and messages.
-pub(crate) fn is_name(text: &str) -> bool {
+pub(crate) fn is_valid_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     text.len() <= 64
         && text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_')
@@ -335,7 +335,7 @@ pub(crate) fn is_name(text: &str) -> bool {
 }
 
 /// What is wrong with a secret, without showing it.
-pub(crate) fn invalid_secret(key: &str, expected: &str) -> String {
+pub(crate) fn invalid_secret_message(key: &str, expected: &str) -> String {
     format!("`{key}` (not shown) cannot be used: expected {expected}")
 }
 

@@ -11,7 +11,7 @@ mod redis;
 use std::borrow::Cow;
 use std::path::Path;
 
-use crate::error::on_line;
+use crate::error::line_suffix;
 use crate::findings::{Findings, LocatedValue, make_absolute};
 use crate::model::{
     AccessLog, AccessLogFormat, Config, ControlSocket, LogFormat, LogTarget, Server,
@@ -127,7 +127,7 @@ pub(crate) fn read_account(table: &Section<'_>) -> (Option<String>, Option<Strin
 }
 
 /// Whether a text can be the name of a parameter, or the end of one behind a star.
-pub(crate) fn is_masked_name(text: &str) -> bool {
+pub(crate) fn is_valid_mask_name(text: &str) -> bool {
     let name = text.strip_prefix('*').unwrap_or(text);
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     name.len() <= 64
@@ -136,7 +136,7 @@ pub(crate) fn is_masked_name(text: &str) -> bool {
 }
 
 /// What an item of `log_mask` may be.
-pub(crate) const MASK_EXPECTED: &str =
+pub(crate) const LOG_MASK_EXPECTED: &str =
     "\"default\", a parameter such as \"voucher\", or the end of one such as \"*_pin\"";
 
 /// Whether a text can be the name or the number of a user or a group.
@@ -146,7 +146,7 @@ fn is_account_name(text: &str) -> bool {
 }
 
 /// Octal digits, as `umask` of a shell takes them.
-pub(crate) fn parse_mode(text: &str) -> Option<u32> {
+pub(crate) fn parse_octal_mode(text: &str) -> Option<u32> {
     let is_octal =
         (3..=4).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
     let mask = u32::from_str_radix(text, 8).ok()?;
@@ -167,7 +167,7 @@ impl ServerSection {
         let addresses = bound_addresses(&self.config, streams, &self.offsets);
         for (later, earlier) in find_conflicts(&addresses) {
             let at = later.offset.or(earlier.offset).unwrap_or(self.offset);
-            let line = earlier.offset.map_or(0, |at| top.findings.line(at));
+            let line = earlier.offset.map_or(0, |at| top.findings.line_at(at));
             top.report(at, later.describe_conflict(earlier, line));
         }
     }
@@ -195,7 +195,7 @@ impl BoundAddress<'_> {
             (AddressRole::Listener, AddressRole::Admin) => (&earlier.addr, &self.addr),
             _ => {
                 let (addr, other) = (&self.addr, &earlier.addr);
-                return format!("{addr} is already taken by {other}{}", on_line(line));
+                return format!("{addr} is already taken by {other}{}", line_suffix(line));
             }
         };
         format!(
@@ -270,7 +270,7 @@ pub(crate) fn resolve_socket_path(addr: ListenAddr, base: &Path) -> Option<Liste
 
 /// A listener's address in a file.
 fn parse_listen_addr(found: &Findings<'_>, text: &str) -> Option<ListenAddr> {
-    resolve_socket_path(text.parse().ok()?, found.base())
+    resolve_socket_path(text.parse().ok()?, found.base_dir())
 }
 
 /// A listener's address, placed where it stands.
@@ -322,7 +322,7 @@ fn read_address(
     key: &str,
     text: &LocatedValue<&str>,
 ) -> Option<LocatedValue<ListenAddr>> {
-    if let Some(problem) = check_socket_path(text.value, table.findings.base()) {
+    if let Some(problem) = check_socket_path(text.value, table.findings.base_dir()) {
         table.report(text.offset, problem);
         return None;
     }
@@ -337,7 +337,9 @@ fn read_address(
 
 /// The permissions of a Unix socket, from its table.
 fn read_socket_file(table: &Section<'_>, addr: Option<&ListenAddr>) -> Option<SocketPermissions> {
-    let mode = table.parse_text("mode", parse_mode).map(|mode| mode.value);
+    let mode = table
+        .parse_text("mode", parse_octal_mode)
+        .map(|mode| mode.value);
     let owner = table.parse_text("owner", |text| {
         let (user, group) = text.split_once(':').unwrap_or((text, ""));
         let part = |text: &str| (!text.is_empty()).then(|| text.to_owned());
@@ -385,14 +387,14 @@ fn read_listen(table: &Section<'_>, server: &mut Server) -> Option<Vec<LocatedVa
             }
         }
     }
-    split_families(listen.iter_mut().map(|addr| &mut addr.value).collect());
+    restrict_ports_to_ipv4(listen.iter_mut().map(|addr| &mut addr.value).collect());
     table.check_not_empty("listen");
     Some(listen)
 }
 
 /// A port alone means IPv4 alone where an IPv6 address has that port beside it: `[":80",
 /// "[::]:80"]`.
-pub(crate) fn split_families(mut listen: Vec<&mut ListenAddr>) {
+pub(crate) fn restrict_ports_to_ipv4(mut listen: Vec<&mut ListenAddr>) {
     let is_ipv6 = |addr: &ListenAddr, port: u16| match addr {
         ListenAddr::Tcp(tcp) => tcp.is_ipv6() && tcp.port() == port && port != 0,
         ListenAddr::Port(_) | ListenAddr::Unix(_) => false,
@@ -443,7 +445,7 @@ pub(crate) fn parse_log_target(found: &Findings<'_>, text: &str) -> Option<LogTa
         "stdout" => Some(LogTarget::Stdout),
         "stderr" => Some(LogTarget::Stderr),
         _ if text.is_empty() || text.contains('\0') => None,
-        path => Some(LogTarget::File(found.resolve(path))),
+        path => Some(LogTarget::File(found.resolve_path(path))),
     }
 }
 

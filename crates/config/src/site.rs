@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::on_line;
+use crate::error::line_suffix;
 use crate::findings::LocatedValue;
 use crate::hide::HidePattern;
 use crate::model::{App, BlockingPool, Cache, Files, Hub, Route, Site, Upstream};
@@ -53,10 +53,10 @@ pub(crate) fn read(top: &Section<'_>, known: &RouteContext<'_>) -> Vec<Site> {
             let hosts = table.list("hosts", HostPattern::parse);
             let is_any = !table.has("hosts") || table.is_empty_list("hosts");
             let hosts = hosts.unwrap_or_default();
-            if is_any && let Some(line) = any_seen.replace(table.findings.line(table.offset)) {
+            if is_any && let Some(line) = any_seen.replace(table.findings.line_at(table.offset)) {
                 let problem = format!(
                     "only one site can answer for any host: the one{} does; give this one `hosts`",
-                    on_line(line)
+                    line_suffix(line)
                 );
                 table.report(table.offset, problem);
             }
@@ -106,7 +106,7 @@ fn check_hosts(
 ) {
     for host in hosts {
         if let Some(first) = seen.iter().find(|first| first.value == host.value) {
-            let line = on_line(table.findings.line(first.offset));
+            let line = line_suffix(table.findings.line_at(first.offset));
             let problem = format!("host {} is already taken by the site{line}", host.value);
             table.report(host.offset, problem);
         } else {

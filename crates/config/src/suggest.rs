@@ -7,7 +7,10 @@
 //!   costs no more than a short one.
 
 /// The nearest of `words` to `word`, none when all are too far.
-pub(crate) fn nearest<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<String> {
+pub(crate) fn nearest_word<'a>(
+    word: &str,
+    words: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
     if word.len() > MAX_WORD_BYTES {
         return None;
     }
@@ -44,12 +47,12 @@ mod tests {
             ("", None),
         ];
         for (word, expected) in rows {
-            assert_eq!(nearest(word, words).as_deref(), expected, "{word}");
+            assert_eq!(nearest_word(word, words).as_deref(), expected, "{word}");
         }
     }
 
     #[test]
     fn gives_no_suggestion_for_an_endless_word() {
-        assert_eq!(nearest(&"x".repeat(1_000_000), ["x"]), None);
+        assert_eq!(nearest_word(&"x".repeat(1_000_000), ["x"]), None);
     }
 }

@@ -30,7 +30,7 @@ impl TestDir {
     }
 
     /// A directory of a small site: a module `app`, a rackup file, `public/`.
-    pub(crate) fn site() -> Self {
+    pub(crate) fn with_sample_site() -> Self {
         Self::with_files(&[
             ("app.py", "application = 1\n"),
             ("rack/config.ru", ""),
@@ -59,7 +59,7 @@ impl TestDir {
     }
 
     /// A report with the directory left out of its paths, one error a line.
-    pub(crate) fn report_lines(&self, report: &crate::Report) -> Vec<String> {
+    pub(crate) fn report_lines(&self, report: &crate::ConfigErrors) -> Vec<String> {
         let path = self.0.display().to_string();
         let shown = report
             .to_string()
@@ -76,20 +76,23 @@ impl Drop for TestDir {
 }
 
 /// What a text gives in a directory.
-pub(crate) fn check(folder: &TestDir, text: &str) -> Result<crate::Config, crate::Report> {
+pub(crate) fn parse_in_dir(
+    folder: &TestDir,
+    text: &str,
+) -> Result<crate::Config, crate::ConfigErrors> {
     crate::parse(text, &folder.join("penstock.toml"))
 }
 
 /// The configuration of a text that has no mistake.
 pub(crate) fn parse_valid(folder: &TestDir, text: &str) -> crate::Config {
-    check(folder, text).unwrap_or_else(|report| panic!("{report}\n{text}"))
+    parse_in_dir(folder, text).unwrap_or_else(|report| panic!("{report}\n{text}"))
 }
 
 /// Checks rows of: name, text, lines of the report.
 pub(crate) fn check_error_table(rows: &[(&str, &str, &[&str])]) {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     for (name, text, expected) in rows {
-        let report = check(&folder, text).err();
+        let report = parse_in_dir(&folder, text).err();
         let lines = report
             .map(|report| folder.report_lines(&report))
             .unwrap_or_default();

@@ -230,7 +230,7 @@ fn refuse_keys_of_other_protocols(table: &Section<'_>, protocol: Protocol) {
 }
 
 /// Whether a text can be the secret of an AJP server.
-pub(crate) fn is_secret(text: &str) -> bool {
+pub(crate) fn is_ajp_secret(text: &str) -> bool {
     !text.is_empty() && !text.contains('\0')
 }
 

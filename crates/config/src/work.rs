@@ -13,12 +13,12 @@ use std::time::Duration;
 use crate::findings::make_absolute;
 use crate::model::{Config, Hub, JoinTarget, Server};
 use crate::values::MAX_UNIX_PATH_BYTES;
-use crate::{Invocation, Report, join, section, site};
+use crate::{ConfigErrors, Invocation, join, section, site};
 
 /// What the command line of `penstock work` says besides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkOptions {
-    /// Where a front end listens for those that join: `HOST:PORT` or `unix:PATH`.
+    /// Where a front end listens for those that join: `SITE_HOST:PORT` or `unix:ROUTE_PATH`.
     pub front_end: String,
     /// The upstream there; none is the application's name.
     pub upstream: Option<String>,
@@ -49,8 +49,8 @@ pub(crate) fn keep_only_app(
     name: Option<&str>,
     work: &WorkOptions,
     invocation: &Invocation,
-) -> Result<Config, Report> {
-    let refuse = |problem: String| Err(Report::single("work", problem));
+) -> Result<Config, ConfigErrors> {
+    let refuse = |problem: String| Err(ConfigErrors::single("work", problem));
     let names: Vec<String> = config.apps.keys().cloned().collect();
     let name = match (name, names.as_slice()) {
         (Some(name), _) if has_app(&config, name) => name.to_owned(),
@@ -66,7 +66,7 @@ pub(crate) fn keep_only_app(
         ));
     };
     let upstream = work.upstream.clone().unwrap_or_else(|| name.clone());
-    if !section::is_name(&upstream) {
+    if !section::is_valid_name(&upstream) {
         return refuse(format!(
             "--upstream cannot be {upstream:?}: expected the name of an upstream"
         ));
@@ -127,7 +127,7 @@ pub(crate) fn keep_only_app(
     Ok(config)
 }
 
-/// `HOST:PORT`, or `unix:` and a path, seen from `cwd`: the server may work in another directory.
+/// `SITE_HOST:PORT`, or `unix:` and a path, seen from `cwd`: the server may work in another directory.
 fn parse_join_address(text: &str, cwd: &Path) -> Option<String> {
     if let Some(path) = text.strip_prefix("unix:") {
         let is_path = !path.is_empty() && !path.contains('\0');
@@ -146,15 +146,15 @@ fn parse_join_address(text: &str, cwd: &Path) -> Option<String> {
     clippy::disallowed_methods,
     reason = "a configuration is resolved in a pool"
 )]
-fn read_key_file(file: &Path) -> Result<String, Report> {
+fn read_key_file(file: &Path) -> Result<String, ConfigErrors> {
     let text = std::fs::read_to_string(file);
-    let text = text.map_err(|error| Report::unreadable(file, error.kind()))?;
+    let text = text.map_err(|error| ConfigErrors::unreadable(file, error.kind()))?;
     let key = text.trim_end_matches(['\r', '\n']);
     match join::is_join_key(key) {
         true => Ok(key.to_owned()),
         false => {
-            let problem = section::invalid_secret("key", join::JOIN_KEY_EXPECTED);
-            Err(Report::single(file, problem))
+            let problem = section::invalid_secret_message("key", join::JOIN_KEY_EXPECTED);
+            Err(ConfigErrors::single(file, problem))
         }
     }
 }

@@ -123,7 +123,7 @@ fn plans(apps: &Apps, account: impl Fn(&App) -> Option<String>) -> Vec<AppCgroup
     let plan = |app: &App| AppCgroupLimits {
         name: app.name.clone(),
         account: account(app),
-        max_tasks: app.task_bound(),
+        max_tasks: app.effective_max_tasks(),
         max_memory: app.max_total_memory,
         max_cpu: app.max_cpu,
         weight: u32::try_from(app.processes.max).unwrap_or(u32::MAX),
@@ -153,7 +153,7 @@ fn warnings(
     let mut warnings = Vec::new();
     for MissingController { controller, reason } in missing {
         let (key, is_stated): (_, fn(&App) -> bool) = match controller {
-            Controller::Tasks => ("max_tasks", |app| app.task_bound().is_some()),
+            Controller::Tasks => ("max_tasks", |app| app.effective_max_tasks().is_some()),
             Controller::Memory => ("max_total_memory", |app| app.max_total_memory.is_some()),
             Controller::Cpu => ("max_cpu", |app| app.max_cpu.is_some()),
         };

@@ -251,7 +251,7 @@ mod tests {
         );
         let mut file = std::fs::File::create(&path).unwrap();
         file.write_all(text.as_bytes()).unwrap();
-        let config = penstock_config::resolve(&Invocation {
+        let config = penstock_config::resolve_config(&Invocation {
             config: Some(path.clone()),
             cwd: std::env::temp_dir(),
             ..Invocation::default()

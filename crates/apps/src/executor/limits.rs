@@ -80,7 +80,7 @@ impl ProcessLimits {
             processes: HashMap::new(),
             next_measure_at: now + MEASURE_INTERVAL,
             is_measuring: false,
-            next_load_at: config.is_scaled().then_some(now + LOAD_INTERVAL),
+            next_load_at: config.is_autoscaled().then_some(now + LOAD_INTERVAL),
             restart_file: RestartFile {
                 path: config.dir.join(RESTART_FILE),
                 last_modified: None,

@@ -12,7 +12,7 @@ fn read_app(folder: &TestDir, lines: &str) -> App {
 
 #[test]
 fn reads_a_program_of_the_users_own() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let app = read_app(
         &folder,
         r#"
@@ -78,7 +78,7 @@ fn gives_every_default_to_a_fastcgi_program() {
 
 #[test]
 fn answers_for_every_path_after_public_like_any_application() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let text = "[apps.a]\nkind = \"command\"\ncommand = \"x {port}\"\n";
     let route = &parse_valid(&folder, text).sites[0].routes[0];
     assert_eq!(route.app.as_deref(), Some("a"));

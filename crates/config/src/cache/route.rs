@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::findings::LocatedValue;
-use crate::headers::{is_removable, is_token};
+use crate::headers::{is_removable_field, is_token};
 use crate::model::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 use crate::route::check_name_exists;
 use crate::section::{Keys as _, MAX_DURATION, Section};
@@ -40,7 +40,12 @@ pub(crate) fn read(route: &Section<'_>, known: &BTreeMap<String, Cache>) -> Opti
         };
     }
     cache.ttl_by_status = read_ttl_by_status(&table);
-    if let Some(tags) = read_unique_names(&table, "tags", is_removable, str::eq_ignore_ascii_case) {
+    if let Some(tags) = read_unique_names(
+        &table,
+        "tags",
+        is_removable_field,
+        str::eq_ignore_ascii_case,
+    ) {
         cache.tags = tags;
     }
     Some(cache)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::model::{BlockingPool, Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
-use crate::testing::{TestDir, check, check_error_table, parse_valid};
+use crate::testing::{TestDir, check_error_table, parse_in_dir, parse_valid};
 
 const UPSTREAM: &str = "[upstreams.b]\nservers = [\"127.0.0.1:80\"]\n";
 
@@ -17,7 +17,7 @@ fn cache(folder: &TestDir, lines: &str) -> Cache {
 fn read_route_cache(line: &str) -> RouteCache {
     let route = "[[sites]]\n[[sites.routes]]\nupstream = \"b\"\n";
     let text = format!("{UPSTREAM}[caches.c]\n[caches.d]\n{route}{line}\n");
-    let config = parse_valid(&TestDir::site(), &text);
+    let config = parse_valid(&TestDir::with_sample_site(), &text);
     config.sites[0].routes[0].cache.clone().unwrap()
 }
 
@@ -32,7 +32,7 @@ fn texts(texts: &[&str]) -> Vec<String> {
 
 #[test]
 fn reads_every_key_of_a_cache() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let text = format!(
         r#"{UPSTREAM}
 [blocking.disk1]
@@ -59,7 +59,7 @@ stall_timeout = "3s"
 
 #[test]
 fn what_is_not_said_of_a_cache_gives_way_to_what_is() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let path = || Some(folder.join("x"));
     assert_eq!(cache(&folder, ""), Cache::new("c", None));
     assert_eq!(cache(&folder, "path = \"x\""), Cache::new("c", path()));
@@ -150,7 +150,7 @@ fn reports_what_is_wrong_with_a_cache() {
 
 #[test]
 fn no_two_caches_share_a_folder() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     std::os::unix::fs::symlink(folder.join("public"), folder.join("link")).unwrap();
     std::os::unix::fs::symlink("/nothing/there", folder.join("broken")).unwrap();
     // The error is reported at the later one in the file, whatever its name.
@@ -167,7 +167,7 @@ fn no_two_caches_share_a_folder() {
         ("x/y", "x/z", None),
     ];
     for (first, second, expected) in rows {
-        let report = check(&folder, &two(first, second)).err();
+        let report = parse_in_dir(&folder, &two(first, second)).err();
         let lines = report.map(|report| folder.report_lines(&report));
         let expected = expected.map(|(path, other)| {
             vec![format!(
@@ -176,14 +176,14 @@ fn no_two_caches_share_a_folder() {
         });
         assert_eq!(lines, expected, "{first} {second}");
     }
-    let report = check(&folder, "[apps.a]\n[caches.c]\npath = \"broken/x\"\n").unwrap_err();
+    let report = parse_in_dir(&folder, "[apps.a]\n[caches.c]\npath = \"broken/x\"\n").unwrap_err();
     let expected = ["penstock.toml:3:8: `path`: broken does not exist"];
     assert_eq!(folder.report_lines(&report), expected);
 }
 
 #[test]
 fn no_cache_is_served_as_files() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     folder.add("public/inner/", "");
     std::os::unix::fs::symlink(folder.join("public"), folder.join("link")).unwrap();
     let text = |root: &str, path: &str| {
@@ -201,7 +201,7 @@ fn no_cache_is_served_as_files() {
         ("public/inner", "public", false),
     ];
     for (root, path, is_served) in rows {
-        let report = check(&folder, &text(root, path)).err();
+        let report = parse_in_dir(&folder, &text(root, path)).err();
         let lines = report.map(|report| folder.report_lines(&report));
         let expected = is_served.then(|| {
             vec![format!(
@@ -449,7 +449,7 @@ fn reports_names_that_nothing_could_have() {
 
 #[test]
 fn each_disk_has_a_pool_of_its_own() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let text = "[caches.a]\npath = \"a\"\n[caches.b]\npath = \"b\"\n[caches.m]\n\
                 [blocking.cache-b]\nthreads = 3\n[apps.a]\n";
     let config = parse_valid(&folder, text);

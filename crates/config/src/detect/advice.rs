@@ -40,7 +40,7 @@ const BUILD_DIRS: [&str; 10] = [
 ];
 
 /// What would work for `dir`, as the end of a sentence.
-pub(crate) fn advice(dir: &Path) -> String {
+pub(crate) fn setup_advice(dir: &Path) -> String {
     let project = project_advice(dir);
     let is_project = project.is_some();
     let mut parts: Vec<String> = project.into_iter().collect();

@@ -1,6 +1,6 @@
 //! Error pages by status and class, and their errors.
 
-use crate::testing::{TestDir, check, parse_valid};
+use crate::testing::{TestDir, parse_in_dir, parse_valid};
 
 fn site(pages: &str) -> String {
     format!(
@@ -10,7 +10,7 @@ fn site(pages: &str) -> String {
 
 #[test]
 fn reads_statuses_and_classes() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     folder.add("errors/404.html", "gone");
     folder.add("e.json", "");
     let text = site("404 = \"errors/404.html\", 5xx = \"e.json\", \"4xx\" = \"errors/404.html\"");
@@ -31,7 +31,7 @@ fn reads_statuses_and_classes() {
 #[test]
 fn reports_pages_that_could_not_be_sent() {
     const STATUS: &str = "expected a status from 400 to 599, \"4xx\" or \"5xx\"";
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     folder.add("full.html", &"x".repeat(1 << 20));
     folder.add("large.html", &"x".repeat((1 << 20) + 1));
     let rows = [
@@ -77,7 +77,7 @@ fn reports_pages_that_could_not_be_sent() {
         ),
     ];
     for (pages, expected) in rows {
-        let report = check(&folder, &site(pages)).unwrap_err();
+        let report = parse_in_dir(&folder, &site(pages)).unwrap_err();
         let lines = folder.report_lines(&report);
         let [line] = lines.as_slice() else {
             panic!("{pages}: {lines:?}");

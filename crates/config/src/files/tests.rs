@@ -14,7 +14,7 @@ fn files(folder: &TestDir, keys: &str) -> Files {
 
 #[test]
 fn reads_every_key() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let plain = Files::new(folder.join("public"));
     assert_eq!(files(&folder, ""), plain);
     let keys = r#"
@@ -62,7 +62,7 @@ symlinks = "none"
 
 #[test]
 fn the_word_for_all_codings_is_true() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let plain = Files::new(folder.join("public"));
     for keys in [
         "precompressed = true\ncompress = true\nsymlinks = \"inside\"",

@@ -10,13 +10,17 @@ use crate::testing::{TestDir, check_error_table, parse_valid};
 
 /// The `[hub]` table of these lines.
 fn hub(lines: &str) -> Hub {
-    parse_valid(&TestDir::site(), &format!("[apps.a]\n[hub]\n{lines}\n")).hub
+    parse_valid(
+        &TestDir::with_sample_site(),
+        &format!("[apps.a]\n[hub]\n{lines}\n"),
+    )
+    .hub
 }
 
 /// The route of these lines.
 pub(super) fn route(lines: &str) -> Route {
     let text = format!("[[sites]]\n[[sites.routes]]\n{lines}\n");
-    let config = parse_valid(&TestDir::site(), &text);
+    let config = parse_valid(&TestDir::with_sample_site(), &text);
     config.sites[0].routes[0].clone()
 }
 
@@ -79,7 +83,7 @@ grip_issuer = "front"
 fn what_is_not_said_of_the_hub_is_the_default_or_gives_way() {
     assert_eq!(hub(""), Hub::default());
     assert_eq!(
-        parse_valid(&TestDir::site(), "[apps.a]\n").hub,
+        parse_valid(&TestDir::with_sample_site(), "[apps.a]\n").hub,
         Hub::default()
     );
     let said = "history = { max_messages = 100, max_age = \"5m\", max_size = \"1MiB\", max_size_total = \"256MiB\" }";
@@ -115,7 +119,12 @@ fn streams_end_sooner_in_development() {
         cwd: folder.path().to_owned(),
         ..crate::Invocation::default()
     };
-    let drain = || crate::resolve(&invocation).unwrap().hub.drain_timeout;
+    let drain = || {
+        crate::resolve_config(&invocation)
+            .unwrap()
+            .hub
+            .drain_timeout
+    };
     assert_eq!(drain(), Duration::from_secs(2));
     folder.add(
         "penstock.toml",

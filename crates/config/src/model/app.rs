@@ -15,7 +15,7 @@ use crate::cores::usable_cpus;
 use crate::options::OptionDefault::{Described, Toml};
 use crate::options::OptionKind::*;
 use crate::options::expected::*;
-use crate::redacted::Variables;
+use crate::redacted::EnvVariables;
 
 section! {
     /// An application and its workers: Python or Ruby code that Penstock loads, or any program
@@ -31,7 +31,7 @@ section! {
             default "detected", example r#""wsgi""#, by hand;
         /// What to load: `module:callable`, `module:factory()` or a module alone for wsgi and
         /// asgi; a rackup file, `file.rb` or `file.rb:Constant` for rack.
-        entry: String = entry.to_owned(), Text(ENTRY), default "detected",
+        entry: String = entry.to_owned(), Text(APP_ENTRY), default "detected",
             example r#""app:application""#, only ONLY_SCRIPT_KINDS, by hand;
         /// What runs the workers; a name without a slash is looked up in PATH.
         interpreter: Option<PathBuf> = None, Text("a path or a command name"),
@@ -40,7 +40,7 @@ section! {
         /// What each process runs, without a shell; `{port}`, `{socket}` or `{fd}` says where
         /// it listens, and a fastcgi program without any of them gets a listening socket as
         /// descriptor 0.
-        command: Vec<String> = Vec::new(), TextOrTexts(COMMAND), default "required by its kinds",
+        command: Vec<String> = Vec::new(), TextOrTexts(APP_COMMAND), default "required by its kinds",
             example r#""thin -p {port} start""#, only ONLY_PROGRAM_KINDS, by hand;
         /// Number of worker processes, or bounds on it.
         processes: Processes = Processes::default(),
@@ -157,7 +157,7 @@ section! {
         group: Option<String> = None, Text("a group's name or number"),
             default "the groups of `user`", example r#""shop""#, by hand;
         /// Variables added to the workers' environment.
-        env: Variables = Variables::default(), StringMap, shows "{}",
+        env: EnvVariables = EnvVariables::default(), StringMap, shows "{}",
             example r#"{ GREETING = "hello" }"#, by hand;
         /// How its processes are spoken to.
         upstream: Option<Box<Upstream>> = None, Table("apps.NAME.upstream"),
@@ -207,7 +207,7 @@ impl App {
     }
 
     /// Whether the load decides how many processes or threads there are.
-    pub fn is_scaled(&self) -> bool {
+    pub fn is_autoscaled(&self) -> bool {
         self.processes.min < self.processes.max || self.has_spare_threads()
     }
 
@@ -219,7 +219,7 @@ impl App {
     /// The maximum of processes and threads at once that it starts. With a user of its own there is
     /// always a bound: its own need (libraries that start a few threads for each processor
     /// included), twice over for a successor beside it, and 1024 more.
-    pub fn task_bound(&self) -> Option<u64> {
+    pub fn effective_max_tasks(&self) -> Option<u64> {
         let of_process = self.threads + self.io_threads + 4 * usable_cpus();
         let needed = self.processes.max.saturating_mul(2 * of_process);
         let ample = u64::try_from(needed)

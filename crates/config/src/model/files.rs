@@ -16,7 +16,7 @@ section! {
         /// Directory of the files; nothing outside it is served.
         root: PathBuf = root, Path, default required, example r#""public""#, by hand;
         /// Places to look in, in order; one without `{path}` is the same file for every path.
-        "try" => try_: Vec<TryPattern> = TryPattern::defaults(), Texts(TRY),
+        "try" => try_: Vec<TryPattern> = TryPattern::defaults(), Texts(TRY_FILE),
             shows r#"["{path}", "{path}/index.html"]"#,
             example r#"["{path}", "{path}/index.html", "{path}.html"]"#, by hand;
         /// Pool that reads the files.
@@ -52,7 +52,7 @@ section! {
         /// (`!*.py`). The last that matches counts. `"default"` stands for sources, databases,
         /// keys, backups, logs and what holds passwords; names that begin with a dot are never
         /// found.
-        hide: Vec<HidePattern> = HidePattern::defaults(), Texts(HIDE), default "`server.hide`",
+        hide: Vec<HidePattern> = HidePattern::defaults(), Texts(HIDE_PATTERN), default "`server.hide`",
             example r#"["default", "!*.py", "drafts/"]"#, by hand;
     }
 }

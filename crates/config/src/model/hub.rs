@@ -59,7 +59,7 @@ section! {
             default "none: nothing is signed", example r#""base64:c2VjcmV0""#, by hand;
         /// The issuer of these tokens (`iss`).
         grip_issuer: String = "penstock".to_owned(), Text("a text without control characters"),
-            only "a hub with a `grip_key`", by check(crate::hub::is_issuer);
+            only "a hub with a `grip_key`", by check(crate::hub::is_valid_issuer);
     }
 }
 
@@ -109,7 +109,7 @@ section! {
         /// Namespace of its channels: with that of an application with `grip`, its channels are
         /// the application's.
         namespace: String = HUB_NAMESPACE.to_owned(), Text(crate::grants::NAMESPACE_EXPECTED),
-            example r#""chat""#, by check(crate::section::is_name);
+            example r#""chat""#, by check(crate::section::is_valid_name);
         /// Whether a POST to the route publishes its body to the channels, from every client that
         /// reaches it.
         publish: bool = false, Bool;

@@ -20,7 +20,7 @@ section! {
         /// Addresses that clients connect to; port 0 takes a free one and prints it. A file
         /// with nothing but streams has none.
         listen: Vec<ListenAddr> = vec![ListenAddr::loopback(8080)],
-            TextsOrTables(ADDRESS, "server.listen"), shows r#"["127.0.0.1:8080"]"#, by hand;
+            TextsOrTables(LISTEN_ADDRESS, "server.listen"), shows r#"["127.0.0.1:8080"]"#, by hand;
         /// Whether other servers of the same user may listen on the same TCP ports: the kernel
         /// gives each a share of the connections. Without it a second server is refused.
         reuse_port: bool = false, Bool;
@@ -29,7 +29,7 @@ section! {
         /// Address of the status page, metrics and the admin API, or "off". Over TCP it shows the
         /// server to every client that reaches it, and accepts changes only with
         /// `server.admin_token`; a Unix socket is for its owner and root, and allows both.
-        admin: Option<ListenAddr> = Some(ListenAddr::loopback(8090)), Text(ADDRESS_OR_OFF),
+        admin: Option<ListenAddr> = Some(ListenAddr::loopback(8090)), Text(LISTEN_ADDRESS_OR_OFF),
             shows r#""127.0.0.1:8090""#, by hand;
         /// Unix socket that `penstock reload`, `stop`, `upgrade` and the other commands use; only
         /// root and the user that starts the server may connect, and no process that the server
@@ -44,7 +44,7 @@ section! {
             by hand;
         /// Address where `/healthz`, `/readyz` and `/metrics` answer to any host name, and
         /// nothing else does: for orchestrators and Prometheus on other machines.
-        probes: Option<ListenAddr> = None, Text(ADDRESS), default "none", example r#"":9090""#,
+        probes: Option<ListenAddr> = None, Text(LISTEN_ADDRESS), default "none", example r#"":9090""#,
             by hand;
         /// Where every request is logged; a text alone is the path, in the combined format.
         access_log: Option<AccessLog> = None,
@@ -74,8 +74,8 @@ section! {
         /// separators; `*` in front matches the ends of names. `"default"` stands for tokens,
         /// passwords, API keys, signatures of signed URLs and the like. Passwords in URLs are
         /// always masked.
-        log_mask: Vec<String> = vec!["default".to_owned()], Texts(crate::server::MASK_EXPECTED),
-            example r#"["default", "voucher", "*_pin"]"#, by items(crate::server::is_masked_name);
+        log_mask: Vec<String> = vec!["default".to_owned()], Texts(crate::server::LOG_MASK_EXPECTED),
+            example r#"["default", "voucher", "*_pin"]"#, by items(crate::server::is_valid_mask_name);
         /// The user that the server becomes once its sockets are open and before any application
         /// runs; needs to be started as root.
         user: Option<String> = None, Text("a user's name or number, or `user:group`"),
@@ -85,7 +85,7 @@ section! {
             default "the groups of `user`", example r#""www-data""#, by hand;
         /// Permissions that new files do not get, in applications too.
         umask: Option<u32> = None, Text("three or four octal digits"), default "as it is started",
-            example r#""027""#, by parse(crate::server::parse_mode);
+            example r#""027""#, by parse(crate::server::parse_octal_mode);
         /// How many files and connections may be open at once.
         max_open_files: Option<u64> = None, Number(64, 100_000_000),
             default "as many as the system allows", example "65536";
@@ -95,7 +95,7 @@ section! {
         /// Proxies that are trusted with `Forwarded`, `X-Forwarded-*` and `X-Real-IP`: client,
         /// scheme, host, port and prefix in them are the request's. By default, this machine is
         /// trusted for client and scheme alone.
-        trusted_proxies: Option<Vec<String>> = None, Texts(NETWORK),
+        trusted_proxies: Option<Vec<String>> = None, Texts(TRUSTED_NETWORK),
             default "this machine: loopback and Unix sockets", example r#"["10.0.0.0/8", "unix"]"#,
             by items(crate::address::is_network_or_unix);
         /// The one field by which trusted proxies name the client. With `"Forwarded"`, scheme
@@ -106,7 +106,7 @@ section! {
                 `X-` fields", example r#""CF-Connecting-IP""#, by check(crate::headers::is_token);
         /// Names that are not found below any directory of files: what `hide` of a route means
         /// where it is left out, and what `X-Sendfile` may not name.
-        hide: Vec<HidePattern> = HidePattern::defaults(), Texts(HIDE), shows r#"["default"]"#,
+        hide: Vec<HidePattern> = HidePattern::defaults(), Texts(HIDE_PATTERN), shows r#"["default"]"#,
             example r#"["default", "*.psd"]"#, by hand;
         /// Where `penstock work` on other machines dials in, to become a server of an upstream
         /// that is `joinable`.
@@ -153,7 +153,7 @@ keys! {
     /// An address with settings of its own.
     SERVER_LISTEN in "server.listen", "listen = [{ ... }] in [server]", "" {
         /// Address that clients connect to.
-        "address": Text(ADDRESS), Required, example r#""127.0.0.1:8080""#;
+        "address": Text(LISTEN_ADDRESS), Required, example r#""127.0.0.1:8080""#;
         /// Permissions of a Unix socket's file: users that may write it may connect.
         "mode": Text("three or four octal digits"), Toml(r#""0666""#), example r#""0660""#;
         /// The owner of a Unix socket's file; another user than the server's needs a start as
@@ -188,7 +188,7 @@ keys! {
     SERVER_JOIN in "server.join", "join = { ... } in [server]", "" {
         /// Address that it listens at: one that only those machines reach, since nothing there
         /// is encrypted.
-        "listen": Text(ADDRESS), Required, example r#""10.0.0.1:7000""#;
+        "listen": Text(LISTEN_ADDRESS), Required, example r#""10.0.0.1:7000""#;
         /// The secret that a program must know to dial in; by it each side proves its identity to
         /// the other.
         "key": Text(crate::join::JOIN_KEY_EXPECTED), Required,

@@ -15,7 +15,7 @@ section! {
     pub struct Site(routes: Vec<Route>)
     in "sites", "[[sites]]", "[[sites]]" {
         /// Hosts the site answers for.
-        hosts: Vec<HostPattern> = Vec::new(), Texts(HOST),
+        hosts: Vec<HostPattern> = Vec::new(), Texts(SITE_HOST),
             default "any host that no other site names",
             example r#"["example.com", "*.example.com"]"#, by hand;
         /// Routes, tried in order.
@@ -37,7 +37,7 @@ section! {
     pub struct Route(path: PathPattern)
     in "sites.routes", "[[sites.routes]]", "[[sites.routes]]" {
         /// The path it is for, or every path below one when it ends in `/*`.
-        path: PathPattern = path, Text(PATH), shows r#""/*""#, by hand;
+        path: PathPattern = path, Text(ROUTE_PATH), shows r#""/*""#, by hand;
         /// Files to look for first.
         files: Option<Files> = None, Table("sites.routes.files"), default "no files",
             example r#"{ root = "public" }"#, by hand;
@@ -45,7 +45,7 @@ section! {
         app: Option<String> = None, Text("the name of an [apps.NAME] table"), default "no app",
             example r#""hello""#, by hand;
         /// Upstream that answers what no file did.
-        upstream: Option<String> = None, Text(UPSTREAM), default "no upstream",
+        upstream: Option<String> = None, Text(UPSTREAM_NAME), default "no upstream",
             example r#""legacy""#, only "a route without `app`", by hand;
         /// Holds a stream of Server-Sent Events for each client; a text alone is `channel`.
         hub: Option<RouteHub> = None, OrTable(&Text(CHANNEL_EXPECTED), "sites.routes.hub"),
@@ -98,10 +98,10 @@ section! {
     pub struct Rewrite
     in "sites.routes.rewrite", "rewrite = { ... } in [[sites.routes]]", "" {
         /// Taken off the front of the path, if it is there.
-        strip_prefix: Option<String> = None, Text(PREFIX), default "nothing", example r#""/api""#,
+        strip_prefix: Option<String> = None, Text(PATH_PREFIX), default "nothing", example r#""/api""#,
             by parse(crate::route::parse_prefix);
         /// Put in front.
-        add_prefix: Option<String> = None, Text(PREFIX), default "nothing", example r#""/v2""#,
+        add_prefix: Option<String> = None, Text(PATH_PREFIX), default "nothing", example r#""/v2""#,
             by parse(crate::route::parse_prefix);
         /// Whether `Location`, `Content-Location`, `Refresh` and cookie paths of an upstream
         /// are put back under `strip_prefix`.
@@ -117,7 +117,7 @@ section! {
     pub struct HeaderRules
     in "sites.routes.request_headers", "request_headers = { ... } in [[sites.routes]]", "" {
         /// Fields that are dropped.
-        remove: Vec<String> = Vec::new(), Texts(FIELD), example r#"["X-Debug"]"#, by hand;
+        remove: Vec<String> = Vec::new(), Texts(HEADER_FIELD), example r#"["X-Debug"]"#, by hand;
         /// Fields that replace all of their name.
         set: BTreeMap<String, String> = BTreeMap::new(), StringMap, shows "{}",
             example r#"{ X-Site = "{host}" }"#, by hand;

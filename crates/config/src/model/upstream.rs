@@ -23,10 +23,10 @@ section! {
     pub struct TcpFrontend(listen: ListenAddr, upstream: String)
     in "tcp", "[[tcp]]", "# [[tcp]]" {
         /// Address that clients connect to.
-        listen: ListenAddr = listen, Text(ADDRESS), default required,
+        listen: ListenAddr = listen, Text(LISTEN_ADDRESS), default required,
             example r#""127.0.0.1:9000""#, by hand;
         /// Upstream that connections are relayed to; its `protocol` does not matter here.
-        upstream: String = upstream, Text(UPSTREAM), default required, example r#""legacy""#,
+        upstream: String = upstream, Text(UPSTREAM_NAME), default required, example r#""legacy""#,
             by hand;
         /// Whether its connections begin with a PROXY protocol header, of version 1 or 2.
         proxy_protocol: bool = false, Bool;
@@ -43,7 +43,7 @@ section! {
             by hand;
         /// Where the servers listen. A name stands for each of its addresses, `srv:` and a name
         /// for each target of its SRV records.
-        servers: Vec<UpstreamServer> = servers, TextsOrTables(SERVER, "upstreams.NAME.servers"),
+        servers: Vec<UpstreamServer> = servers, TextsOrTables(UPSTREAM_SERVER, "upstreams.NAME.servers"),
             default "required, unless it is `joinable`",
             example r#"["127.0.0.1:3000", { address = "unix:app.sock", weight = 2 }]"#, by hand;
         /// Whether programs that dial in at `join` of `[server]` become servers of it
@@ -60,7 +60,7 @@ section! {
         /// less busy of two drawn at random; `hash` the same for the same `key`.
         balance: Balance = Balance::IdleFirst, Choice(Balance::WORDS), by hand;
         /// Cookie that keeps a client at one server.
-        sticky: Option<String> = None, Text(COOKIE), default "no stickiness",
+        sticky: Option<String> = None, Text(COOKIE_NAME), default "no stickiness",
             example r#""server""#, by check(crate::headers::is_token);
         /// Requests that each server may have in progress; the others wait in the queue.
         max_active: Option<u32> = None, Number(1, 1_000_000),
@@ -125,14 +125,14 @@ section! {
         root: Option<PathBuf> = None, Path, default "none", example r#""/srv/www""#,
             only ONLY_GATEWAYS;
         /// Script, relative to `root`, for every path that is no script of its own.
-        index: Option<String> = None, Text(SCRIPT), default "none", example r#""index.php""#,
+        index: Option<String> = None, Text(SCRIPT_PATH), default "none", example r#""index.php""#,
             only ONLY_GATEWAYS, by check(crate::upstream::is_script_path);
         /// Variables added to the environment of each request.
         params: BTreeMap<String, String> = BTreeMap::new(), StringMap, shows "{}",
             example r#"{ APP_ENV = "production" }"#, only ONLY_GATEWAYS, by hand;
         /// Secret that the servers want.
         secret: Option<String> = None, Text("a text"), default "none", example r#""s3cret""#,
-            only r#"the protocol "ajp""#, by check(crate::upstream::is_secret);
+            only r#"the protocol "ajp""#, by check(crate::upstream::is_ajp_secret);
         /// How often names are resolved again when their records do not say.
         resolve_interval: Duration = Duration::from_secs(30), Time(1);
     }
@@ -182,7 +182,7 @@ section! {
     pub struct UpstreamServer(address: ServerAddr)
     in "upstreams.NAME.servers", "servers = [{ ... }] in [upstreams.NAME]", "" {
         /// Where it listens.
-        address: ServerAddr = address, Text(SERVER), default required,
+        address: ServerAddr = address, Text(UPSTREAM_SERVER), default required,
             example r#""127.0.0.1:3000""#, by hand;
         /// Its share against the others'.
         weight: u32 = 1, Number(1, 65_535), example "2";
@@ -287,7 +287,7 @@ section! {
         path: Option<String> = None, Text(PROBE_EXPECTED), default "none: only connect",
             example r#""/up""#, by check(crate::upstream::is_origin_form_target);
         /// Status that is well.
-        status: (u16, u16) = (200, 399), Text(STATUS), shows r#""200-399""#,
+        status: (u16, u16) = (200, 399), Text(STATUS_RANGE), shows r#""200-399""#,
             only "probes with a `path`", by parse(crate::upstream::parse_status_range);
         /// Time between two probes.
         interval: Duration = Duration::from_secs(2), Time(1);

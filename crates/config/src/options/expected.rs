@@ -1,11 +1,11 @@
 //! What messages and the reference say is expected of a value, and beside what a key may be set.
 
-pub(crate) const ADDRESS: &str = crate::ListenAddr::EXPECTED;
-pub(crate) const ADDRESS_OR_OFF: &str =
+pub(crate) const LISTEN_ADDRESS: &str = crate::ListenAddr::EXPECTED;
+pub(crate) const LISTEN_ADDRESS_OR_OFF: &str =
     "\"off\", or an address such as \"127.0.0.1:8090\" or \"unix:/run/admin.sock\"";
 pub(crate) const SOCKET_OR_OFF: &str =
     "\"off\", or a Unix socket such as \"unix:/run/penstock/control.sock\"";
-pub(crate) const ENTRY: &str = "\"module:callable\", \"module:factory()\" or a .ru or .rb file";
+pub(crate) const APP_ENTRY: &str = "\"module:callable\", \"module:factory()\" or a .ru or .rb file";
 pub(crate) const ONLY_SCRIPT_KINDS: &str = "the kinds \"wsgi\", \"asgi\" and \"rack\"";
 pub(crate) const ONLY_ROUTE_WITH_BACKEND: &str = "a route with an `app` or `upstream`";
 pub(crate) const ONLY_THREADED: &str = "the kinds \"wsgi\" and \"rack\" without `async`";
@@ -14,29 +14,32 @@ pub(crate) const ONLY_REACTOR: &str = "applications with a reactor: the kind \"a
 pub(crate) const ONLY_PRELOADED: &str =
     "the kinds \"wsgi\" and \"rack\" without `async`, with `preload`";
 pub(crate) const ONLY_PROGRAM_KINDS: &str = "the kinds \"command\" and \"fastcgi\"";
-pub(crate) const COMMAND: &str = "a command such as \"thin -p {port} start\", each quote closed";
+pub(crate) const APP_COMMAND: &str =
+    "a command such as \"thin -p {port} start\", each quote closed";
 pub(crate) const ONLY_PROXIED: &str =
     "a route with an `upstream`, or an `app` of kind \"command\" or \"fastcgi\"";
-pub(crate) const NETWORK: &str = "\"unix\", an address, or a network such as \"10.0.0.0/8\"";
-pub(crate) const PREFIX: &str = "a path such as \"/api\", without a final slash";
-pub(crate) const FIELD: &str = crate::headers::FIELD_EXPECTED;
-pub(crate) const UPSTREAM: &str = "the name of an [upstreams.NAME] table";
-pub(crate) const HOST: &str =
+pub(crate) const TRUSTED_NETWORK: &str =
+    "\"unix\", an address, or a network such as \"10.0.0.0/8\"";
+pub(crate) const PATH_PREFIX: &str = "a path such as \"/api\", without a final slash";
+pub(crate) const HEADER_FIELD: &str = crate::headers::FIELD_EXPECTED;
+pub(crate) const UPSTREAM_NAME: &str = "the name of an [upstreams.NAME] table";
+pub(crate) const SITE_HOST: &str =
     "a host such as \"example.com\" or \"*.example.com\", without scheme and port";
-pub(crate) const PATH: &str = "a path such as \"/about\" or \"/assets/*\"";
+pub(crate) const ROUTE_PATH: &str = "a path such as \"/about\" or \"/assets/*\"";
 pub(crate) const FILE_PATH: &str = "a path, relative to the folder of the file";
 pub(crate) const PORT: &str = "a port such as \"5432\"";
-pub(crate) const HIDE: &str = crate::hide::HIDE_EXPECTED;
-pub(crate) const TRY: &str = "a path inside the root such as \"{path}.html\" or \"/index.html\"";
-pub(crate) const SERVER: &str = crate::ServerAddr::EXPECTED;
+pub(crate) const HIDE_PATTERN: &str = crate::hide::HIDE_EXPECTED;
+pub(crate) const TRY_FILE: &str =
+    "a path inside the root such as \"{path}.html\" or \"/index.html\"";
+pub(crate) const UPSTREAM_SERVER: &str = crate::ServerAddr::EXPECTED;
 pub(crate) const HASH_KEY_EXPECTED: &str =
     "\"path\", \"uri\", \"client_ip\", \"header:NAME\" or \"cookie:NAME\"";
-pub(crate) const COOKIE: &str = "the name of a cookie";
+pub(crate) const COOKIE_NAME: &str = "the name of a cookie";
 pub(crate) const HOST_HEADER: &str =
     "\"client\", \"server\", or a host such as \"app.example\", with or without a port";
-pub(crate) const SCRIPT: &str = "a path inside `root` such as \"index.php\"";
+pub(crate) const SCRIPT_PATH: &str = "a path inside `root` such as \"index.php\"";
 pub(crate) const PROBE_EXPECTED: &str = "a path such as \"/up\", without spaces";
-pub(crate) const STATUS: &str = "a status or a range such as \"200-399\", from 100 to 599";
+pub(crate) const STATUS_RANGE: &str = "a status or a range such as \"200-399\", from 100 to 599";
 pub(crate) const ONLY_GATEWAYS: &str = "other protocols than \"http\"";
 pub(crate) const CACHE_EXPECTED: &str = "the name of a [caches.NAME] table";
 pub(crate) const PARAMETER_EXPECTED: &str = "the name of a parameter such as \"page\" or \"utm_*\"";

@@ -53,7 +53,7 @@ mercure = { publisher_key = {}, subscriber_key = {} }
 
 #[test]
 fn every_option_is_read_and_no_other() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let reads = crate::parse::options_read_from(EVERY_TABLE, folder.path());
     let read: BTreeSet<_> = reads
         .iter()
@@ -138,7 +138,7 @@ fn parse(text: &str, folder: &TestDir) -> Config {
 
 #[test]
 fn the_defaults_of_the_table_are_those_of_the_types() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let said = parse(&text_with_every_section(true), &folder);
     assert_eq!(said, parse(&text_with_every_section(false), &folder));
     assert_eq!(said.blocking["default"], BlockingPool::default());
@@ -148,8 +148,8 @@ fn the_defaults_of_the_table_are_those_of_the_types() {
 
 #[test]
 fn the_example_parses_and_mentions_every_option() {
-    let folder = TestDir::site();
-    let example = crate::example();
+    let folder = TestDir::with_sample_site();
+    let example = crate::example_file();
     let config = parse(&example, &folder);
     assert_eq!(config.sites.len(), 1);
     for option in all_options() {

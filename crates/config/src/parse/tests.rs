@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::*;
-use crate::testing::{TestDir, check, check_error_table, parse_valid};
+use crate::testing::{TestDir, check_error_table, parse_in_dir, parse_valid};
 use crate::{HostPattern, ListenAddr, PathPattern, TryPattern};
 
 const APP: &str = "[apps.a]\ndir = \".\"\n";
 
 #[test]
 fn gives_every_default_for_a_file_with_one_application() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let config = parse_valid(&folder, APP);
     assert_eq!(config.server, Server::default());
     assert_eq!(config.limits, Limits::default());
@@ -158,7 +158,7 @@ mercure = { publisher_key = "!ChangeThisMercureHubJWTSecretKey!", origins = ["ht
 
 #[test]
 fn reads_every_table() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let config = parse_valid(&folder, WHOLE);
     let unix = ListenAddr::Unix("/run/penstock/http.sock".into());
     assert_eq!(config.server.listen, [ListenAddr::loopback(8080), unix]);
@@ -207,7 +207,7 @@ fn reads_every_table() {
 
 #[test]
 fn reads_the_short_forms() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let server = |text: &str| parse_valid(&folder, &format!("{APP}[server]\n{text}\n")).server;
     let log = |path| {
         Some(AccessLog {
@@ -516,7 +516,11 @@ fn finds_modules_in_packages_and_virtual_environments() {
     ];
     for (entry, more, expected) in rows {
         let text = format!("[apps.a]\nentry = \"{entry}\"\n{more}\n");
-        assert_eq!(check(&folder, &text).is_ok(), expected, "{entry} {more}");
+        assert_eq!(
+            parse_in_dir(&folder, &text).is_ok(),
+            expected,
+            "{entry} {more}"
+        );
     }
 }
 
@@ -596,9 +600,9 @@ fn reports_routes_that_cannot_work() {
             &[],
         ),
     ];
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     for (name, rest, expected) in rows {
-        let report = check(&folder, &with(rest)).err();
+        let report = parse_in_dir(&folder, &with(rest)).err();
         let lines = report
             .map(|report| folder.report_lines(&report))
             .unwrap_or_default();
@@ -610,7 +614,7 @@ fn reports_routes_that_cannot_work() {
 fn reports_sites_that_clash() {
     let route = "[[sites.routes]]\napp = \"a\"\n";
     let site = |hosts: &str| format!("[[sites]]\n{hosts}\n{route}");
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let rows = [
         (
             "same host",
@@ -638,7 +642,7 @@ fn reports_sites_that_clash() {
         ),
     ];
     for (name, sites, expected) in rows {
-        let report = check(&folder, &format!("{sites}[apps.a]\n")).err();
+        let report = parse_in_dir(&folder, &format!("{sites}[apps.a]\n")).err();
         let lines = report
             .map(|report| folder.report_lines(&report))
             .unwrap_or_default();
@@ -697,7 +701,7 @@ fn reports_everything_in_one_run_sorted_by_place() {
 
 #[test]
 fn reports_syntax_with_its_place() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let rows = [
         (
             "unclosed string",
@@ -717,7 +721,7 @@ fn reports_syntax_with_its_place() {
         ),
     ];
     for (name, text, place) in rows {
-        let report = check(&folder, text).unwrap_err();
+        let report = parse_in_dir(&folder, text).unwrap_err();
         assert!(
             report.errors[0].problem.starts_with("not valid TOML"),
             "{name}: {report}"
@@ -731,9 +735,9 @@ fn reports_syntax_with_its_place() {
 
 #[test]
 fn takes_the_line_ends_and_the_mark_of_other_editors() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     parse_valid(&folder, "\u{feff}[apps.a]\r\nthreads = 2\r\n");
-    let report = check(&folder, "[apps.a]\r\n  x = 2\r\n").unwrap_err();
+    let report = parse_in_dir(&folder, "[apps.a]\r\n  x = 2\r\n").unwrap_err();
     assert_eq!(
         folder.report_lines(&report),
         ["penstock.toml:2:3: unknown key `x` in [apps.a]"]
@@ -753,15 +757,15 @@ fn reports_a_file_that_cannot_be_read() {
 
 #[test]
 fn never_panics_on_a_mutilated_file() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let whole = format!("{WHOLE}{BACK_ENDS}");
     parse_valid(&folder, &whole);
     for end in 0..whole.len() {
-        let _ = check(&folder, &whole[..end]);
+        let _ = parse_in_dir(&folder, &whole[..end]);
         let mut bytes = whole.as_bytes().to_vec();
         bytes[end] = b"\"[]{}=.,0\n\0x"[end % 12];
         if let Ok(text) = String::from_utf8(bytes) {
-            let _ = check(&folder, &text);
+            let _ = parse_in_dir(&folder, &text);
         }
     }
 }

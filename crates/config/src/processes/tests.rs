@@ -12,7 +12,7 @@ fn read_app(folder: &TestDir, lines: &str) -> App {
 
 #[test]
 fn reads_every_key_of_an_application_with_threads() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let app = read_app(
         &folder,
         r#"
@@ -72,7 +72,7 @@ stream_timeout = "1h"
 
 #[test]
 fn reads_short_forms() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let app = read_app(
         &folder,
         "scale = { idle_timeout = \"7s\" }\nrefork_after = 500\nmax_memory = \"500MiB\"",
@@ -111,7 +111,7 @@ max_requests = 100000
 max_age = "1d"
 env = { GREETING = "hello" }
 "#;
-    let app = parse_valid(&TestDir::site(), text).apps["guestbook"].clone();
+    let app = parse_valid(&TestDir::with_sample_site(), text).apps["guestbook"].clone();
     assert_eq!(app.max_requests, Some(100_000));
     assert_eq!(app.processes, Processes { min: 1, max: 4 });
 }
@@ -156,7 +156,7 @@ fn tells_how_a_process_has_several_requests() {
 
 #[test]
 fn threads_may_follow_the_load() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     for (lines, expected) in [
         ("threads = 4", (4, 4)),
         ("threads = { min = 2, max = 16 }", (2, 16)),
@@ -168,7 +168,7 @@ fn threads_may_follow_the_load() {
         assert_eq!((app.min_threads, app.threads), expected, "{lines}");
         let is_scaled = expected.0 < expected.1;
         assert_eq!(
-            (app.has_spare_threads(), app.is_scaled()),
+            (app.has_spare_threads(), app.is_autoscaled()),
             (is_scaled, is_scaled)
         );
     }
@@ -336,7 +336,7 @@ fn reports_what_cannot_be() {
 
 #[test]
 fn workers_are_forked_when_it_is_safe_always_or_never() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     for (line, expected) in [
         ("", Preload::Auto),
         ("preload = \"auto\"", Preload::Auto),
@@ -349,7 +349,7 @@ fn workers_are_forked_when_it_is_safe_always_or_never() {
 
 #[test]
 fn programs_take_what_has_a_meaning_for_them() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let app = read_app(
         &folder,
         "kind = \"command\"\ncommand = \"x {port}\"\nmax_surge = 2\nmax_unavailable = 1\nmax_memory = \"10MiB\"\nmax_age = \"1h\"\nstop_timeout = \"4s\"",
@@ -386,23 +386,24 @@ fn programs_take_what_has_a_meaning_for_them() {
 
 #[test]
 fn bounds_of_an_application_with_all_that_it_starts() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let app = read_app(
         &folder,
         "max_tasks = 100\nmax_total_memory = \"1GiB\"\nmax_cpu = 1.5",
     );
-    let bounds = (app.task_bound(), app.max_total_memory, app.max_cpu);
+    let bounds = (app.effective_max_tasks(), app.max_total_memory, app.max_cpu);
     assert_eq!(bounds, (Some(100), Some(1 << 30), Some(1.5)));
     assert_eq!(read_app(&folder, "max_cpu = 2").max_cpu, Some(2.0));
     let app = read_app(&folder, "");
-    let bounds = (app.task_bound(), app.max_total_memory, app.max_cpu);
+    let bounds = (app.effective_max_tasks(), app.max_total_memory, app.max_cpu);
     assert_eq!(bounds, (None, None, None));
 }
 
 #[test]
 fn an_application_with_a_user_of_its_own_never_starts_without_end() {
-    let folder = TestDir::site();
-    let bound = |more: &str| read_app(&folder, &format!("user = \"shop\"\n{more}")).task_bound();
+    let folder = TestDir::with_sample_site();
+    let bound =
+        |more: &str| read_app(&folder, &format!("user = \"shop\"\n{more}")).effective_max_tasks();
     let few = bound("processes = 1").unwrap();
     assert!((1024..20_000).contains(&few), "{few}");
     // Room for two sets of the largest that there may be.
@@ -413,7 +414,7 @@ fn an_application_with_a_user_of_its_own_never_starts_without_end() {
 
 #[test]
 fn isolation_is_a_flag_or_says_what_is_left_open() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let app = read_app(&folder, "isolation = false");
     assert!(!app.isolation && app.access == Access::default());
     let app = read_app(

@@ -6,9 +6,9 @@ use super::*;
 use crate::model::{AccessLog, Concurrency, LogFormat, LogTarget};
 use crate::testing::{TestDir, write};
 
-fn resolve_target(folder: &TestDir, target: Option<&str>) -> Result<Config, Report> {
+fn resolve_target(folder: &TestDir, target: Option<&str>) -> Result<Config, ConfigErrors> {
     let target = target.map(str::to_owned);
-    resolve(&Invocation {
+    resolve_config(&Invocation {
         target,
         cwd: folder.path().to_owned(),
         ..Invocation::default()
@@ -249,7 +249,7 @@ fn a_kind_that_is_said_is_no_guess_and_goes_before() {
         ("sub/app.py", "app = make()"),
     ]);
     let kind_of = |target: &str, kind: Option<AppKind>| {
-        let config = resolve(&Invocation {
+        let config = resolve_config(&Invocation {
             target: Some(target.to_owned()),
             cwd: folder.path().to_owned(),
             kind,
@@ -525,7 +525,7 @@ fn applies_what_the_command_line_says() {
         cwd: folder.path().to_owned(),
         ..Invocation::default()
     };
-    let config = resolve(&Invocation {
+    let config = resolve_config(&Invocation {
         listen: vec![ListenAddr::loopback(0), ListenAddr::Unix("x.sock".into())],
         admin: Some(AdminOverride::Off),
         processes: Some(3),
@@ -538,7 +538,7 @@ fn applies_what_the_command_line_says() {
     assert_eq!(config.server.admin, None);
     let app = config.apps.values().next().unwrap();
     assert_eq!((app.processes, app.threads), (Processes::exactly(3), 5));
-    let report = resolve(&Invocation {
+    let report = resolve_config(&Invocation {
         listen: vec![
             ListenAddr::loopback(8090),
             ListenAddr::Unix("x".repeat(200).into()),
@@ -569,8 +569,11 @@ upstream = "b"
         cwd: folder.path().to_owned(),
         ..Invocation::default()
     };
-    assert_eq!(resolve(&base).unwrap().server.proxy_protocol.len(), 1);
-    let config = resolve(&Invocation {
+    assert_eq!(
+        resolve_config(&base).unwrap().server.proxy_protocol.len(),
+        1
+    );
+    let config = resolve_config(&Invocation {
         listen: vec![ListenAddr::loopback(0)],
         threads: Some(5),
         ..base.clone()
@@ -580,7 +583,7 @@ upstream = "b"
     let upstream = config.apps["a"].upstream.as_ref().unwrap();
     assert_eq!(upstream.max_active, Some(5));
     assert_eq!(upstream.connections.max, 5);
-    let report = resolve(&Invocation {
+    let report = resolve_config(&Invocation {
         listen: vec![ListenAddr::loopback(9000)],
         ..base
     });
@@ -604,7 +607,7 @@ fn some_defaults_are_others_in_development() {
         format: LogFormat::Dev,
     });
     let seconds = Duration::from_secs;
-    let detected = resolve(&base).unwrap();
+    let detected = resolve_config(&base).unwrap();
     let app = detected.apps.values().next().unwrap();
     assert_eq!(app.processes, Processes::exactly(1));
     assert_eq!(
@@ -617,7 +620,7 @@ fn some_defaults_are_others_in_development() {
         target: Some("some.toml".to_owned()),
         ..base.clone()
     };
-    let read = resolve(&of_file).unwrap();
+    let read = resolve_config(&of_file).unwrap();
     let (a, b) = (&read.apps["a"], &read.apps["b"]);
     assert_eq!(
         (a.processes, a.stop_timeout),
@@ -625,12 +628,12 @@ fn some_defaults_are_others_in_development() {
     );
     assert!(b.processes.min == 2 && b.processes.max >= 2);
     assert_eq!(read.server.access_log, dev_log);
-    let said = resolve(&Invocation {
+    let said = resolve_config(&Invocation {
         processes: Some(4),
         ..of_file.clone()
     });
     assert_eq!(said.unwrap().apps["a"].processes, Processes::exactly(4));
-    let served = resolve(&Invocation {
+    let served = resolve_config(&Invocation {
         development: false,
         ..of_file
     });
@@ -639,7 +642,7 @@ fn some_defaults_are_others_in_development() {
     assert_eq!(served.server.access_log, None);
     let off = "[server]\naccess_log = \"off\"\nshutdown_timeout = \"9s\"\n[apps.a]\n";
     write(&folder.join("some.toml"), off);
-    let read = resolve(&Invocation {
+    let read = resolve_config(&Invocation {
         target: Some("some.toml".to_owned()),
         ..base
     });
@@ -655,7 +658,7 @@ fn threads_of_the_command_line_are_not_for_a_reactor() {
     let folder = TestDir::with_files(&[("main.py", "app = FastAPI()")]);
     // A guess may be wrong: they are there for an application that turns out to have threads.
     for (kind, threads) in [(Some(AppKind::Asgi), 1), (None, 5)] {
-        let config = resolve(&Invocation {
+        let config = resolve_config(&Invocation {
             threads: Some(5),
             kind,
             cwd: folder.path().to_owned(),

@@ -28,7 +28,7 @@ response_buffering = true
 max_body_size = "2GiB"
 "#
     );
-    let config = parse_valid(&TestDir::site(), &text);
+    let config = parse_valid(&TestDir::with_sample_site(), &text);
     let map = |pairs: &[(&str, &str)]| {
         let pairs = pairs.iter();
         pairs
@@ -63,7 +63,7 @@ max_body_size = "2GiB"
 #[test]
 fn a_program_may_be_asked_for_what_an_upstream_may() {
     let text = "[apps.a]\nkind = \"command\"\ncommand = \"x {fd}\"\n[[sites]]\n[[sites.routes]]\napp = \"a\"\nrequest_buffering = false\n";
-    let config = parse_valid(&TestDir::site(), text);
+    let config = parse_valid(&TestDir::with_sample_site(), text);
     assert_eq!(config.sites[0].routes[0].request_buffering, Some(false));
 }
 

@@ -39,7 +39,7 @@ pub(super) fn read(server: &Section<'_>) -> Option<String> {
 
 fn parse_socket(server: &Section<'_>, path: &str) -> Option<String> {
     let usable = !path.is_empty() && !path.contains(char::is_control);
-    let path = usable.then(|| make_absolute(server.findings.base(), Path::new(path)))?;
+    let path = usable.then(|| make_absolute(server.findings.base_dir(), Path::new(path)))?;
     let fits = path.as_os_str().len() <= MAX_UNIX_PATH_BYTES;
     Some(format!("unix:{}", path.to_str().filter(|_| fits)?))
 }
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn reads_addresses_and_sockets() {
-        let folder = TestDir::site();
+        let folder = TestDir::with_sample_site();
         let base = folder.path().display();
         let rows = [
             ("redis://127.0.0.1:6379", None),

@@ -1,12 +1,12 @@
 //! Listeners with a PROXY protocol header, trusted proxies, the process itself.
 
-use crate::testing::{TestDir, check, check_error_table, parse_valid};
+use crate::testing::{TestDir, check_error_table, parse_in_dir, parse_valid};
 use crate::{ControlSocket, ListenAddr, LogTarget, SocketPermissions};
 
 #[test]
 fn reads_listeners_as_texts_and_as_tables() {
     let text = "[apps.a]\n[server]\nlisten = [\":80\", { address = \":81\", proxy_protocol = true }, { address = \"unix:x.sock\" }]\n";
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let server = parse_valid(&folder, text).server;
     let tcp = |text: &str| text.parse::<ListenAddr>().unwrap();
     let unix = ListenAddr::Unix(folder.join("x.sock"));
@@ -19,7 +19,9 @@ fn reads_listeners_as_texts_and_as_tables() {
 fn reads_who_is_trusted() {
     let read = |list: &str| {
         let text = format!("[apps.a]\n[server]\ntrusted_proxies = {list}\n");
-        parse_valid(&TestDir::site(), &text).server.trusted_proxies
+        parse_valid(&TestDir::with_sample_site(), &text)
+            .server
+            .trusted_proxies
     };
     let texts = ["10.0.0.0/8", "192.0.2.7", "unix"].map(str::to_owned);
     assert_eq!(
@@ -82,7 +84,7 @@ fn reports_listeners_and_networks_that_are_wrong() {
 
 #[test]
 fn reads_what_the_servers_own_process_is() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let text = "[apps.a]\n[server]\nlog = \"logs/server.log\"\nuser = \"www-data:web\"\numask = \"0027\"\n\
                 max_open_files = 4096\ndir = \".\"\nkeep_alive_drain = \"2s\"\nreuse_port = true\n";
     let server = parse_valid(&folder, text).server;
@@ -120,7 +122,7 @@ fn reports_users_and_masks_that_cannot_be() {
 
 #[test]
 fn reads_who_may_connect_to_a_unix_socket() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let read = |table: &str| {
         let text = format!(
             "[apps.a]\n[server]\nlisten = [\":80\", {{ address = \"unix:x.sock\"{table} }}]\n"
@@ -182,8 +184,8 @@ fn reports_unix_sockets_that_cannot_be() {
         ),
     ];
     for (item, expected) in rows {
-        let folder = TestDir::site();
-        let report = check(&folder, &listen(&item)).unwrap_err();
+        let folder = TestDir::with_sample_site();
+        let report = parse_in_dir(&folder, &listen(&item)).unwrap_err();
         let report = folder.report_lines(&report);
         assert!(
             report.len() == 1 && report[0].ends_with(expected),
@@ -194,7 +196,7 @@ fn reports_unix_sockets_that_cannot_be() {
 
 #[test]
 fn reads_where_the_server_is_changed() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let read = |lines: &str| parse_valid(&folder, &format!("[apps.a]\n[server]\n{lines}")).server;
     assert_eq!(read("").control_socket, ControlSocket::Auto);
     assert_eq!(

@@ -7,7 +7,7 @@ use crate::{Config, ListenAddr};
 const UPSTREAM: &str = "[upstreams.b]\nservers = [\"127.0.0.1:80\"]\n";
 
 fn read(lines: &str) -> Config {
-    parse_valid(&TestDir::site(), &format!("{UPSTREAM}{lines}"))
+    parse_valid(&TestDir::with_sample_site(), &format!("{UPSTREAM}{lines}"))
 }
 
 #[test]

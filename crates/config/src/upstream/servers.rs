@@ -7,7 +7,7 @@
 //!   out when it is used.
 
 use crate::address;
-use crate::error::on_line;
+use crate::error::line_suffix;
 use crate::findings::LocatedValue;
 use crate::model::{ServerAddr, UpstreamServer};
 use crate::section::{Keys as _, Section, TextOrTable};
@@ -27,7 +27,7 @@ pub(super) fn read(table: &Section<'_>, joined: bool) -> Vec<UpstreamServer> {
         };
         let address = &server.value.address;
         if let Some(first) = servers.iter().find(|s| s.value.address == *address) {
-            let line = on_line(table.findings.line(first.offset));
+            let line = line_suffix(table.findings.line_at(first.offset));
             let problem = format!("server {address} is already listed{line}");
             table.report(server.offset, problem);
         } else {
@@ -45,7 +45,7 @@ fn read_one(table: &Section<'_>, item: &TextOrTable<'_>) -> Option<LocatedValue<
     let found = table.findings;
     let inner = match item {
         TextOrTable::Text(text) => {
-            let address = address::parse_server_addr(text.value, found.base());
+            let address = address::parse_server_addr(text.value, found.base_dir());
             if address.is_none() {
                 table.report_invalid("servers", text);
             }
@@ -55,7 +55,7 @@ fn read_one(table: &Section<'_>, item: &TextOrTable<'_>) -> Option<LocatedValue<
         TextOrTable::Table(inner) => inner,
     };
     let address = inner.parse_text("address", |text| {
-        address::parse_server_addr(text, found.base())
+        address::parse_server_addr(text, found.base_dir())
     });
     // The address is replaced below; a wrong one was reported.
     let mut server = UpstreamServer::new(ServerAddr::Joined(0));

@@ -16,7 +16,7 @@ fn read_upstream(folder: &TestDir, lines: &str) -> Upstream {
 
 #[test]
 fn reads_every_key() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let config = parse_valid(
         &folder,
         r#"
@@ -136,7 +136,7 @@ resolve_interval = "9s"
 
 #[test]
 fn reads_the_words() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let read = |lines: &str| read_upstream(&folder, lines);
     let address = ServerAddr::Tcp("127.0.0.1:80".parse().unwrap());
     let plain = Upstream::new("b", Protocol::Http, vec![UpstreamServer::new(address)]);
@@ -200,7 +200,7 @@ fn reads_the_words() {
 
 #[test]
 fn bounds_that_are_not_said_give_way_to_those_that_are() {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     let rows = [
         ("", (0, 64, 1024)),
         ("connections = { max = 10 }", (0, 10, 10)),

@@ -28,20 +28,20 @@ fn invocation(folder: &TestDir, target: Option<&str>, work: WorkOptions) -> Invo
 }
 
 fn dir_with_key() -> TestDir {
-    let folder = TestDir::site();
+    let folder = TestDir::with_sample_site();
     write(&folder.join("key"), &format!("{KEY}\n"));
     folder
 }
 
 fn error_message(invocation: &Invocation) -> String {
-    resolve(invocation).unwrap_err().to_string()
+    resolve_config(invocation).unwrap_err().to_string()
 }
 
 #[test]
 fn a_folder_is_served_to_a_front_end_and_to_nobody_else() {
     let folder = dir_with_key();
     write(&folder.join("app.py"), "def app(environ, start): pass\n");
-    let config = resolve(&invocation(&folder, Some("."), work("front:7000"))).unwrap();
+    let config = resolve_config(&invocation(&folder, Some("."), work("front:7000"))).unwrap();
     let name = config.apps.keys().next().unwrap();
     let joins = config.join_target.as_ref().unwrap();
     assert_eq!((&joins.upstream, joins.key.expose()), (name, KEY));
@@ -54,7 +54,7 @@ fn a_folder_is_served_to_a_front_end_and_to_nobody_else() {
     };
     let mut asked = invocation(&folder, Some("app:app"), named);
     asked.admin = Some("127.0.0.1:0".parse().unwrap());
-    let config = resolve(&asked).unwrap();
+    let config = resolve_config(&asked).unwrap();
     assert_eq!(config.join_target.unwrap().upstream, "shop");
     assert!(config.server.admin.is_some());
 }
@@ -74,7 +74,7 @@ fn of_a_file_one_application_is_left() {
     write(&folder.join("penstock.toml"), &file);
     let mut asked = invocation(&folder, Some("b"), work("front:7000"));
     asked.work.as_mut().unwrap().key_file = None;
-    let config = resolve(&asked).unwrap();
+    let config = resolve_config(&asked).unwrap();
     assert_eq!(config.apps.keys().collect::<Vec<_>>(), ["b"]);
     assert_eq!(config.sites[0].routes[0].app.as_deref(), Some("b"));
     assert!(config.upstreams.is_empty() && config.caches.is_empty() && config.tcp.is_empty());
@@ -94,7 +94,7 @@ fn of_a_file_one_application_is_left() {
             .contains("say which application: a, b")
     );
     asked.work.as_mut().unwrap().upstream = Some("e".to_owned());
-    let own = resolve(&asked).unwrap().join_target.unwrap();
+    let own = resolve_config(&asked).unwrap().join_target.unwrap();
     assert_eq!((own.upstream.as_str(), own.key.expose()), ("e", OWN));
     let mut other = invocation(&folder, Some("x"), work("front:7000"));
     other.config = Some(PathBuf::from("penstock.toml"));
@@ -120,11 +120,11 @@ fn what_cannot_be_joined_is_refused() {
     }
     for good in ["front:7000", "[::1]:7000", "10.0.0.1:1", "unix:/run/a"] {
         assert!(
-            resolve(&invocation(&folder, Some("."), work(good))).is_ok(),
+            resolve_config(&invocation(&folder, Some("."), work(good))).is_ok(),
             "{good}"
         );
     }
-    let socket = resolve(&invocation(&folder, Some("."), work("unix:run/a"))).unwrap();
+    let socket = resolve_config(&invocation(&folder, Some("."), work("unix:run/a"))).unwrap();
     let expected = format!("unix:{}/run/a", folder.path().display());
     assert_eq!(socket.join_target.unwrap().address, expected);
     let long = format!("unix:/{}", "a".repeat(200));

@@ -94,7 +94,7 @@ fn describe_contents(config: &Config) -> String {
 /// # Errors
 /// All errors as text, a line each.
 pub(crate) fn resolve_and_validate(invocation: &Invocation) -> Result<Config, String> {
-    let mut config = penstock_config::resolve(invocation)
+    let mut config = penstock_config::resolve_config(invocation)
         .map_err(|report| report.to_string().trim_end().to_owned())?;
     temp_limit::set_default_max_temp_size(&mut config.limits);
     let mut wrong = Vec::new();

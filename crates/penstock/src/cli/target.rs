@@ -259,7 +259,8 @@ fn load_config(to: &ServerLocation) -> Result<Option<Config>, String> {
         cwd,
         ..Invocation::default()
     };
-    let config = penstock_config::resolve(&invocation).map_err(|report| report.to_string())?;
+    let config =
+        penstock_config::resolve_config(&invocation).map_err(|report| report.to_string())?;
     Ok(Some(config))
 }
 
