@@ -125,13 +125,13 @@ impl AdminOperations for AdminBackend {
 
     fn verify_publish_token(&self, token: &str) -> Result<String, PublishError> {
         let server = self.server.upgrade();
-        let server = server.ok_or_else(|| PublishError::Rejected(STOPPED_ERROR.to_owned()))?;
+        let server = server.ok_or_else(|| PublishError::Unavailable(STOPPED_ERROR.to_owned()))?;
         hub::verify_publisher(&server.hub_service, token)
     }
 
     fn publish(&self, body: &[u8], namespace: Option<&str>) -> Result<(), PublishError> {
         let server = self.server.upgrade();
-        let server = server.ok_or_else(|| PublishError::Rejected(STOPPED_ERROR.to_owned()))?;
+        let server = server.ok_or_else(|| PublishError::Unavailable(STOPPED_ERROR.to_owned()))?;
         hub::publish_body(&server.hub_service, body, namespace)
     }
 

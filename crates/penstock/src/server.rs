@@ -33,7 +33,9 @@ use penstock_exchange::Handler;
 use penstock_proxy::{JoinListener, Joiner};
 use penstock_runtime::logger::{LogMask, LogWriter};
 use penstock_runtime::{EventLoops, clock, loops, start_tokio};
-use penstock_status::{Admin, AdminToken, Authority, Probes, RefuseAll};
+use penstock_status::{
+    AdminHandler, AdminToken, ChangeAuthorization, ForbiddenHandler, ProbeHandler,
+};
 use penstock_sys::process::Launcher;
 use penstock_sys::process::successor::SignalTarget;
 use penstock_sys::{account, daemon, process};
@@ -376,18 +378,23 @@ impl Server {
         let watchdog = Watchdog::start(loops.handles(), options.manager.clone());
         let watchdog = watchdog.map_err(|error| error.to_string())?;
         let token_digest = token.as_ref().map(AdminToken::digest);
-        let authority = token.map_or(Authority::ReadOnly, Authority::Token);
+        let authority = token.map_or(ChangeAuthorization::ReadOnly, ChangeAuthorization::Token);
         let server = Arc::new_cyclic(|server| {
             let backend = Arc::new(AdminBackend::new(Weak::clone(server)));
-            let admin = |authority| Arc::new(Admin::new(Arc::clone(&backend) as _, authority));
-            let probes = Arc::new(Probes::new(Arc::clone(&backend) as _));
+            let admin =
+                |authority| Arc::new(AdminHandler::new(Arc::clone(&backend) as _, authority));
+            let probes = Arc::new(ProbeHandler::new(Arc::clone(&backend) as _));
             Self {
                 invocation,
                 edge: Arc::new(Edge::new(settings, count).with_descriptor_budget(descriptors)),
                 // Edges of their own answer when the front end is full.
                 admin_edge: internal_edge(&config, admin(authority), true),
-                control_edge: internal_edge(&config, admin(Authority::AnyConnected), true),
-                refused_edge: internal_edge(&config, Arc::new(RefuseAll), false),
+                control_edge: internal_edge(
+                    &config,
+                    admin(ChangeAuthorization::AnyConnected),
+                    true,
+                ),
+                refused_edge: internal_edge(&config, Arc::new(ForbiddenHandler), false),
                 // Probes may come from other machines.
                 probes_edge: internal_edge(&config, probes, false),
                 hub_service: held,

@@ -21,7 +21,7 @@ use penstock_http::{Method, RequestHead, Status};
 use penstock_runtime::clock;
 use serde::Serialize;
 
-use crate::authority::{Authority, Permission};
+use crate::authorization::{ChangeAuthorization, Permission};
 use crate::event_stream::{EVENT_INTERVAL, EventFeed};
 use crate::page::{ASSETS, Asset, CONTENT_SECURITY_POLICY};
 use crate::{
@@ -31,15 +31,15 @@ use crate::{
 
 /// The admin API as a handler.
 #[derive(Debug)]
-pub struct Admin {
+pub struct AdminHandler {
     operations: Arc<dyn AdminOperations>,
     event_feed: Arc<EventFeed>,
-    authority: Authority,
+    authority: ChangeAuthorization,
 }
 
-impl Admin {
+impl AdminHandler {
     /// The admin API of the server behind `source`. `authority` decides which changes are permitted.
-    pub fn new(source: Arc<dyn AdminOperations>, authority: Authority) -> Self {
+    pub fn new(source: Arc<dyn AdminOperations>, authority: ChangeAuthorization) -> Self {
         let feed = EventFeed::new(Arc::clone(&source), EVENT_INTERVAL);
         Self {
             operations: source,
@@ -62,7 +62,7 @@ impl Admin {
         let error = match self.publisher_namespace(request, change) {
             Some(Ok(namespace)) => return Ok(Some(namespace)),
             // The token is an application's and does not count as a wrong admin token.
-            Some(Err(error @ PublishError::Invalid(_))) => {
+            Some(Err(error @ PublishError::InvalidToken(_))) => {
                 return Err(Box::new(Ok(publish::error_response(&error))));
             }
             Some(Err(error)) => Some(error),
@@ -70,8 +70,8 @@ impl Admin {
         };
         let refused = match (&self.authority, &error) {
             // An admin token may look like one of a publish key.
-            (Authority::Token(_), _) | (_, None) => self.refusal_for(request, change),
-            (Authority::AnyConnected | Authority::ReadOnly, Some(error)) => {
+            (ChangeAuthorization::Token(_), _) | (_, None) => self.refusal_for(request, change),
+            (ChangeAuthorization::AnyConnected | ChangeAuthorization::ReadOnly, Some(error)) => {
                 Some(Ok(publish::error_response(error)))
             }
         };
@@ -233,7 +233,7 @@ impl Admin {
     }
 }
 
-impl Handler for Admin {
+impl Handler for AdminHandler {
     fn handle(&self, mut request: Request) -> HandlerProgress {
         let body = std::mem::replace(&mut request.body, RequestBody::Empty);
         match route_request(&request) {
@@ -254,9 +254,9 @@ type ChangeRefusal = Box<Result<Response, Fault>>;
 
 /// Answers 403 to every request of a caller that may not use the control socket.
 #[derive(Debug)]
-pub struct RefuseAll;
+pub struct ForbiddenHandler;
 
-impl Handler for RefuseAll {
+impl Handler for ForbiddenHandler {
     fn handle(&self, _: Request) -> HandlerProgress {
         let error = "refused: only root and whoever started this server may use this socket, and no \
                      process that the server has started; the server's log says which this is";

@@ -4,7 +4,7 @@
 //! client skips events. All streams share the last snapshot.
 //!
 //! # Invariants
-//! - There are at most [`MAX_STREAMS`] streams, each with at most one event in flight.
+//! - There are at most [`MAX_EVENT_STREAMS`] streams, each with at most one event in flight.
 //! - When the server drains, each stream gets a last event and ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,7 +49,7 @@ impl EventFeed {
 
     /// Opens a stream; `None` at the limit.
     pub(crate) fn open(self: &Arc<Self>) -> Option<EventStream> {
-        let free = |open| (open < MAX_STREAMS).then_some(open + 1);
+        let free = |open| (open < MAX_EVENT_STREAMS).then_some(open + 1);
         self.open_streams
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, free)
             .ok()?;
@@ -143,7 +143,7 @@ impl Drop for EventStream {
 }
 
 /// Maximum number of open streams: enough for all readers, few enough to cost little.
-pub(crate) const MAX_STREAMS: usize = 32;
+pub(crate) const MAX_EVENT_STREAMS: usize = 32;
 
 /// The time between two events of a stream.
 pub(crate) const EVENT_INTERVAL: Duration = Duration::from_secs(1);
@@ -215,13 +215,15 @@ mod tests {
         for events in &mut streams {
             assert!(poll(events).is_ready());
         }
-        assert_eq!(source.snapshots.load(Ordering::Relaxed), 1);
+        assert_eq!(source.snapshot_count.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn a_stream_that_ends_leaves_its_place_to_another() {
         let (_, feed) = feed(FOREVER);
-        let mut streams: Vec<_> = (0..MAX_STREAMS).map(|_| feed.open().unwrap()).collect();
+        let mut streams: Vec<_> = (0..MAX_EVENT_STREAMS)
+            .map(|_| feed.open().unwrap())
+            .collect();
         assert!(feed.open().is_none());
         streams.pop();
         assert!(feed.open().is_some());

@@ -43,7 +43,7 @@ pub(crate) struct FakeServer {
     pub(crate) edge: Arc<EdgeMetrics>,
     pub(crate) app_status: Arc<AppMetrics>,
     pub(crate) calls: Mutex<Vec<String>>,
-    pub(crate) snapshots: AtomicUsize,
+    pub(crate) snapshot_count: AtomicUsize,
     pub(crate) is_draining: AtomicBool,
     pub(crate) is_broken: AtomicBool,
 }
@@ -53,7 +53,7 @@ impl FakeServer {
         self.calls.lock().unwrap().push(what.to_owned());
     }
 
-    pub(crate) fn asked(&self) -> Vec<String> {
+    pub(crate) fn recorded_calls(&self) -> Vec<String> {
         self.calls.lock().unwrap().clone()
     }
 
@@ -133,7 +133,7 @@ impl FakeServer {
 }
 
 /// A server with different numbers.
-pub(crate) fn server(name: &str, state: &'static str) -> ServerSnapshot {
+pub(crate) fn server_snapshot(name: &str, state: &'static str) -> ServerSnapshot {
     ServerSnapshot {
         name: name.into(),
         state,
@@ -254,7 +254,7 @@ fn out_of_service(cache: StoreSnapshot) -> StoreSnapshot {
 
 impl AdminOperations for FakeServer {
     fn snapshot(&self) -> Snapshot {
-        self.snapshots.fetch_add(1, Ordering::Relaxed);
+        self.snapshot_count.fetch_add(1, Ordering::Relaxed);
         let worker = WorkerSnapshot {
             pid: Some(77),
             generation: 2,
@@ -317,12 +317,12 @@ impl AdminOperations for FakeServer {
                 self.upstream_status(
                     "backends",
                     vec![
-                        server("127.0.0.1:3000", "leaving"),
-                        server("127.0.0.1:3000", "up"),
+                        server_snapshot("127.0.0.1:3000", "leaving"),
+                        server_snapshot("127.0.0.1:3000", "up"),
                         ServerSnapshot {
                             max_active: None,
                             last_error: Some("cannot connect".into()),
-                            ..server("unix:/run/b.sock", "ejected")
+                            ..server_snapshot("unix:/run/b.sock", "ejected")
                         },
                     ],
                 ),
@@ -427,7 +427,7 @@ impl AdminOperations for FakeServer {
     fn verify_publish_token(&self, token: &str) -> Result<String, PublishError> {
         match token {
             "a.right.token" => Ok("chat".into()),
-            "an.old.token" => Err(PublishError::Invalid("the token has expired".into())),
+            "an.old.token" => Err(PublishError::InvalidToken("the token has expired".into())),
             _ => Err(PublishError::Unauthorized("no such key".into())),
         }
     }
@@ -440,10 +440,10 @@ impl AdminOperations for FakeServer {
         }
         match text.as_str() {
             "{}" => Err(PublishError::Malformed("items is missing".into())),
-            "fast" => Err(PublishError::TooFast("items[3]: too fast".into())),
+            "fast" => Err(PublishError::RateLimited("items[3]: too fast".into())),
             "long" => Err(PublishError::TooLarge("item 0: too long".into())),
             _ if self.is_broken.load(Ordering::Relaxed) => {
-                Err(PublishError::Rejected("the server stops".into()))
+                Err(PublishError::Unavailable("the server stops".into()))
             }
             _ => Ok(()),
         }

@@ -10,9 +10,9 @@ use std::time::Instant;
 use penstock_cache::PurgeTarget;
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, parse_head};
 
-use crate::authority::{self, Permission};
+use crate::authorization::{self, Permission};
 use crate::publish::ResponseFormat;
-use crate::{AdminToken, Authority, browser_guard, publish, purge, server_changes};
+use crate::{AdminToken, ChangeAuthorization, browser_guard, publish, purge, server_changes};
 
 const TOKEN: &str = "dGhlIGZ1enplciBtYXkgaGF2ZSB0aGlzIG9uZQ==";
 
@@ -53,13 +53,15 @@ fn read_head(head: &RequestHead, text: &[u8]) {
         }
     }
     let now = Instant::now();
-    assert!(Authority::ReadOnly.check_permission(head, now) == Permission::ChangesDisabled);
-    let permission = Authority::Token(AdminToken::new(TOKEN)).check_permission(head, now);
+    assert!(
+        ChangeAuthorization::ReadOnly.check_permission(head, now) == Permission::ChangesDisabled
+    );
+    let permission = ChangeAuthorization::Token(AdminToken::new(TOKEN)).check_permission(head, now);
     if permission == Permission::Granted {
         let mut windows = text.windows(TOKEN.len());
         assert!(windows.any(|window| window == TOKEN.as_bytes()));
     }
-    let bearer = authority::bearer_token(head);
+    let bearer = authorization::bearer_token(head);
     assert_eq!(bearer.is_none(), permission == Permission::TokenMissing);
     assert!(bearer.is_none() || head.field_values("authorization").count() == 1);
     let _ = ResponseFormat::from_accept(head.field("accept"));

@@ -1,6 +1,6 @@
 //! The status page, its JSON, the metrics and the admin API.
 //!
-//! [`Admin`] is the handler of the admin listener. It gets a [`Snapshot`], or makes a change, through
+//! [`AdminHandler`] is the handler of the admin listener. It gets a [`Snapshot`], or makes a change, through
 //! [`AdminOperations`], which the `penstock` crate implements. `browser_guard` refuses requests that a
 //! foreign web page could have sent, `api` routes, `authority` decides whether a change is permitted.
 //!
@@ -8,7 +8,7 @@
 //! - Reading the status costs little and is bounded, however many clients read it.
 
 mod api;
-mod authority;
+mod authorization;
 mod browser_guard;
 mod event_stream;
 #[cfg(test)]
@@ -23,10 +23,10 @@ mod purge;
 mod server_changes;
 mod snapshot;
 
-pub use api::{Admin, RefuseAll};
-pub use authority::{AdminToken, Authority};
+pub use api::{AdminHandler, ForbiddenHandler};
+pub use authorization::{AdminToken, ChangeAuthorization};
 pub use operations::{AdminOperations, BoxFuture, ChangeError};
-pub use probes::Probes;
+pub use probes::ProbeHandler;
 pub use publish::PublishError;
 pub use purge::PurgeRequest;
 pub use server_changes::{NewServer, ServerChangeRequest};

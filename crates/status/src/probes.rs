@@ -8,26 +8,26 @@ use std::sync::Arc;
 use penstock_exchange::{Handler, HandlerProgress, Request};
 use penstock_http::Status;
 
-use crate::api::{Admin, text_response, with_handler_name};
-use crate::authority::Authority;
+use crate::api::{AdminHandler, text_response, with_handler_name};
+use crate::authorization::ChangeAuthorization;
 use crate::operations::AdminOperations;
 
 /// Health, readiness and metrics as a handler.
 #[derive(Debug)]
-pub struct Probes {
-    admin: Admin,
+pub struct ProbeHandler {
+    admin: AdminHandler,
 }
 
-impl Probes {
+impl ProbeHandler {
     /// The probes of the server behind `source`.
     pub fn new(source: Arc<dyn AdminOperations>) -> Self {
         Self {
-            admin: Admin::new(source, Authority::ReadOnly),
+            admin: AdminHandler::new(source, ChangeAuthorization::ReadOnly),
         }
     }
 }
 
-impl Handler for Probes {
+impl Handler for ProbeHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         match request.path() {
             b"/healthz" | b"/readyz" | b"/metrics" => self.admin.handle(request),

@@ -10,7 +10,7 @@
 use penstock_exchange::{Body, Fault, RequestBody, Response};
 use penstock_http::{RequestHead, Status, accepts_media_type, prefers_media_type};
 
-use crate::{AdminOperations, api, authority};
+use crate::{AdminOperations, api, authorization};
 
 /// Why an item was not published.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,17 +23,17 @@ pub enum PublishError {
     Unauthorized(String),
     /// The publisher has the key, but the token is invalid or expired: 401.
     #[error("{0}")]
-    Invalid(String),
+    InvalidToken(String),
     /// A message is too large: 413.
     #[error("{0}")]
     TooLarge(String),
     /// Messages arrive faster than they can be delivered: 429. The text begins with the first item
     /// that was refused, `items[3]: `.
     #[error("{0}")]
-    TooFast(String),
+    RateLimited(String),
     /// The server cannot publish now: 503.
     #[error("{0}")]
-    Rejected(String),
+    Unavailable(String),
 }
 
 /// The form of a response.
@@ -66,7 +66,7 @@ impl ResponseFormat {
 /// The token of a request if it looks like the JSON Web Token of an application: three parts
 /// separated by dots. An admin token may look like one.
 pub(crate) fn bearer_jwt(head: &RequestHead) -> Option<String> {
-    let token = std::str::from_utf8(authority::bearer_token(head)?).ok()?;
+    let token = std::str::from_utf8(authorization::bearer_token(head)?).ok()?;
     (token.matches('.').count() == 2).then(|| token.to_owned())
 }
 
@@ -99,10 +99,10 @@ pub(crate) async fn handle_publish(
 pub(crate) fn error_response(error: &PublishError) -> Response {
     let status = match error {
         PublishError::Malformed(_) => Status::BAD_REQUEST,
-        PublishError::Unauthorized(_) | PublishError::Invalid(_) => Status::UNAUTHORIZED,
+        PublishError::Unauthorized(_) | PublishError::InvalidToken(_) => Status::UNAUTHORIZED,
         PublishError::TooLarge(_) => Status::CONTENT_TOO_LARGE,
-        PublishError::TooFast(_) => Status::TOO_MANY_REQUESTS,
-        PublishError::Rejected(_) => return api::unavailable_response(format!("{error}\n")),
+        PublishError::RateLimited(_) => Status::TOO_MANY_REQUESTS,
+        PublishError::Unavailable(_) => return api::unavailable_response(format!("{error}\n")),
     };
     api::with_retry_fields(api::text_response(status, format!("{error}\n")))
 }

@@ -72,7 +72,7 @@ pub(super) fn verify_publisher(held: &HubService, token: &str) -> Result<String,
             TokenError::Expired
             | TokenError::NotYetValid
             | TokenError::NoExpiry
-            | TokenError::WrongIssuer(_) => PublishError::Invalid,
+            | TokenError::WrongIssuer(_) => PublishError::InvalidToken,
             _ => PublishError::Unauthorized,
         };
         refuse(format!(
@@ -108,9 +108,9 @@ pub(super) fn publish_body(
             match refused {
                 HubError::MessageTooLarge(_) => PublishError::TooLarge(text),
                 HubError::DeliveryBehind(_) | HubError::BehindOfNamespace(_) => {
-                    PublishError::TooFast(text)
+                    PublishError::RateLimited(text)
                 }
-                _ => PublishError::Rejected(text),
+                _ => PublishError::Unavailable(text),
             }
         })?;
     }

@@ -7,23 +7,23 @@ use std::task::{Context, Poll, Waker};
 use serde_json::Value;
 
 use super::*;
-use crate::authority::AdminToken;
-use crate::event_stream::MAX_STREAMS;
+use crate::authorization::AdminToken;
+use crate::event_stream::MAX_EVENT_STREAMS;
 use crate::fake::{FakeServer, PiecewiseBody, TestTransport, request};
 
 /// An API without authority checks.
-fn admin_without_authority() -> (Arc<FakeServer>, Admin) {
-    admin_with(Authority::AnyConnected)
+fn admin_without_authority() -> (Arc<FakeServer>, AdminHandler) {
+    admin_with(ChangeAuthorization::AnyConnected)
 }
 
-fn admin_with(authority: Authority) -> (Arc<FakeServer>, Admin) {
+fn admin_with(authority: ChangeAuthorization) -> (Arc<FakeServer>, AdminHandler) {
     let source = Arc::new(FakeServer::default());
-    let admin = Admin::new(Arc::clone(&source) as Arc<dyn AdminOperations>, authority);
+    let admin = AdminHandler::new(Arc::clone(&source) as Arc<dyn AdminOperations>, authority);
     (source, admin)
 }
 
 /// Sends a request with the server's own address.
-fn send_get(admin: &Admin, line: &str) -> Response {
+fn send_get(admin: &AdminHandler, line: &str) -> Response {
     send_via(
         admin,
         &format!("{line} HTTP/1.1\nHost: 127.0.0.1:8090"),
@@ -31,17 +31,17 @@ fn send_get(admin: &Admin, line: &str) -> Response {
     )
 }
 
-fn send_via(admin: &Admin, head: &str, via: TestTransport) -> Response {
+fn send_via(admin: &AdminHandler, head: &str, via: TestTransport) -> Response {
     handle(admin, request(head, via))
 }
 
 /// Requests a change of the servers of `upstream`.
-fn post_server_change(admin: &Admin, upstream: &str, body: PiecewiseBody) -> Response {
+fn post_server_change(admin: &AdminHandler, upstream: &str, body: PiecewiseBody) -> Response {
     post_change(admin, &format!("/upstreams/{upstream}/servers"), body)
 }
 
 /// Posts `body` to a path.
-fn post_change(admin: &Admin, path: &str, body: PiecewiseBody) -> Response {
+fn post_change(admin: &AdminHandler, path: &str, body: PiecewiseBody) -> Response {
     let line = format!("POST {path} HTTP/1.1\nHost: 127.0.0.1:8090");
     let mut request = request(&line, TestTransport::Tcp);
     request.body = RequestBody::Incoming(Box::new(body));
@@ -57,7 +57,7 @@ fn whole_piece(text: &str) -> PiecewiseBody {
     }
 }
 
-fn handle(admin: &Admin, request: Request) -> Response {
+fn handle(admin: &AdminHandler, request: Request) -> Response {
     let reply = match admin.handle(request) {
         HandlerProgress::Ready(reply) => reply,
         HandlerProgress::Pending(mut work) => {
@@ -222,7 +222,11 @@ fn refuses_by_host_path_method_and_origin_in_that_order() {
         let response = send_via(&admin, &format!("{line} HTTP/1.1\n{fields}"), via);
         assert_eq!(response.status.code(), status, "{line} {fields}");
     }
-    assert!(source.asked().is_empty(), "{:?}", source.asked());
+    assert!(
+        source.recorded_calls().is_empty(),
+        "{:?}",
+        source.recorded_calls()
+    );
 }
 
 /// All changes.
@@ -240,7 +244,7 @@ const TOKEN: &str = "dGhpcyBpcyBub3QgYSByZWFsIHRva2VuLCBidXQgbG9uZw==";
 
 #[test]
 fn without_authority_everything_is_shown_and_nothing_is_changed() {
-    let (source, admin) = admin_with(Authority::ReadOnly);
+    let (source, admin) = admin_with(ChangeAuthorization::ReadOnly);
     for path in ["/", "/status.json", "/metrics", "/healthz", "/readyz"] {
         assert_eq!(
             send_get(&admin, &format!("GET {path}")).status,
@@ -260,13 +264,17 @@ fn without_authority_everything_is_shown_and_nothing_is_changed() {
             assert!(said.contains(part), "{path}: {said}");
         }
     }
-    assert!(source.asked().is_empty(), "{:?}", source.asked());
+    assert!(
+        source.recorded_calls().is_empty(),
+        "{:?}",
+        source.recorded_calls()
+    );
 }
 
 #[test]
 fn with_a_token_only_its_bearer_changes_anything() {
     for path in CHANGES {
-        let (source, admin) = admin_with(Authority::Token(AdminToken::new(TOKEN)));
+        let (source, admin) = admin_with(ChangeAuthorization::Token(AdminToken::new(TOKEN)));
         let ask = |field: &str| {
             let head = format!("POST {path} HTTP/1.1\nHost: 127.0.0.1:8090{field}");
             send_via(&admin, &head, TestTransport::Tcp)
@@ -289,7 +297,11 @@ fn with_a_token_only_its_bearer_changes_anything() {
         let right = format!("\nAuthorization: Bearer {TOKEN}");
         let foreign = ask(&format!("{right}\nOrigin: http://evil.example"));
         assert_eq!(foreign.status, Status::FORBIDDEN, "{path}");
-        assert!(source.asked().is_empty(), "{:?}", source.asked());
+        assert!(
+            source.recorded_calls().is_empty(),
+            "{:?}",
+            source.recorded_calls()
+        );
         let response = ask(&right);
         assert!(!matches!(response.status.code(), 401 | 403 | 429), "{path}");
     }
@@ -302,7 +314,7 @@ fn callers_who_may_not_use_the_socket_get_nothing_but_a_reason() {
             &format!("{line} HTTP/1.1\nHost: localhost"),
             TestTransport::Unix,
         );
-        let HandlerProgress::Ready(reply) = RefuseAll.handle(request) else {
+        let HandlerProgress::Ready(reply) = ForbiddenHandler.handle(request) else {
             panic!("it waits")
         };
         let Reply::Response(response) = reply.unwrap() else {
@@ -400,7 +412,7 @@ fn changes_are_asked_of_the_server_and_answered_as_json() {
             "application/json",
             "{line}"
         );
-        assert_eq!(source.asked(), [asked], "{line}");
+        assert_eq!(source.recorded_calls(), [asked], "{line}");
     }
 }
 
@@ -483,7 +495,7 @@ fn changes_of_servers_are_asked_of_the_server_and_answered_as_json() {
         assert!(said.contains(expected), "{name}: {said}");
         let said: Value = serde_json::from_str(said).unwrap();
         assert_eq!(said["ok"], status == 200, "{name}");
-        assert_eq!(source.asked(), Vec::from_iter(asked), "{name}");
+        assert_eq!(source.recorded_calls(), Vec::from_iter(asked), "{name}");
     }
 }
 
@@ -547,13 +559,17 @@ fn purges_are_asked_of_the_server_and_answered_as_json() {
         assert_eq!(response.status.code(), status, "{name}");
         let said = body_text(&response);
         assert!(said.contains(expected), "{name}: {said}");
-        assert_eq!(source.asked(), Vec::from_iter(asked), "{name}");
+        assert_eq!(source.recorded_calls(), Vec::from_iter(asked), "{name}");
     }
     let (source, admin) = admin_without_authority();
     let long = format!("{{\"url\": \"/{}\"}}", "a".repeat(MAX_BODY_BYTES));
     let response = post_change(&admin, "/cache/purge", whole_piece(&long));
     assert_eq!(response.status, Status::CONTENT_TOO_LARGE);
-    assert!(source.asked().is_empty(), "{:?}", source.asked());
+    assert!(
+        source.recorded_calls().is_empty(),
+        "{:?}",
+        source.recorded_calls()
+    );
 }
 
 #[test]
@@ -565,7 +581,7 @@ fn messages_are_published_with_and_without_the_slash() {
             (response.status.code(), body_text(&response)),
             (200, "Published\n")
         );
-        assert_eq!(source.asked(), ["publish items"], "{path}");
+        assert_eq!(source.recorded_calls(), ["publish items"], "{path}");
         assert_eq!(
             field_text(&send_get(&admin, &format!("GET {path}")), "allow"),
             "POST"
@@ -574,7 +590,7 @@ fn messages_are_published_with_and_without_the_slash() {
 }
 
 /// Posts to `/publish/` over TCP with a token; returns the response and the number of bytes read.
-fn publish_with(admin: &Admin, token: &str) -> (Response, usize) {
+fn publish_with(admin: &AdminHandler, token: &str) -> (Response, usize) {
     let head =
         format!("POST /publish/ HTTP/1.1\nHost: 127.0.0.1:8090\nAuthorization: Bearer {token}");
     let mut request = request(&head, TestTransport::Tcp);
@@ -588,9 +604,9 @@ fn publish_with(admin: &Admin, token: &str) -> (Response, usize) {
 fn a_publisher_is_known_before_the_body_is_read() {
     let authorities = || {
         [
-            Authority::ReadOnly,
-            Authority::AnyConnected,
-            Authority::Token(AdminToken::new(TOKEN)),
+            ChangeAuthorization::ReadOnly,
+            ChangeAuthorization::AnyConnected,
+            ChangeAuthorization::Token(AdminToken::new(TOKEN)),
         ]
     };
     for authority in authorities() {
@@ -602,20 +618,24 @@ fn a_publisher_is_known_before_the_body_is_read() {
             field_text(&response, "www-authenticate"),
             "Bearer realm=\"penstock\""
         );
-        assert!(source.asked().is_empty(), "{:?}", source.asked());
+        assert!(
+            source.recorded_calls().is_empty(),
+            "{:?}",
+            source.recorded_calls()
+        );
     }
     for authority in authorities() {
         let (source, admin) = admin_with(authority);
         let (response, _) = publish_with(&admin, "a.right.token");
         assert_eq!(response.status, Status::OK);
-        assert_eq!(source.asked(), ["publish items in chat"]);
+        assert_eq!(source.recorded_calls(), ["publish items in chat"]);
     }
 }
 
 /// An application with a late clock or queue must not lock out an administrator.
 #[test]
 fn an_expired_token_of_an_application_is_no_wrong_token_of_an_administrator() {
-    let (source, admin) = admin_with(Authority::Token(AdminToken::new(TOKEN)));
+    let (source, admin) = admin_with(ChangeAuthorization::Token(AdminToken::new(TOKEN)));
     for _ in 0..30 {
         let (response, taken) = publish_with(&admin, "an.old.token");
         assert_eq!((response.status, taken), (Status::UNAUTHORIZED, 0));
@@ -623,19 +643,19 @@ fn an_expired_token_of_an_application_is_no_wrong_token_of_an_administrator() {
     }
     let (response, _) = publish_with(&admin, "a.wrong.guess");
     assert_eq!(response.status, Status::UNAUTHORIZED);
-    assert!(source.asked().is_empty());
+    assert!(source.recorded_calls().is_empty());
 }
 
 #[test]
 fn an_administrator_publishes_with_a_token_that_looks_like_a_key() {
     let dotted = "an.administrator.token";
-    let (source, admin) = admin_with(Authority::Token(AdminToken::new(dotted)));
+    let (source, admin) = admin_with(ChangeAuthorization::Token(AdminToken::new(dotted)));
     let guesses = (0..20).map(|_| publish_with(&admin, "a.wrong.guess"));
     let (last, taken) = guesses.last().unwrap();
     assert_eq!((last.status, taken), (Status::TOO_MANY_REQUESTS, 0));
     let (response, _) = publish_with(&admin, dotted);
     assert_eq!(response.status, Status::OK);
-    assert_eq!(source.asked(), ["publish items"]);
+    assert_eq!(source.recorded_calls(), ["publish items"]);
 }
 
 #[test]
@@ -643,7 +663,7 @@ fn a_change_without_a_body_is_malformed() {
     let (source, admin) = admin_without_authority();
     let response = send_get(&admin, "POST /upstreams/backends/servers");
     assert_eq!(response.status, Status::BAD_REQUEST);
-    assert!(source.asked().is_empty());
+    assert!(source.recorded_calls().is_empty());
 }
 
 #[test]
@@ -685,7 +705,11 @@ fn a_body_is_bounded_whether_it_says_its_length_or_not() {
         let response = post_server_change(&admin, "backends", body_sent);
         assert_eq!(response.status.code(), status, "{name}");
         assert!(taken.load(Ordering::Relaxed) <= taken_max, "{name}");
-        assert_eq!(source.asked().len(), usize::from(status == 200), "{name}");
+        assert_eq!(
+            source.recorded_calls().len(),
+            usize::from(status == 200),
+            "{name}"
+        );
     }
 }
 
@@ -734,7 +758,7 @@ fn no_answer_is_stored_framed_or_guessed_about() {
 #[test]
 fn live_streams_are_bounded_and_a_head_request_takes_no_place() {
     let (_, admin) = admin_without_authority();
-    let mut open: Vec<_> = (0..MAX_STREAMS)
+    let mut open: Vec<_> = (0..MAX_EVENT_STREAMS)
         .map(|_| send_get(&admin, "GET /events"))
         .collect();
     for response in &open {

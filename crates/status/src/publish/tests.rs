@@ -101,7 +101,11 @@ fn each_failure_has_its_status_and_its_words() {
         assert_eq!((found, text(&response).as_str()), (status, said));
         let later = response.fields.get("retry-after").is_some();
         assert_eq!(later, matches!(status, 429 | 503), "{sent}");
-        assert_eq!(source.asked().len(), usize::from(is_asked), "{sent}");
+        assert_eq!(
+            source.recorded_calls().len(),
+            usize::from(is_asked),
+            "{sent}"
+        );
     }
 }
 
@@ -128,7 +132,11 @@ fn a_body_is_read_to_its_bound_whether_it_says_its_length_or_not() {
             taken.load(Ordering::Relaxed) <= MAX_PUBLISH_BYTES + 1000,
             "{name}"
         );
-        assert_eq!(source.asked().len(), usize::from(status == 200), "{name}");
+        assert_eq!(
+            source.recorded_calls().len(),
+            usize::from(status == 200),
+            "{name}"
+        );
     }
 }
 

@@ -16,7 +16,7 @@ use penstock_runtime::LogThrottle;
 
 /// Which changes are permitted on a listener.
 #[derive(Debug)]
-pub enum Authority {
+pub enum ChangeAuthorization {
     /// All: the callers were checked when they connected.
     AnyConnected,
     /// Those with the token.
@@ -48,7 +48,7 @@ pub(crate) enum Permission {
     TooManyWrongTokens,
 }
 
-impl Authority {
+impl ChangeAuthorization {
     /// Decides on the request with this head at the time `now`.
     pub(crate) fn check_permission(&self, head: &RequestHead, now: Instant) -> Permission {
         match self {
@@ -126,14 +126,14 @@ mod tests {
 
     const TOKEN: &str = "dGhpcyBpcyBub3QgYSByZWFsIHRva2VuLCBidXQgbG9uZw==";
 
-    fn permit(authority: &Authority, fields: &str, now: Instant) -> Permission {
+    fn permit(authority: &ChangeAuthorization, fields: &str, now: Instant) -> Permission {
         let text = format!("POST /reload HTTP/1.1\nHost: 127.0.0.1:8090{fields}");
         authority.check_permission(&request(&text, TestTransport::Tcp).head, now)
     }
 
     #[test]
     fn takes_the_token_and_nothing_like_it() {
-        let authority = Authority::Token(AdminToken::new(TOKEN));
+        let authority = ChangeAuthorization::Token(AdminToken::new(TOKEN));
         let now = Instant::now();
         for (name, fields, expected) in [
             (
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn wrong_tokens_are_answered_so_often_and_the_right_one_always() {
-        let authority = Authority::Token(AdminToken::new(TOKEN));
+        let authority = ChangeAuthorization::Token(AdminToken::new(TOKEN));
         let (wrong, right) = (
             "\nAuthorization: Bearer guess",
             format!("\nAuthorization: Bearer {TOKEN}"),
@@ -228,11 +228,11 @@ mod tests {
         let now = Instant::now();
         let sent = format!("\nAuthorization: Bearer {TOKEN}");
         assert_eq!(
-            permit(&Authority::ReadOnly, &sent, now),
+            permit(&ChangeAuthorization::ReadOnly, &sent, now),
             Permission::ChangesDisabled
         );
         assert_eq!(
-            permit(&Authority::AnyConnected, "", now),
+            permit(&ChangeAuthorization::AnyConnected, "", now),
             Permission::Granted
         );
     }
