@@ -24,13 +24,13 @@ use tokio::sync::watch;
 use crate::file_entry::{ContentSource, FileEntry, FileStamp};
 
 /// Smaller files are not compressed: with their head they fit into one packet either way.
-pub(crate) const MIN_SIZE: u64 = 1024;
+pub(crate) const MIN_COMPRESSIBLE_BYTES: u64 = 1024;
 
 /// Larger files are not compressed: that would take longer than requests wait ([`MAX_WAIT`]), and
 /// such files are better compressed by a build.
 ///
 /// [`MAX_WAIT`]: crate::handler
-pub(crate) const MAX_SIZE: u64 = 1 << 20;
+pub(crate) const MAX_COMPRESSIBLE_BYTES: u64 = 1 << 20;
 
 /// Memory for the compressed files of one root.
 const MAX_CACHED_BYTES: usize = 16 << 20;
@@ -57,15 +57,15 @@ pub(crate) struct Compressor {
 pub(crate) enum CompressionStatus {
     /// Finished; `None` if the result is not smaller.
     Done(Option<Bytes>),
-    Running(CompressionWait),
+    Running(CompressionWaiter),
     Busy,
 }
 
 /// Waits until a job is done.
-pub(crate) struct CompressionWait(watch::Receiver<()>);
+pub(crate) struct CompressionWaiter(watch::Receiver<()>);
 
-impl CompressionWait {
-    pub(crate) async fn finished(mut self) {
+impl CompressionWaiter {
+    pub(crate) async fn wait(mut self) {
         // No value is sent: dropping the sender is the signal.
         let _ = self.0.changed().await;
     }
@@ -105,7 +105,7 @@ impl Compressor {
         coding: ContentCoding,
         pool: &Pool,
     ) -> CompressionStatus {
-        let key = (found.original.identity, coding);
+        let key = (found.original.stamp, coding);
         let (work, waiting) = {
             let mut state = self.lock();
             match state.entries.get(&key) {
@@ -113,7 +113,7 @@ impl Compressor {
                     return CompressionStatus::Done(content.clone());
                 }
                 Some(CompressionEntry::Running(done)) => {
-                    return CompressionStatus::Running(CompressionWait(done.clone()));
+                    return CompressionStatus::Running(CompressionWaiter(done.clone()));
                 }
                 None if state.running >= MAX_CONCURRENT => return CompressionStatus::Busy,
                 None => {}
@@ -139,7 +139,7 @@ impl Compressor {
         let source = found.original.source.clone();
         // If the pool refuses the job, dropping it removes its entry.
         match pool.spawn(move || work.run(&source)) {
-            Ok(()) => CompressionStatus::Running(CompressionWait(waiting)),
+            Ok(()) => CompressionStatus::Running(CompressionWaiter(waiting)),
             Err(_) => CompressionStatus::Busy,
         }
     }
@@ -229,7 +229,7 @@ impl CompressorState {
 /// Reads the whole file if it still has this stamp. Blocks.
 fn read_unchanged(file: &std::fs::File, identity: &FileStamp) -> io::Result<Option<Bytes>> {
     let metadata = file.metadata()?;
-    let content = read_up_to(file, metadata.len().min(MAX_SIZE))?;
+    let content = read_up_to(file, metadata.len().min(MAX_COMPRESSIBLE_BYTES))?;
     let is_same = identity.matches(&metadata) && identity.matches(&file.metadata()?);
     let is_whole = content.len() as u64 == metadata.len();
     Ok((is_same && is_whole).then(|| content.into()))

@@ -23,7 +23,7 @@ pub(crate) struct FileDescription {
     /// For 200 and 206.
     pub(crate) fields: FieldBlock,
     /// For 304 (RFC 9110 §15.4.5).
-    pub(crate) validators: FieldBlock,
+    pub(crate) not_modified_fields: FieldBlock,
     varies_by_encoding: bool,
     is_encoded: bool,
 }
@@ -46,7 +46,7 @@ pub(crate) enum EtagVersion {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct FileFacts<'a> {
+pub(crate) struct FileAttributes<'a> {
     pub(crate) content_type: &'a str,
     /// Modification time since the epoch: seconds, nanoseconds.
     pub(crate) modified: (i64, i64),
@@ -61,7 +61,7 @@ pub(crate) struct FileFacts<'a> {
 }
 
 impl FileDescription {
-    pub(crate) fn new(facts: &FileFacts<'_>) -> Self {
+    pub(crate) fn new(facts: &FileAttributes<'_>) -> Self {
         let (seconds, nanos) = facts.modified;
         let number = match facts.version {
             EtagVersion::ModificationTime => seconds
@@ -89,7 +89,7 @@ impl FileDescription {
             }
             push_field(block, "ETag", &etag);
             if facts.varies_by_encoding {
-                push_field(block, "Vary", VARY);
+                push_field(block, "Vary", VARY_ACCEPT_ENCODING);
             }
             if let Some(value) = facts.cache_control {
                 push_field(block, "Cache-Control", value.as_bytes());
@@ -101,7 +101,7 @@ impl FileDescription {
             modified,
             len: facts.len,
             fields: fields.freeze(),
-            validators: validators.freeze(),
+            not_modified_fields: validators.freeze(),
             varies_by_encoding: facts.varies_by_encoding,
             is_encoded: facts.coding.is_some(),
         }
@@ -109,12 +109,12 @@ impl FileDescription {
 
     /// Describes the same file compressed here to `len` bytes. It has no ranges: another server, or
     /// this one after an update, may compress to different bytes.
-    pub(crate) fn compressed(&self, coding: ContentCoding, len: usize) -> Self {
+    pub(crate) fn with_compression(&self, coding: ContentCoding, len: usize) -> Self {
         let mut etag = self.etag.to_vec();
         etag.pop();
         etag.extend_from_slice(etag_suffix(coding).as_bytes());
         etag.push(b'"');
-        let (mut fields, mut validators) = (self.fields.clone(), self.validators.clone());
+        let (mut fields, mut validators) = (self.fields.clone(), self.not_modified_fields.clone());
         fields.remove("Accept-Ranges");
         push_field(&mut fields, "Content-Encoding", coding.as_str().as_bytes());
         for block in [&mut fields, &mut validators] {
@@ -126,7 +126,7 @@ impl FileDescription {
             modified: self.modified,
             len: len as u64,
             fields: fields.freeze(),
-            validators: validators.freeze(),
+            not_modified_fields: validators.freeze(),
             varies_by_encoding: true,
             is_encoded: true,
         }
@@ -142,7 +142,7 @@ impl FileDescription {
 
     /// Memory use in bytes, without the content.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.etag.len() + self.fields.as_bytes().len() + self.validators.as_bytes().len()
+        self.etag.len() + self.fields.as_bytes().len() + self.not_modified_fields.as_bytes().len()
     }
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn is_plausible_mtime(seconds: i64, now: Duration) -> bool {
 const END_OF_1980_01_02: i64 = 315_705_600;
 
 /// The value of `Vary` where the coding is negotiated.
-pub(crate) const VARY: &[u8] = b"Accept-Encoding";
+pub(crate) const VARY_ACCEPT_ENCODING: &[u8] = b"Accept-Encoding";
 
 fn etag_suffix(coding: ContentCoding) -> String {
     format!("-{}", coding.as_str())

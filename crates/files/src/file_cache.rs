@@ -350,7 +350,7 @@ fn entry_cost(path: &[u8], known: &CacheEntry) -> usize {
 
 fn entry_descriptors(known: &CacheEntry) -> usize {
     match known {
-        CacheEntry::File(file) => file.open_descriptors(),
+        CacheEntry::File(file) => file.open_descriptor_count(),
         CacheEntry::Listing(_)
         | CacheEntry::DirectoryRedirect
         | CacheEntry::Script

@@ -60,9 +60,9 @@ pub(crate) enum CodingState {
 pub(crate) struct Representation {
     pub(crate) description: FileDescription,
     pub(crate) source: ContentSource,
-    pub(crate) identity: FileStamp,
+    pub(crate) stamp: FileStamp,
     /// Whether a change of the file would change the stamp.
-    pub(crate) is_settled: bool,
+    pub(crate) is_stamp_reliable: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -85,7 +85,7 @@ impl FileEntry {
     }
 
     /// Selects the representation for a request.
-    pub(crate) fn choose(&self, head: &RequestHead) -> SelectedCoding<'_> {
+    pub(crate) fn select_coding(&self, head: &RequestHead) -> SelectedCoding<'_> {
         if self.codings.is_empty() || head.field("accept-encoding").is_none() {
             return SelectedCoding::Ready(&self.original);
         }
@@ -102,9 +102,9 @@ impl FileEntry {
 
     /// The file on disk that the response is sent or compressed from.
     pub(crate) fn source_file_for(&self, head: &RequestHead) -> &Representation {
-        match self.choose(head) {
+        match self.select_coding(head) {
             // A representation compressed here has the original's stamp.
-            SelectedCoding::Ready(file) if file.identity != self.original.identity => file,
+            SelectedCoding::Ready(file) if file.stamp != self.original.stamp => file,
             SelectedCoding::Ready(_) | SelectedCoding::Compress(_) => &self.original,
         }
     }
@@ -129,10 +129,13 @@ impl FileEntry {
             None => offers.retain(|offer| offer.coding != coding),
             Some(content) => {
                 let made = Representation {
-                    description: self.original.description.compressed(coding, content.len()),
+                    description: self
+                        .original
+                        .description
+                        .with_compression(coding, content.len()),
                     source: ContentSource::Memory(content.clone()),
-                    identity: self.original.identity,
-                    is_settled: true,
+                    stamp: self.original.stamp,
+                    is_stamp_reliable: true,
                 };
                 let offer = offers.iter_mut().find(|offer| offer.coding == coding);
                 if let Some(offer) = offer {
@@ -153,8 +156,8 @@ impl FileEntry {
 
     pub(crate) fn is_unchanged(&self, original: &Representation, beside: &[CodingOffer]) -> bool {
         let state = |offer: &CodingOffer| match &offer.state {
-            CodingState::Precompressed(ready) if ready.is_settled => {
-                Some((offer.coding, ready.identity))
+            CodingState::Precompressed(ready) if ready.is_stamp_reliable => {
+                Some((offer.coding, ready.stamp))
             }
             _ => None,
         };
@@ -163,8 +166,8 @@ impl FileEntry {
             let mut beside = offers.iter().filter(|offer| offer.is_precompressed());
             beside.all(|offer| state(offer).is_some())
         };
-        self.original.is_settled
-            && self.original.identity == original.identity
+        self.original.is_stamp_reliable
+            && self.original.stamp == original.stamp
             && self.original.description.varies_by_encoding()
                 == original.description.varies_by_encoding()
             && all_settled(&self.codings)
@@ -177,8 +180,8 @@ impl FileEntry {
     }
 
     /// Whether a change of any of its files would change its stamp.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.representations().all(|one| one.is_settled)
+    pub(crate) fn has_reliable_stamps(&self) -> bool {
+        self.representations().all(|one| one.is_stamp_reliable)
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -186,7 +189,7 @@ impl FileEntry {
         size_of::<Self>() + each.sum::<usize>()
     }
 
-    pub(crate) fn open_descriptors(&self) -> usize {
+    pub(crate) fn open_descriptor_count(&self) -> usize {
         let is_open = |one: &&Representation| matches!(one.source, ContentSource::Disk(_));
         self.representations().filter(is_open).count()
     }

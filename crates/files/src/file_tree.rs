@@ -11,7 +11,7 @@
 //! - Content is cached only if the file was the same before and after the read.
 //! - On an event loop no file system is asked that may have to ask another process or machine.
 
-mod opening;
+mod opener;
 
 use std::fs::{File, Metadata};
 use std::hash::Hasher;
@@ -31,17 +31,19 @@ use penstock_sys::file;
 use penstock_sys::page_cache;
 use twox_hash::XxHash3_64;
 
-use self::opening::{EACCES, ELOOP, NoAtimeOpener, is_exhausted, is_missing, is_transient};
+use self::opener::{
+    EACCES, ELOOP, NoAtimeOpener, is_not_servable, is_out_of_resources, is_transient,
+};
 use crate::compressor::{self, read_up_to};
-use crate::description::{EtagVersion, FileDescription, FileFacts, is_plausible_mtime};
+use crate::description::{EtagVersion, FileAttributes, FileDescription, is_plausible_mtime};
 use crate::file_entry::{
     CacheEntry, CodingOffer, CodingState, ContentSource, FileEntry, FileStamp, Representation,
 };
-use crate::hide_patterns::{HidePatterns, log_hidden};
+use crate::file_header_rules::{FileHeaderRules, is_compressible_type};
+use crate::hide_patterns::{HidePatterns, log_hidden_file};
 use crate::logged_names::LoggedNames;
-use crate::name_rules::{NameRules, is_compressible};
 use crate::resolve::PathCandidates;
-use crate::unfollowed_links::{is_link_logged, log_link};
+use crate::unfollowed_links::{is_link_logged, log_unfollowed_link};
 
 /// Files up to this size are cached with their content: copying it into the socket costs less than
 /// `sendfile` with its checks.
@@ -53,7 +55,7 @@ const MAX_HASHED_BYTES: u64 = 8 * 1024 * 1024;
 
 /// A file changed this recently may change again with the same time stamp: the kernel's tick is
 /// some milliseconds, and two seconds on the coarsest file systems.
-const SETTLE_DURATION: Duration = Duration::from_secs(2);
+const STAMP_SETTLE_TIME: Duration = Duration::from_secs(2);
 
 /// Attempts at an open that fails because of a concurrent rename (`EAGAIN` of `openat2`).
 const MAX_OPEN_ATTEMPTS: usize = 4;
@@ -66,7 +68,7 @@ pub struct RootDir {
     /// Without symbolic links, to locate the targets of links below.
     real_path: Option<PathBuf>,
     /// The file system's device number, if event loops may access it.
-    loop_device: Option<u64>,
+    loop_accessible_device: Option<u64>,
 }
 
 /// A root with a route's settings.
@@ -74,7 +76,7 @@ pub struct RootDir {
 pub(crate) struct FileTree {
     root: Arc<RootDir>,
     candidates: PathCandidates,
-    name_rules: NameRules,
+    name_rules: FileHeaderRules,
     precompressed: Vec<ContentCoding>,
     compress: Vec<ContentCoding>,
     listing: bool,
@@ -85,10 +87,10 @@ pub(crate) struct FileTree {
     logged_hidden: LoggedNames,
     pool: Pool,
     /// The file system's device number, if event loops may access it.
-    pub(crate) loop_device: Option<u64>,
+    pub(crate) loop_accessible_device: Option<u64>,
     /// The index script by which a directory belongs to another handler.
     script_index: Option<Vec<u8>>,
-    pub(crate) settle_duration: Duration,
+    pub(crate) stamp_settle_time: Duration,
 }
 
 #[derive(Debug)]
@@ -157,7 +159,7 @@ impl RootDir {
         Ok(Self {
             real_path: file::fd_path(&fd).ok(),
             path: path.to_owned(),
-            loop_device,
+            loop_accessible_device: loop_device,
             fd,
         })
     }
@@ -179,10 +181,10 @@ impl FileTree {
         pool: Pool,
     ) -> io::Result<Self> {
         Ok(Self {
-            loop_device: root.loop_device,
+            loop_accessible_device: root.loop_accessible_device,
             root,
             candidates: PathCandidates::new(&files.try_),
-            name_rules: NameRules::new(files)?,
+            name_rules: FileHeaderRules::new(files)?,
             precompressed: files.precompressed.clone(),
             compress: files.compress.clone(),
             listing: files.listing,
@@ -197,7 +199,7 @@ impl FileTree {
             logged_hidden: LoggedNames::default(),
             pool,
             script_index: None,
-            settle_duration: SETTLE_DURATION,
+            stamp_settle_time: STAMP_SETTLE_TIME,
         })
     }
 
@@ -214,7 +216,7 @@ impl FileTree {
         known: Option<&CacheEntry>,
         reach: LookupDepth,
     ) -> Result<FileLookup, Fault> {
-        if reach == LookupDepth::PageCache && self.loop_device.is_none() {
+        if reach == LookupDepth::PageCache && self.loop_accessible_device.is_none() {
             return Ok(FileLookup::NeedsDisk);
         }
         match self.search(path, known, reach) {
@@ -228,8 +230,8 @@ impl FileTree {
     /// access its file system.
     pub(crate) fn is_unchanged(&self, one: &Representation) -> bool {
         match &one.source {
-            ContentSource::Disk(open) if self.loop_device == Some(one.identity.device) => {
-                open.is_unchanged(|now| one.identity.matches(now))
+            ContentSource::Disk(open) if self.loop_accessible_device == Some(one.stamp.device) => {
+                open.is_unchanged(|now| one.stamp.matches(now))
             }
             _ => true,
         }
@@ -237,7 +239,7 @@ impl FileTree {
 
     /// Opens the target of a symbolic link in the directory at `path`, for a listing. `None` if the
     /// link is not followed or its target is hidden. Blocks.
-    pub(crate) fn open_entry(&self, path: &[u8], name: &[u8]) -> Option<Metadata> {
+    pub(crate) fn link_target_metadata(&self, path: &[u8], name: &[u8]) -> Option<Metadata> {
         let below = [path.strip_prefix(b"/").unwrap_or(path), name].concat();
         let opened = self.open_any(&below, LookupDepth::Disk).ok()??;
         let is_hidden = self.leads_to_hidden(&opened, &below).unwrap_or(true);
@@ -343,8 +345,9 @@ impl FileTree {
         let content_type = self.name_rules.content_type(name);
         let len = regular.metadata.size();
         let is_makeable = !self.compress.is_empty()
-            && (compressor::MIN_SIZE..=compressor::MAX_SIZE).contains(&len)
-            && is_compressible(&content_type);
+            && (compressor::MIN_COMPRESSIBLE_BYTES..=compressor::MAX_COMPRESSIBLE_BYTES)
+                .contains(&len)
+            && is_compressible_type(&content_type);
         let mut named = NameFacts {
             name,
             candidate,
@@ -371,7 +374,7 @@ impl FileTree {
             return Ok(Arc::clone(known));
         }
         // A file that may change undetected is not worth compressing, and its content is uncertain.
-        if is_makeable && original.is_settled {
+        if is_makeable && original.is_stamp_reliable {
             for &coding in &self.compress {
                 if !offers.iter().any(|offer| offer.coding == coding) {
                     let state = CodingState::Compressible;
@@ -418,12 +421,12 @@ impl FileTree {
     ) -> Result<Representation, LookupStop> {
         let OpenedFile { file, metadata, .. } = regular;
         let identity = FileStamp::new(&metadata, named.candidate);
-        if let Some(same) = known.filter(|k| k.is_settled && k.identity == identity) {
+        if let Some(same) = known.filter(|k| k.is_stamp_reliable && k.stamp == identity) {
             return Ok(same.clone());
         }
         let now = clock::wall_time();
         let describe = |metadata: &Metadata, version: EtagVersion| {
-            FileDescription::new(&FileFacts {
+            FileDescription::new(&FileAttributes {
                 content_type: named.content_type,
                 modified: modification_time(metadata),
                 len: metadata.size(),
@@ -434,14 +437,14 @@ impl FileTree {
                 now,
             })
         };
-        let settled_at = now.saturating_sub(self.settle_duration);
+        let settled_at = now.saturating_sub(self.stamp_settle_time);
         let on_disk = |file: File, metadata: &Metadata, version: EtagVersion| {
             let identity = FileStamp::new(metadata, named.candidate);
             Representation {
                 description: describe(metadata, version),
                 source: ContentSource::Disk(Arc::new(DiskFile::new(file, self.pool.clone()))),
-                identity,
-                is_settled: identity.changed_before(settled_at),
+                stamp: identity,
+                is_stamp_reliable: identity.changed_before(settled_at),
             }
         };
         let failed = |error: io::Error| self.stop_with_fault(&error, named.name);
@@ -462,15 +465,15 @@ impl FileTree {
         if content.len() as u64 != len || !identity.matches(&after) {
             let state = FileStamp::new(&after, named.candidate).metadata_hash();
             let mut changing = on_disk(file, &after, EtagVersion::MetadataHash(state));
-            changing.is_settled = false;
+            changing.is_stamp_reliable = false;
             return Ok(changing);
         }
         let version = EtagVersion::ContentHash(XxHash3_64::oneshot(&content));
         Ok(Representation {
             description: describe(&metadata, version),
             source: ContentSource::Memory(content.into_boxed_slice().into()),
-            identity,
-            is_settled: identity.changed_before(settled_at),
+            stamp: identity,
+            is_stamp_reliable: identity.changed_before(settled_at),
         })
     }
 
@@ -488,12 +491,12 @@ impl FileTree {
                 opened => Ok(opened),
             };
         };
-        if !hiding.is_default || self.logged_hidden.is_logged(|known| known == name) {
+        if !hiding.is_default || self.logged_hidden.is_logged_or_full(|known| known == name) {
             return Ok(None);
         }
         match self.open_regular(name, reach) {
             Err(LookupStop::NeedsDisk) => return Err(LookupStop::NeedsDisk),
-            Ok(Some(_)) => log_hidden(&self.logged_hidden, &self.root.path, name, hiding),
+            Ok(Some(_)) => log_hidden_file(&self.logged_hidden, &self.root.path, name, hiding),
             Ok(None) | Err(LookupStop::Fault(_)) => {}
         }
         Ok(None)
@@ -533,7 +536,7 @@ impl FileTree {
             return Ok(false);
         };
         if hiding.is_default {
-            log_hidden(&self.logged_hidden, &self.root.path, name, hiding);
+            log_hidden_file(&self.logged_hidden, &self.root.path, name, hiding);
         }
         Ok(true)
     }
@@ -568,10 +571,10 @@ impl FileTree {
                 if reach == LookupDepth::PageCache {
                     return Err(LookupStop::NeedsDisk);
                 }
-                log_link(&self.logged_links, &self.root.fd, &self.root.path, name);
+                log_unfollowed_link(&self.logged_links, &self.root.fd, &self.root.path, name);
                 Ok(None)
             }
-            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) if is_not_servable(&error) => Ok(None),
             Err(error) if reach == LookupDepth::PageCache && is_transient(&error) => {
                 Err(LookupStop::NeedsDisk)
             }
@@ -589,7 +592,7 @@ impl FileTree {
     /// Whether the opened file may be accessed at this depth. Other file systems mounted below the
     /// root are left to the pool.
     fn is_within(&self, metadata: &Metadata, reach: LookupDepth) -> bool {
-        reach != LookupDepth::PageCache || self.loop_device == Some(metadata.dev())
+        reach != LookupDepth::PageCache || self.loop_accessible_device == Some(metadata.dev())
     }
 
     /// Opens a name by these rules for links. `None` if that needs more than `reach` permits.
@@ -616,14 +619,14 @@ impl FileTree {
     }
 
     fn stop_with_fault(&self, error: &io::Error, name: &[u8]) -> LookupStop {
-        LookupStop::Fault(self.fault(error, name))
+        LookupStop::Fault(self.fault_from_io_error(error, name))
     }
 
-    pub(crate) fn fault(&self, error: &io::Error, name: &[u8]) -> Fault {
+    pub(crate) fn fault_from_io_error(&self, error: &io::Error, name: &[u8]) -> Fault {
         let place = self.root.path.join(String::from_utf8_lossy(name).as_ref());
         let kind = if error.kind() == io::ErrorKind::PermissionDenied {
             FaultKind::Forbidden
-        } else if is_transient(error) || is_exhausted(error) {
+        } else if is_transient(error) || is_out_of_resources(error) {
             FaultKind::Overloaded
         } else {
             FaultKind::Internal

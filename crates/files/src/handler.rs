@@ -25,7 +25,7 @@ use penstock_runtime::blocking::{Pool, PoolError};
 use penstock_runtime::{clock, loops};
 use tokio::sync::oneshot;
 
-use crate::compressor::{CompressionStatus, CompressionWait, Compressor};
+use crate::compressor::{CompressionStatus, CompressionWaiter, Compressor};
 use crate::file_cache::{FileCache, FileCacheLimits, FileCacheLookup};
 use crate::file_entry::{CacheEntry, ContentSource, FileEntry, SelectedCoding};
 use crate::file_tree::{FileLookup, FileTree, LookupDepth, RootDir};
@@ -53,7 +53,7 @@ pub struct FilesSetup {
 
 /// A directory of static files. A handle: pending requests keep the state alive.
 #[derive(Debug)]
-pub struct Files {
+pub struct FilesHandler {
     state: Arc<FilesState>,
 }
 
@@ -71,10 +71,10 @@ struct FilesState {
 enum CodingOutcome {
     Response(Response),
     /// The file's coding is being compressed.
-    Wait(CompressionWait, Arc<FileEntry>),
+    Wait(CompressionWaiter, Arc<FileEntry>),
 }
 
-impl Files {
+impl FilesHandler {
     /// Serves the files below `root`.
     ///
     /// # Errors
@@ -126,7 +126,7 @@ impl FilesState {
         is_news: bool,
     ) -> HandlerProgress {
         if !is_news
-            && found.open_descriptors() > 0
+            && found.open_descriptor_count() > 0
             && !self.tree.is_unchanged(found.source_file_for(&request.head))
         {
             self.file_cache.remove(request.path());
@@ -142,11 +142,11 @@ impl FilesState {
         };
         let folder = Arc::clone(self);
         HandlerProgress::Pending(Box::pin(async move {
-            let is_done = clock::timeout(MAX_WAIT, waiting.finished()).await;
+            let is_done = clock::timeout(MAX_WAIT, waiting.wait()).await;
             let settled = is_done.map(|()| folder.respond_in_coding(&request, Arc::clone(&found)));
             Ok(with_handler_name(match settled {
                 Some(CodingOutcome::Response(response)) => response,
-                _ => reply::respond_to_file(&request.head, &found.original),
+                _ => reply::build_file_response(&request.head, &found.original),
             }))
         }))
     }
@@ -154,9 +154,12 @@ impl FilesState {
     /// Responds in the client's coding if it exists, else starts to compress it.
     fn respond_in_coding(&self, request: &Request, mut found: Arc<FileEntry>) -> CodingOutcome {
         loop {
-            let coding = match found.choose(&request.head) {
+            let coding = match found.select_coding(&request.head) {
                 SelectedCoding::Ready(file) => {
-                    return CodingOutcome::Response(reply::respond_to_file(&request.head, file));
+                    return CodingOutcome::Response(reply::build_file_response(
+                        &request.head,
+                        file,
+                    ));
                 }
                 SelectedCoding::Compress(coding) => coding,
             };
@@ -171,7 +174,7 @@ impl FilesState {
                 }
                 CompressionStatus::Running(waiting) => return CodingOutcome::Wait(waiting, found),
                 CompressionStatus::Busy => {
-                    return CodingOutcome::Response(reply::respond_to_file(
+                    return CodingOutcome::Response(reply::build_file_response(
                         &request.head,
                         &found.original,
                     ));
@@ -286,7 +289,8 @@ impl FilesState {
         if let Ok((_, Ok(FileLookup::NeedsDisk))) = looked {
             looked = self.pool.run(look_up(known, LookupDepth::Disk)).await;
         }
-        let (began, looked) = looked.unwrap_or_else(|error| (arrived, Err(pool_fault(&error))));
+        let (began, looked) =
+            looked.unwrap_or_else(|error| (arrived, Err(fault_from_pool_error(&error))));
         let found = match looked {
             Ok(FileLookup::Found(found)) => Ok(found),
             Ok(FileLookup::Directory(folder)) => self.build_listing(&path, folder).await,
@@ -314,7 +318,9 @@ impl FilesState {
     fn cache_entry(&self, path: Arc<[u8]>, found: &CacheEntry, began: Instant) {
         match found {
             // An open file that changes would have an outdated description.
-            CacheEntry::File(file) if file.open_descriptors() > 0 && !file.is_settled() => {
+            CacheEntry::File(file)
+                if file.open_descriptor_count() > 0 && !file.has_reliable_stamps() =>
+            {
                 self.file_cache.remove(&path);
             }
             found => self.file_cache.insert(path, found.clone(), began),
@@ -361,7 +367,7 @@ fn fault_with_handler_name(mut fault: Fault) -> Fault {
     fault
 }
 
-impl Handler for Files {
+impl Handler for FilesHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         let folder = &self.state;
         let path = request.path();
@@ -381,7 +387,7 @@ impl Handler for Files {
             FileCacheLookup::Stale(known) => folder.look_up(request, Some(known), false),
             FileCacheLookup::Expired(known) => folder.look_up(request, Some(known), true),
             // Never cached, so not looked up before.
-            FileCacheLookup::Miss if !resolve::is_servable(path) => {
+            FileCacheLookup::Miss if !resolve::is_servable_path(path) => {
                 HandlerProgress::Ready(folder.respond_missing(request))
             }
             FileCacheLookup::Miss => folder.look_up(request, None, false),
@@ -397,7 +403,7 @@ impl Handler for Files {
         let memory = &self.state.file_cache;
         memory.with_fresh(asked.path, asked.arrived_at, |known| {
             if let CacheEntry::File(found) = known
-                && let SelectedCoding::Ready(file) = found.choose(asked.head)
+                && let SelectedCoding::Ready(file) = found.select_coding(asked.head)
                 && let ContentSource::Memory(content) = &file.source
                 && let Some(answer) = reply::try_inline(asked.head, &file.description, content)
             {
@@ -421,7 +427,7 @@ fn has_encoded_slash(head: &RequestHead) -> bool {
     }
 }
 
-pub(crate) fn pool_fault(error: &PoolError) -> Fault {
+pub(crate) fn fault_from_pool_error(error: &PoolError) -> Fault {
     let kind = match error {
         PoolError::Full { .. } => FaultKind::Overloaded,
         PoolError::Lost { .. } => FaultKind::Internal,

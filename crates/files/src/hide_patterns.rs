@@ -15,8 +15,8 @@ use std::path::Path;
 
 use penstock_config::{DEFAULT_HIDE_PATTERNS, HidePattern};
 
+use crate::file_header_rules::glob_matches;
 use crate::logged_names::LoggedNames;
-use crate::name_rules::glob_matches;
 
 /// Paths up to this length are matched without allocation.
 const MAX_STACK_PATH_BYTES: usize = 1024;
@@ -382,7 +382,7 @@ fn trim_ignored_suffix(out: &[u8], start: usize, mut len: usize) -> usize {
 const NTFS_STREAM_SUFFIX: &[u8] = b"::$data";
 
 /// Logs an existing hidden file, unless it was logged before.
-pub(crate) fn log_hidden(log: &LoggedNames, root: &Path, name: &[u8], hiding: HideMatch<'_>) {
+pub(crate) fn log_hidden_file(log: &LoggedNames, root: &Path, name: &[u8], hiding: HideMatch<'_>) {
     if !log.insert(name) {
         return;
     }

@@ -31,12 +31,12 @@ mod compressor;
 mod description;
 mod file_cache;
 mod file_entry;
+mod file_header_rules;
 mod file_tree;
 mod handler;
 mod hide_patterns;
 mod listing;
 mod logged_names;
-mod name_rules;
 mod reply;
 mod resolve;
 #[cfg(test)]
@@ -44,5 +44,5 @@ mod test_support;
 mod unfollowed_links;
 
 pub use file_tree::RootDir;
-pub use handler::{Files, FilesSetup};
+pub use handler::{FilesHandler, FilesSetup};
 pub use unfollowed_links::{explain_unfollowed_link, find_unfollowed_links};

@@ -22,7 +22,7 @@ use rustix::fs::{AtFlags, Dir, FileType, statat};
 use tokio::sync::watch;
 
 use crate::file_tree::FileTree;
-use crate::handler::pool_fault;
+use crate::handler::fault_from_pool_error;
 use crate::hide_patterns::is_dot_name;
 
 /// Names read, including those not shown: already a page of some megabytes.
@@ -62,7 +62,7 @@ impl ListingJobs {
                     };
                     let tree = Arc::clone(tree);
                     let started = pool.spawn(move || work.run(&tree, &folder));
-                    started.map_err(|error| pool_fault(&error))?;
+                    started.map_err(|error| fault_from_pool_error(&error))?;
                     waiting
                 }
             };
@@ -109,7 +109,7 @@ struct ListingJob {
 impl ListingJob {
     fn run(mut self, tree: &FileTree, folder: &File) {
         let page = build_page(tree, &self.path, folder).map_err(|error| {
-            let fault = tree.fault(&error, &self.path);
+            let fault = tree.fault_from_io_error(&error, &self.path);
             (fault.kind, fault.cause)
         });
         self.result = Some(page);
@@ -180,7 +180,7 @@ fn read_entry(tree: &FileTree, path: &[u8], folder: &File, name: &[u8]) -> Optio
         FileType::RegularFile => (false, u64::try_from(found.st_size).ok()?, found.st_mtime),
         // The kernel resolves it by the rules for the root.
         FileType::Symlink => {
-            let target = tree.open_entry(path, name)?;
+            let target = tree.link_target_metadata(path, name)?;
             let is_shown = target.is_file() || target.is_dir();
             is_shown.then(|| (target.is_dir(), target.size(), target.mtime()))?
         }

@@ -11,7 +11,7 @@ pub(crate) struct LoggedNames(pub(crate) Mutex<Vec<Box<[u8]>>>);
 
 impl LoggedNames {
     /// Whether no more names are logged, or one that `is_it`.
-    pub(crate) fn is_logged(&self, is_it: impl Fn(&[u8]) -> bool) -> bool {
+    pub(crate) fn is_logged_or_full(&self, is_it: impl Fn(&[u8]) -> bool) -> bool {
         let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         names.len() >= MAX_LOGGED_NAMES || names.iter().any(|name| is_it(name))
     }

@@ -1,6 +1,6 @@
 //! Builds the response for an existing file: 200, 206, 304, 412 or 416.
 //!
-//! `handler` calls [`respond_to_file`] for each request, with the coding that `file_entry`
+//! `handler` calls [`build_file_response`] for each request, with the coding that `file_entry`
 //! selected.
 //!
 //! # Invariants
@@ -19,18 +19,20 @@ use penstock_http::{
     Status, encode_content_range, encode_unsatisfied_range, evaluate_preconditions, select_range,
 };
 
-use crate::description::{FileDescription, VARY, push_field};
+use crate::description::{FileDescription, VARY_ACCEPT_ENCODING, push_field};
 use crate::file_entry::{ContentSource, Representation};
 
 /// Content up to this size is copied behind the head, which is cheaper than counting references.
 const MAX_INLINE_BYTES: usize = 8 * 1024;
 
-pub(crate) fn respond_to_file(head: &RequestHead, file: &Representation) -> Response {
+pub(crate) fn build_file_response(head: &RequestHead, file: &Representation) -> Response {
     let about = &file.description;
     match evaluate_preconditions(head, &about.etag, about.modified) {
-        PreconditionResult::NotModified => {
-            build_response(Status::NOT_MODIFIED, about.validators.clone(), Body::Empty)
-        }
+        PreconditionResult::NotModified => build_response(
+            Status::NOT_MODIFIED,
+            about.not_modified_fields.clone(),
+            Body::Empty,
+        ),
         PreconditionResult::Failed => {
             let text = "The file has changed.\n";
             text_response(Status::PRECONDITION_FAILED, text, about)
@@ -47,7 +49,7 @@ pub(crate) fn respond_to_file(head: &RequestHead, file: &Representation) -> Resp
 
 pub(crate) const HANDLER_NAME: &str = "files";
 
-/// Like [`respond_to_file`] for a small file, if no range and no error text is needed. The response
+/// Like [`build_file_response`] for a small file, if no range and no error text is needed. The response
 /// borrows: nothing is copied or counted.
 pub(crate) fn try_inline<'a>(
     head: &RequestHead,
@@ -55,7 +57,11 @@ pub(crate) fn try_inline<'a>(
     content: &'a [u8],
 ) -> Option<InlineResponse<'a>> {
     let (status, fields, body) = match evaluate_preconditions(head, &file.etag, file.modified) {
-        PreconditionResult::NotModified => (Status::NOT_MODIFIED, &file.validators, [].as_slice()),
+        PreconditionResult::NotModified => (
+            Status::NOT_MODIFIED,
+            &file.not_modified_fields,
+            [].as_slice(),
+        ),
         PreconditionResult::Failed => return None,
         PreconditionResult::Proceed
             if head.method() == Method::Get && head.field("range").is_some() =>
@@ -161,7 +167,7 @@ fn single_field<'a>(head: &'a RequestHead, name: &'a str) -> Option<&'a [u8]> {
 fn text_response(status: Status, text: &'static str, about: &FileDescription) -> Response {
     let mut response = Response::with_text(status, "text/plain; charset=utf-8", text);
     if about.varies_by_encoding() {
-        push_field(&mut response.fields, "Vary", VARY);
+        push_field(&mut response.fields, "Vary", VARY_ACCEPT_ENCODING);
     }
     response
 }

@@ -1,6 +1,6 @@
 //! Maps a request's path to candidate names. Pure.
 //!
-//! `handler` calls [`is_servable`] before any disk access; `file_tree` tries the candidates in
+//! `handler` calls [`is_servable_path`] before any disk access; `file_tree` tries the candidates in
 //! order. The kernel ensures that no name leaves the root.
 //!
 //! # Invariants
@@ -86,7 +86,7 @@ impl PathCandidate {
 
 /// Whether a path may name a file: no segment is hidden (except `.well-known`, RFC 8615, as the
 /// first), and only the last may be empty. A `\` also separates segments, as on some file systems.
-pub(crate) fn is_servable(path: &[u8]) -> bool {
+pub(crate) fn is_servable_path(path: &[u8]) -> bool {
     let Some(path) = path.strip_prefix(b"/") else {
         return false;
     };
@@ -201,7 +201,7 @@ mod tests {
             ("/\u{6587}.pdf", true),
             ("/\u{200c}a.b", true),
         ] {
-            assert_eq!(is_servable(path.as_bytes()), expected, "{path}");
+            assert_eq!(is_servable_path(path.as_bytes()), expected, "{path}");
         }
     }
 

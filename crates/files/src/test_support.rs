@@ -23,14 +23,14 @@ pub(crate) fn open_tree(files: &penstock_config::Files, pool: Pool) -> FileTree 
 
 impl FileTree {
     /// Overrides settings that take time or depend on the test machine.
-    pub(crate) fn set_for_tests(&mut self, is_asked_on_loops: bool, settled_after: Duration) {
-        self.loop_device = self.loop_device.filter(|_| is_asked_on_loops);
-        self.settle_duration = settled_after;
+    pub(crate) fn override_settings(&mut self, is_asked_on_loops: bool, settled_after: Duration) {
+        self.loop_accessible_device = self.loop_accessible_device.filter(|_| is_asked_on_loops);
+        self.stamp_settle_time = settled_after;
     }
 
     /// Whether look-ups on event loops are enabled.
     pub(crate) fn looks_up_on_loops(&self) -> bool {
-        self.loop_device.is_some()
+        self.loop_accessible_device.is_some()
     }
 }
 
@@ -55,19 +55,19 @@ impl TestDir {
     }
 
     /// Writes a file below the root (`../x` is next to it) with an old modification time.
-    pub(crate) fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> File {
+    pub(crate) fn write_file(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> File {
         let path = self.root().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let mut file = File::create(path).unwrap();
         file.write_all(content.as_ref()).unwrap();
         // With a fraction, as after a write: whole seconds look like an archive's.
-        let modified = MODIFIED + Duration::from_nanos(7);
+        let modified = FILE_MODIFIED_TIME + Duration::from_nanos(7);
         file.set_modified(SystemTime::UNIX_EPOCH + modified)
             .unwrap();
         file
     }
 
-    pub(crate) fn link(&self, target: impl AsRef<Path>, name: &str) {
+    pub(crate) fn symlink(&self, target: impl AsRef<Path>, name: &str) {
         std::os::unix::fs::symlink(target, self.root().join(name)).unwrap();
     }
 }
@@ -80,7 +80,7 @@ impl Drop for TestDir {
 }
 
 /// The modification time of files in a [`TestDir`]: `Sun, 06 Nov 1994 08:49:37 GMT`.
-pub(crate) const MODIFIED: Duration = Duration::from_secs(784_111_777);
+pub(crate) const FILE_MODIFIED_TIME: Duration = Duration::from_secs(784_111_777);
 
 /// A head from its request line and fields, without line ends.
 pub(crate) fn head(line: &str, fields: &[(&str, &str)]) -> RequestHead {

@@ -28,11 +28,16 @@ const MAX_SEARCH_DEPTH: usize = 3;
 
 /// Whether a link in the path of `name` need not be logged any more.
 pub(crate) fn is_link_logged(log: &LoggedNames, name: &[u8]) -> bool {
-    log.is_logged(|link| is_at_or_below(name, link))
+    log.is_logged_or_full(|link| is_at_or_below(name, link))
 }
 
 /// Finds the link in the path of `name`, and logs it unless it was logged before. Blocks.
-pub(crate) fn log_link(log: &LoggedNames, root: &OwnedFd, root_name: &Path, name: &[u8]) {
+pub(crate) fn log_unfollowed_link(
+    log: &LoggedNames,
+    root: &OwnedFd,
+    root_name: &Path,
+    name: &[u8],
+) {
     let ends = name.iter().enumerate();
     let ends = ends.filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
     let mut prefixes = ends.chain([name.len()]).map(|end| &name[..end]);
@@ -151,9 +156,9 @@ mod tests {
         let folder = TestDir::new();
         let root = folder.root();
         let outside = TestDir::new();
-        outside.write("a.jpg", "x");
-        folder.write("deep/er/b.txt", "b");
-        folder.write("real/a.txt", "a");
+        outside.write_file("a.jpg", "x");
+        folder.write_file("deep/er/b.txt", "b");
+        folder.write_file("real/a.txt", "a");
         for (target, link) in [
             (outside.root(), "storage"),
             (outside.root(), "deep/er/linked"),
@@ -179,16 +184,16 @@ mod tests {
     fn a_link_is_logged_once() {
         let folder = TestDir::new();
         let root = file::open_root(&folder.root()).unwrap();
-        folder.write("real/a.txt", "a");
+        folder.write_file("real/a.txt", "a");
         for number in 0..MAX_LOGGED_NAMES + 5 {
             symlink("/etc", folder.root().join(format!("link{number}"))).unwrap();
         }
         let told = LoggedNames::default();
         assert!(!is_link_logged(&told, b"link0/hosts"));
         for _ in 0..3 {
-            log_link(&told, &root, &folder.root(), b"link0/hosts");
-            log_link(&told, &root, &folder.root(), b"real/a.txt");
-            log_link(&told, &root, &folder.root(), b"nothing/at/all");
+            log_unfollowed_link(&told, &root, &folder.root(), b"link0/hosts");
+            log_unfollowed_link(&told, &root, &folder.root(), b"real/a.txt");
+            log_unfollowed_link(&told, &root, &folder.root(), b"nothing/at/all");
         }
         let count = || told.0.lock().unwrap().len();
         assert_eq!(count(), 1);
@@ -206,7 +211,7 @@ mod tests {
             );
         }
         for number in 0..MAX_LOGGED_NAMES + 5 {
-            log_link(
+            log_unfollowed_link(
                 &told,
                 &root,
                 &folder.root(),

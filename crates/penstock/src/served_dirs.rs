@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use penstock_config::Files as FilesConfig;
-use penstock_files::{Files, FilesSetup, RootDir};
+use penstock_files::{FilesHandler, FilesSetup, RootDir};
 
 /// The settings that a handler's responses depend on. The pool follows from the name in the
 /// configuration.
@@ -21,7 +21,7 @@ type HandlerKey = (FilesConfig, bool, Option<String>);
 #[derive(Debug, Default)]
 pub(crate) struct ServedDirs {
     roots: HashMap<PathBuf, Arc<RootDir>>,
-    handlers: HashMap<HandlerKey, Arc<Files>>,
+    handlers: HashMap<HandlerKey, Arc<FilesHandler>>,
 }
 
 impl ServedDirs {
@@ -29,7 +29,7 @@ impl ServedDirs {
     ///
     /// # Errors
     /// A directory that cannot be opened, or an invalid rule for its files; names the directory.
-    pub(crate) fn get_or_open(&mut self, setup: FilesSetup) -> Result<Arc<Files>, String> {
+    pub(crate) fn get_or_open(&mut self, setup: FilesSetup) -> Result<Arc<FilesHandler>, String> {
         let script_index = setup.script_index.clone();
         let key = (setup.files.clone(), setup.falls_through, script_index);
         if let Some(files) = self.handlers.get(&key) {
@@ -44,7 +44,7 @@ impl ServedDirs {
                 root
             }
         };
-        let files = Files::new(root, setup)
+        let files = FilesHandler::new(root, setup)
             .map_err(|error| format!("{}: {error}", key.0.root.display()))?;
         let files = Arc::new(files);
         self.handlers.insert(key, Arc::clone(&files));

@@ -17,7 +17,7 @@ use penstock_exchange::{
     Handler, HandlerProgress, InlineResponse, Reply, Request, RequestView, TrustedProxies,
     parse_network,
 };
-use penstock_files::{Files, FilesSetup};
+use penstock_files::{FilesHandler, FilesSetup};
 use penstock_grip::WebSocketSupport;
 use penstock_proxy::{BufferingMode, Upstream, is_script_path};
 use penstock_runtime::blocking::Pool;
@@ -295,7 +295,7 @@ fn runs_scripts(route: &penstock_config::Route, rooms: &Components) -> bool {
 /// Files in front of an upstream that runs scripts: scripts are never sent as text, whether or not
 /// they are in the files' directory.
 #[derive(Debug)]
-struct NonScriptFiles(Arc<Files>);
+struct NonScriptFiles(Arc<FilesHandler>);
 
 impl Handler for NonScriptFiles {
     fn handle(&self, request: Request) -> HandlerProgress {

@@ -4,7 +4,7 @@ use penstock_runtime::loops;
 use std::io::Read;
 
 use super::*;
-use crate::file_entry::tests::{compressible, file_entry};
+use crate::file_entry::tests::{compressible_entry, file_entry};
 
 const CODINGS: [ContentCoding; 3] = [
     ContentCoding::Zstd,
@@ -66,7 +66,7 @@ fn compressed(
     for _ in 0..2 {
         match compressor.get_or_start(found, coding, pool) {
             CompressionStatus::Done(content) => return content,
-            CompressionStatus::Running(waiting) => block_on(waiting.finished()),
+            CompressionStatus::Running(waiting) => block_on(waiting.wait()),
             CompressionStatus::Busy => panic!("nothing else is done"),
         }
     }
@@ -77,7 +77,7 @@ fn compressed(
 fn a_result_is_shared() {
     let (compressor, pool) = (Compressor::default(), Pool::new("disk", 2, 10));
     let text = Bytes::from("text ".repeat(1000));
-    let found = compressible(text.clone());
+    let found = compressible_entry(text.clone());
     for coding in CODINGS {
         let first = compressed(&compressor, &found, coding, &pool).unwrap();
         assert_eq!(decode(coding, &first), text);
@@ -100,7 +100,7 @@ fn an_incompressible_file_is_not_tried_again() {
             noise.to_be_bytes()[0]
         })
         .collect();
-    let found = compressible(content);
+    let found = compressible_entry(content);
     assert_eq!(
         compressed(&compressor, &found, ContentCoding::Gzip, &pool),
         None
@@ -116,7 +116,7 @@ fn an_incompressible_file_is_not_tried_again() {
 fn jobs_are_shared_and_their_number_is_bounded() {
     let (compressor, pool) = (Compressor::default(), Pool::new("disk", 16, 10));
     let release = hold(&pool, 16);
-    let found = compressible(Bytes::from("text ".repeat(1000)));
+    let found = compressible_entry(Bytes::from("text ".repeat(1000)));
     let get = |coding| compressor.get_or_start(&found, coding, &pool);
     let (CompressionStatus::Running(first), CompressionStatus::Running(second)) =
         (get(ContentCoding::Gzip), get(ContentCoding::Gzip))
@@ -143,8 +143,8 @@ fn jobs_are_shared_and_their_number_is_bounded() {
     assert_eq!(states, [true, true, false], "four of sixteen threads");
     drop(release);
     block_on(async {
-        first.finished().await;
-        second.finished().await;
+        first.wait().await;
+        second.wait().await;
     });
     assert!(matches!(
         get(ContentCoding::Gzip),
@@ -156,7 +156,7 @@ fn jobs_are_shared_and_their_number_is_bounded() {
 #[test]
 fn a_lost_job_is_removed_and_wakes_its_waiters() {
     let compressor = Compressor::default();
-    let found = compressible(Bytes::from("text ".repeat(1000)));
+    let found = compressible_entry(Bytes::from("text ".repeat(1000)));
     let full = Pool::new("disk", 1, 1);
     let (release, held) = std::sync::mpsc::sync_channel::<()>(0);
     let (started, begun) = std::sync::mpsc::sync_channel::<()>(0);
@@ -184,7 +184,7 @@ fn results_are_bounded() {
     let content = Bytes::from(vec![0; 3 << 20]);
     let key = |place: usize| {
         (
-            file_entry("a").original.identity.at(place),
+            file_entry("a").original.stamp.with_candidate(place),
             ContentCoding::Gzip,
         )
     };

@@ -146,7 +146,7 @@ fn open_file(number: usize) -> Arc<FileEntry> {
     let source = ContentSource::Disk(Arc::new(penstock_runtime::DiskFile::new(file, pool)));
     let mut found = file_entry("a");
     found.original.source = source;
-    found.original.identity = found.original.identity.at(number);
+    found.original.stamp = found.original.stamp.with_candidate(number);
     Arc::new(found)
 }
 
@@ -282,7 +282,7 @@ fn what_does_not_fit_when_refined_stays_as_it_was() {
         CacheEntry::File(Arc::clone(&before)),
         now,
     );
-    let large = crate::file_entry::tests::compressible(vec![0; 10_000].into());
+    let large = crate::file_entry::tests::compressible_entry(vec![0; 10_000].into());
     memory.replace_if_same(b"/a", &before, Arc::new(large));
     let FileCacheLookup::Fresh(CacheEntry::File(found)) = memory.look_up(b"/a", now) else {
         panic!("forgotten")

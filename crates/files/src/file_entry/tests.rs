@@ -1,11 +1,11 @@
 //! Selection of a file's coding.
 
 use super::*;
-use crate::description::{EtagVersion, FileFacts};
+use crate::description::{EtagVersion, FileAttributes};
 use crate::test_support::head;
 
-fn facts(coding: Option<ContentCoding>, len: usize) -> FileFacts<'static> {
-    FileFacts {
+fn facts(coding: Option<ContentCoding>, len: usize) -> FileAttributes<'static> {
+    FileAttributes {
         content_type: "text/plain",
         modified: (1, 0),
         len: len as u64,
@@ -21,8 +21,8 @@ fn representation(coding: Option<ContentCoding>, content: Bytes) -> Representati
     Representation {
         description: FileDescription::new(&facts(coding, content.len())),
         source: ContentSource::Memory(content),
-        identity: FileStamp::default(),
-        is_settled: true,
+        stamp: FileStamp::default(),
+        is_stamp_reliable: true,
     }
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn file_entry(content: &'static str) -> FileEntry {
 }
 
 /// A file with every coding compressible.
-pub(crate) fn compressible(content: Bytes) -> FileEntry {
+pub(crate) fn compressible_entry(content: Bytes) -> FileEntry {
     let offers = [
         ContentCoding::Zstd,
         ContentCoding::Brotli,
@@ -47,7 +47,7 @@ pub(crate) fn compressible(content: Bytes) -> FileEntry {
 
 impl FileStamp {
     /// Another file.
-    pub(crate) fn at(self, place: usize) -> Self {
+    pub(crate) fn with_candidate(self, place: usize) -> Self {
         Self {
             candidate: place,
             ..self
@@ -57,7 +57,7 @@ impl FileStamp {
 
 /// The selection: the content, or the coding to compress first.
 fn selected(found: &FileEntry, line: &str, fields: &[(&str, &str)]) -> String {
-    match found.choose(&head(line, fields)) {
+    match found.select_coding(&head(line, fields)) {
         SelectedCoding::Compress(coding) => format!("make {}", coding.as_str()),
         SelectedCoding::Ready(file) => match &file.source {
             ContentSource::Memory(content) => String::from_utf8(content.to_vec()).unwrap(),
@@ -169,7 +169,7 @@ fn an_unsettled_precompressed_file_is_never_unchanged() {
     let original = || representation(None, "as it is".into());
     let beside = |is_settled| {
         let file = Representation {
-            is_settled,
+            is_stamp_reliable: is_settled,
             ..representation(Some(ContentCoding::Gzip), "gzip".into())
         };
         vec![CodingOffer {

@@ -57,11 +57,11 @@ fn file(tree: &FileTree, path: &[u8], known: Option<&Arc<FileEntry>>) -> Arc<Fil
 #[test]
 fn a_folder_with_an_index_script_is_told_apart() {
     let folder = TestDir::new();
-    folder.write("index.php", "front");
-    folder.write("admin/index.php", "admin");
-    folder.write("admin/index.html", "not this one");
-    folder.write("plain/index.html", "plain");
-    folder.write("a.css", "css");
+    folder.write_file("index.php", "front");
+    folder.write_file("admin/index.php", "admin");
+    folder.write_file("admin/index.html", "not this one");
+    folder.write_file("plain/index.html", "plain");
+    folder.write_file("a.css", "css");
     let mut tree = tree(&folder);
     tree.set_script_index("index.php");
     for (path, expected) in [
@@ -82,17 +82,17 @@ fn a_folder_with_an_index_script_is_told_apart() {
 #[test]
 fn looks_in_each_place_in_order() {
     let folder = TestDir::new();
-    folder.write("index.html", "home");
-    folder.write("a.css", "css");
-    folder.write("docs/index.html", "docs");
-    folder.write("about.html", "about");
-    folder.write("empty/file", "");
-    folder.write("large", vec![b'x'; 65_537]);
+    folder.write_file("index.html", "home");
+    folder.write_file("a.css", "css");
+    folder.write_file("docs/index.html", "docs");
+    folder.write_file("about.html", "about");
+    folder.write_file("empty/file", "");
+    folder.write_file("large", vec![b'x'; 65_537]);
     let just_small = usize::try_from(MAX_MEMORY_BYTES).unwrap();
-    folder.write("just-small", vec![b'x'; just_small]);
-    folder.write("sp ace/%2e\\?", "odd");
-    folder.write(std::ffi::OsStr::from_bytes(b"\xff\xfe.txt"), "not UTF-8");
-    folder.link("docs/index.html", "link");
+    folder.write_file("just-small", vec![b'x'; just_small]);
+    folder.write_file("sp ace/%2e\\?", "odd");
+    folder.write_file(std::ffi::OsStr::from_bytes(b"\xff\xfe.txt"), "not UTF-8");
+    folder.symlink("docs/index.html", "link");
     let tree = tree(&folder);
     for (path, expected) in [
         (b"/".as_slice(), "home"),
@@ -126,16 +126,16 @@ fn looks_in_each_place_in_order() {
 #[test]
 fn nothing_outside_the_root_is_opened() {
     let folder = TestDir::new();
-    folder.write("../secret", "s");
-    folder.write("../secrets/index.html", "s");
-    folder.write("inside/a", "a");
-    folder.link("../secret", "out");
-    folder.link("../secrets", "out-dir");
-    folder.link("/etc/passwd", "absolute");
-    folder.link(folder.root().join("inside/a"), "absolute-inside");
-    folder.link("circle", "circle");
-    folder.link("/proc/self/root", "magic");
-    folder.link("inside/../inside/a", "in");
+    folder.write_file("../secret", "s");
+    folder.write_file("../secrets/index.html", "s");
+    folder.write_file("inside/a", "a");
+    folder.symlink("../secret", "out");
+    folder.symlink("../secrets", "out-dir");
+    folder.symlink("/etc/passwd", "absolute");
+    folder.symlink(folder.root().join("inside/a"), "absolute-inside");
+    folder.symlink("circle", "circle");
+    folder.symlink("/proc/self/root", "magic");
+    folder.symlink("inside/../inside/a", "in");
     let tree = tree(&folder);
     for (path, expected) in [
         ("/../secret", "absent"),
@@ -199,18 +199,18 @@ fn what_is_no_regular_file_is_not_there_and_nothing_hangs() {
 #[test]
 fn an_unchanged_file_is_not_read_again() {
     let folder = TestDir::new();
-    folder.write("a", "one");
+    folder.write_file("a", "one");
     let mut tree = tree(&folder);
     let fresh = file(&tree, b"/a", None);
-    assert!(!fresh.is_settled(), "written a moment ago");
+    assert!(!fresh.has_reliable_stamps(), "written a moment ago");
     let again = file(&tree, b"/a", Some(&fresh));
     assert!(!Arc::ptr_eq(&again, &fresh), "so it is read again");
 
-    tree.set_for_tests(true, Duration::ZERO);
+    tree.override_settings(true, Duration::ZERO);
     let settled = file(&tree, b"/a", None);
     assert!(Arc::ptr_eq(&file(&tree, b"/a", Some(&settled)), &settled));
 
-    folder.write("a", "two");
+    folder.write_file("a", "two");
     let changed = file(&tree, b"/a", Some(&settled));
     assert!(
         matches!(&changed.original.source, ContentSource::Memory(content) if content == "two"),
@@ -221,13 +221,13 @@ fn an_unchanged_file_is_not_read_again() {
 #[test]
 fn an_earlier_place_that_appears_is_noticed() {
     let folder = TestDir::new();
-    folder.write("a.html", "later");
+    folder.write_file("a.html", "later");
     let mut tree = tree(&folder);
-    tree.set_for_tests(true, Duration::ZERO);
+    tree.override_settings(true, Duration::ZERO);
     let known = file(&tree, b"/a", None);
     std::fs::hard_link(folder.root().join("a.html"), folder.root().join("a")).unwrap();
     let now = file(&tree, b"/a", Some(&known));
-    assert_ne!(now.original.identity, known.original.identity);
+    assert_ne!(now.original.stamp, known.original.stamp);
     let types = |found: &FileEntry| {
         found
             .original
@@ -242,13 +242,13 @@ fn an_earlier_place_that_appears_is_noticed() {
 #[test]
 fn what_the_kernel_knows_is_found_without_the_disk() {
     let folder = TestDir::new();
-    folder.write("a", "one");
-    folder.write("large", vec![b'x'; 70_000]);
-    folder.write("sub/index.html", "sub");
-    folder.link("../secret", "out");
-    folder.write("../secret", "secret");
+    folder.write_file("a", "one");
+    folder.write_file("large", vec![b'x'; 70_000]);
+    folder.write_file("sub/index.html", "sub");
+    folder.symlink("../secret", "out");
+    folder.write_file("../secret", "secret");
     let tree = tree(&folder);
-    if tree.loop_device.is_none() {
+    if tree.loop_accessible_device.is_none() {
         return eprintln!("skipped: the temporary folder is on no local file system");
     }
     for path in ["/a", "/large", "/sub", "/sub/", "/out", "/missing"] {
@@ -269,8 +269,8 @@ fn what_the_kernel_knows_is_found_without_the_disk() {
 #[test]
 fn a_coding_that_cannot_be_opened_is_not_offered() {
     let folder = TestDir::new();
-    folder.write("a.css", "as it is");
-    folder.link("a.css.gz", "a.css.gz");
+    folder.write_file("a.css", "as it is");
+    folder.symlink("a.css.gz", "a.css.gz");
     std::fs::create_dir(folder.root().join("a.css.br")).unwrap();
     let mode = rustix::fs::Mode::RUSR;
     let fifo = rustix::fs::FileType::Fifo;
@@ -286,9 +286,9 @@ fn a_coding_that_cannot_be_opened_is_not_offered() {
 #[test]
 fn links_are_followed_inside_or_never() {
     let folder = TestDir::new();
-    folder.write("real/a", "a");
-    folder.link("real/a", "file");
-    folder.link("real", "dir");
+    folder.write_file("real/a", "a");
+    folder.symlink("real/a", "file");
+    folder.symlink("real", "dir");
     let inside = open(&folder, |_| {});
     let never = open(&folder, |files| files.symlinks = Symlinks::Deny);
     for path in ["/file", "/dir/a"] {
@@ -301,7 +301,7 @@ fn links_are_followed_inside_or_never() {
 #[test]
 fn a_root_that_goes_away_has_nothing_in_it() {
     let folder = TestDir::new();
-    folder.write("a", "one");
+    folder.write_file("a", "one");
     let tree = open(&folder, |files| files.listing = true);
     assert_eq!(found(&tree, b"/a"), "one");
     assert_eq!(found(&tree, b"/"), "folder");
@@ -315,7 +315,7 @@ fn a_file_that_is_being_written_is_described_as_it_is_found() {
     let folder = TestDir::new();
     let tree = tree(&folder);
     for len in [0usize, 1, 70_000, 3, 65_536, 65_537, 0] {
-        folder.write("log", vec![b'x'; len]);
+        folder.write_file("log", vec![b'x'; len]);
         let now = file(&tree, b"/log", None);
         assert_eq!(now.original.description.len, len as u64);
     }
@@ -342,10 +342,13 @@ fn errors_have_the_kind_that_fits() {
         ("ELOOP", 40, None),
     ] {
         let error = io::Error::from_raw_os_error(number);
-        let kind = (!is_missing(&error)).then(|| tree.fault(&error, b"a\nb").kind);
+        let kind =
+            (!is_not_servable(&error)).then(|| tree.fault_from_io_error(&error, b"a\nb").kind);
         assert_eq!(kind, expected, "{what}");
     }
-    let cause = tree.fault(&io::Error::from_raw_os_error(5), b"a\nb").cause;
+    let cause = tree
+        .fault_from_io_error(&io::Error::from_raw_os_error(5), b"a\nb")
+        .cause;
     assert!(
         cause.contains("root/a\\nb") && !cause.contains('\n'),
         "{cause}"
@@ -355,7 +358,7 @@ fn errors_have_the_kind_that_fits() {
 #[test]
 fn a_root_that_is_not_there_is_named() {
     let folder = TestDir::new();
-    folder.write("file", "");
+    folder.write_file("file", "");
     for name in ["missing", "file"] {
         let root = folder.root().join(name);
         let error = RootDir::open(&root).unwrap_err();
@@ -373,8 +376,8 @@ fn a_metadata_lookup_reads_nothing_from_the_disk() {
     if page_cache::file_system_kind(&tree.root.fd).unwrap() != page_cache::FileSystemKind::Disk {
         return eprintln!("skipped: the temporary folder is on no disk");
     }
-    let written = folder.write("a", "content");
-    folder.write("large", vec![0; 100_000]);
+    let written = folder.write_file("a", "content");
+    folder.write_file("large", vec![0; 100_000]);
     written.sync_all().unwrap();
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     loop {
@@ -403,7 +406,7 @@ fn a_metadata_lookup_reads_nothing_from_the_disk() {
 #[test]
 fn reading_does_not_touch_the_time_of_access() {
     let folder = TestDir::new();
-    folder.write("large", vec![0; 100_000]);
+    folder.write_file("large", vec![0; 100_000]);
     let tree = tree(&folder);
     let found = file(&tree, b"/large", None);
     let ContentSource::Disk(open) = &found.original.source else {
@@ -476,7 +479,7 @@ fn a_content_that_is_to_be_hashed_is_read_in_a_pool_only() {
     // A repeated look-up costs nothing more.
     let known = file(&tree, b"/a", None);
     let mut settled = FileEntry::clone(&known);
-    settled.original.is_settled = true;
+    settled.original.is_stamp_reliable = true;
     let settled = CacheEntry::File(Arc::new(settled));
     assert!(matches!(
         tree.look_up(b"/a", Some(&settled), LookupDepth::Metadata),
@@ -519,20 +522,20 @@ fn hidden_files_are_not_found_through_links() {
         "CVS/Entries",
         "a.css",
     ] {
-        folder.write(name, name);
+        folder.write_file(name, name);
     }
-    folder.write("../outside/app.py", "outside");
-    folder.write("../outside/a.txt", "text");
-    folder.write("style.css", "css");
-    folder.link("app.py", "app.txt");
-    folder.link(".env", "env.txt");
-    folder.link("site.db", "style.css.gz");
-    folder.link("CVS", "history");
-    folder.link("a.css", "b.css");
-    folder.link("app.txt", "twice.txt");
-    folder.link(folder.root().join("../outside"), "outside");
-    folder.write("..data/real.html", "real");
-    folder.link("..data/real.html", "mounted.html");
+    folder.write_file("../outside/app.py", "outside");
+    folder.write_file("../outside/a.txt", "text");
+    folder.write_file("style.css", "css");
+    folder.symlink("app.py", "app.txt");
+    folder.symlink(".env", "env.txt");
+    folder.symlink("site.db", "style.css.gz");
+    folder.symlink("CVS", "history");
+    folder.symlink("a.css", "b.css");
+    folder.symlink("app.txt", "twice.txt");
+    folder.symlink(folder.root().join("../outside"), "outside");
+    folder.write_file("..data/real.html", "real");
+    folder.symlink("..data/real.html", "mounted.html");
     let say = |files: &mut penstock_config::Files| {
         files.listing = true;
         files.try_.push(TryPattern::Fixed("/app.py".to_owned()));
@@ -578,9 +581,12 @@ fn hidden_files_are_not_found_through_links() {
         }
         assert!(!tree.hides_entry(b"/", b"a.css", false));
         for name in ["app.txt", "history", "env.txt"] {
-            assert!(tree.open_entry(b"/", name.as_bytes()).is_none(), "{name}");
+            assert!(
+                tree.link_target_metadata(b"/", name.as_bytes()).is_none(),
+                "{name}"
+            );
         }
-        assert!(tree.open_entry(b"/", b"b.css").is_some());
+        assert!(tree.link_target_metadata(b"/", b"b.css").is_some());
     }
     let open_to_all = open(&folder, |files| files.hide.clear());
     assert_eq!(found(&open_to_all, b"/app.txt"), "app.py");
@@ -596,7 +602,7 @@ fn hidden_files_are_not_found_through_links() {
 #[test]
 fn a_hidden_file_that_may_not_be_read_is_not_there_either() {
     let folder = TestDir::new();
-    let file = folder.write("app.py", "code");
+    let file = folder.write_file("app.py", "code");
     let closed = std::os::unix::fs::PermissionsExt::from_mode(0o000);
     file.set_permissions(closed).unwrap();
     assert_eq!(found(&tree(&folder), b"/app.py"), "absent");
@@ -605,9 +611,9 @@ fn a_hidden_file_that_may_not_be_read_is_not_there_either() {
 #[test]
 fn a_replaced_file_is_hidden_even_if_a_hard_link_of_it_is_left() {
     let folder = TestDir::new();
-    folder.write("app.py", "code");
-    folder.write("next", "next");
-    folder.link("app.py", "app.txt");
+    folder.write_file("app.py", "code");
+    folder.write_file("next", "next");
+    folder.symlink("app.py", "app.txt");
     let tree = open(&folder, |_| {});
     let opened = tree
         .open_any(b"app.txt", LookupDepth::Disk)

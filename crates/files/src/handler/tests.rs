@@ -15,7 +15,7 @@ mod large;
 
 struct Site {
     dir: TestDir,
-    files: Files,
+    files: FilesHandler,
     /// Advanced manually: when the next request arrives.
     now: Instant,
 }
@@ -34,14 +34,14 @@ impl Site {
 
     fn with_pool(falls_through: bool, pool: Pool) -> Self {
         let mut site = Self::with_setup(pool, falls_through, |_| {});
-        site.tree().set_for_tests(false, Duration::from_secs(2));
+        site.tree().override_settings(false, Duration::from_secs(2));
         site
     }
 
     /// A site with changed settings, in which files count as settled at once.
     fn settled(say: impl FnOnce(&mut penstock_config::Files)) -> Self {
         let mut site = Self::with_setup(Pool::new("disk", 2, 100), false, say);
-        site.tree().set_for_tests(true, Duration::ZERO);
+        site.tree().override_settings(true, Duration::ZERO);
         site
     }
 
@@ -62,7 +62,7 @@ impl Site {
             script_index: None,
         };
         Self {
-            files: Files::new(root, setup).unwrap(),
+            files: FilesHandler::new(root, setup).unwrap(),
             dir: folder,
             now: clock::now(),
         }
@@ -131,7 +131,7 @@ fn expect(when: ResponseTime, status: u16, content: &str) -> (ResponseTime, u16,
 #[test]
 fn a_small_file_is_answered_at_once_the_second_time() {
     let site = Site::new(false);
-    site.dir.write("a.txt", "hello");
+    site.dir.write_file("a.txt", "hello");
     assert_eq!(
         site.ask("GET /a.txt"),
         expect(ResponseTime::Pending, 200, "hello")
@@ -171,9 +171,9 @@ fn a_small_file_is_answered_at_once_the_second_time() {
 #[test]
 fn inline_responses_equal_those_of_the_handler() {
     let site = Site::new(true);
-    site.dir.write("a.txt", "hello");
-    site.dir.write("dir/index.html", "index");
-    site.dir.write("medium", vec![b'x'; 10_000]);
+    site.dir.write_file("a.txt", "hello");
+    site.dir.write_file("dir/index.html", "index");
+    site.dir.write_file("medium", vec![b'x'; 10_000]);
     let tag = "\"ae1dfd29f4f8a00-5\"";
     for (line, fields, is_at_hand) in [
         ("GET /a.txt", &[][..], true),
@@ -229,7 +229,7 @@ fn inline_responses_equal_those_of_the_handler() {
     }
     // A stale entry is not used inline.
     let mut late = Site::new(true);
-    late.dir.write("a.txt", "hello");
+    late.dir.write_file("a.txt", "hello");
     late.ask("GET /a.txt");
     late.after(1001);
     let head = head("GET /a.txt", &[]);
@@ -246,7 +246,7 @@ fn inline_responses_equal_those_of_the_handler() {
 #[test]
 fn a_large_file_is_sent_from_its_descriptor_each_time() {
     let site = Site::new(false);
-    site.dir.write("film.mp4", vec![0; 100_000]);
+    site.dir.write_file("film.mp4", vec![0; 100_000]);
     for _ in 0..2 {
         assert_eq!(
             site.ask("GET /film.mp4"),
@@ -272,9 +272,9 @@ fn a_large_file_is_sent_from_its_descriptor_each_time() {
 fn a_change_shows_after_a_second() {
     let mut site = Site::new(false);
     let (old, new) = ("one", "two");
-    site.dir.write("a", old);
-    site.dir.write("gone", old);
-    site.dir.write("grows", old);
+    site.dir.write_file("a", old);
+    site.dir.write_file("gone", old);
+    site.dir.write_file("grows", old);
     for path in ["a", "gone", "grows"] {
         assert_eq!(
             site.ask(&format!("GET /{path}")),
@@ -283,9 +283,9 @@ fn a_change_shows_after_a_second() {
     }
     assert_eq!(site.ask("GET /new"), expect(ResponseTime::Pending, 404, ""));
 
-    site.dir.write("a", new);
-    site.dir.write("new", new);
-    site.dir.write("grows", vec![b'x'; 70_000]);
+    site.dir.write_file("a", new);
+    site.dir.write_file("new", new);
+    site.dir.write_file("grows", vec![b'x'; 70_000]);
     std::fs::remove_file(site.dir.root().join("gone")).unwrap();
     assert_eq!(
         site.ask("GET /a"),
@@ -318,7 +318,7 @@ fn a_change_shows_after_a_second() {
 #[test]
 fn an_unchanged_file_is_checked_once_a_second() {
     let mut site = Site::new(false);
-    site.dir.write("a", "one");
+    site.dir.write_file("a", "one");
     for _ in 0..3 {
         assert_eq!(
             site.ask("GET /a"),
@@ -335,7 +335,7 @@ fn an_unchanged_file_is_checked_once_a_second() {
 #[test]
 fn a_missing_file_falls_through_unchanged() {
     let site = Site::new(true);
-    site.dir.write("a", "one");
+    site.dir.write_file("a", "one");
     for (line, when) in [
         ("GET /app?x=1", ResponseTime::Pending),
         ("GET /app?x=1", ResponseTime::Immediate),
@@ -362,13 +362,13 @@ fn a_missing_file_falls_through_unchanged() {
 #[test]
 fn a_missing_file_is_404_without_another_handler() {
     let site = Site::new(false);
-    site.dir.write("a", "one");
-    site.dir.write(".env", "secret");
-    site.dir.write(".git/config", "secret");
-    site.dir.write("docs/.htpasswd", "secret");
-    site.dir.write(".well-known/acme", "token");
-    site.dir.link("../secret", "out");
-    site.dir.write("../secret", "secret");
+    site.dir.write_file("a", "one");
+    site.dir.write_file(".env", "secret");
+    site.dir.write_file(".git/config", "secret");
+    site.dir.write_file("docs/.htpasswd", "secret");
+    site.dir.write_file(".well-known/acme", "token");
+    site.dir.symlink("../secret", "out");
+    site.dir.write_file("../secret", "secret");
     for (line, status) in [
         ("GET /nothing", 404),
         ("GET /.env", 404),
@@ -396,7 +396,7 @@ fn a_missing_file_is_404_without_another_handler() {
 #[test]
 fn a_directory_is_redirected_with_its_query() {
     let site = Site::new(true);
-    site.dir.write("my docs/index.html", "docs");
+    site.dir.write_file("my docs/index.html", "docs");
     for when in [ResponseTime::Pending, ResponseTime::Immediate] {
         let (found, reply) = site.ask_with("GET /my%20docs?a=%0d", &[]);
         assert_eq!(found, when);
@@ -419,7 +419,7 @@ fn a_directory_is_redirected_with_its_query() {
 fn a_full_pool_refuses_only_unknown_paths() {
     let pool = Pool::new("disk", 1, 1);
     let mut site = Site::with_pool(false, pool.clone());
-    site.dir.write("known", "one");
+    site.dir.write_file("known", "one");
     assert_eq!(
         site.ask("GET /known"),
         expect(ResponseTime::Pending, 200, "one")

@@ -32,7 +32,7 @@ fn links(page: &str) -> Vec<&str> {
 #[test]
 fn shows_what_would_be_served_folders_first() {
     let folder = TestDir::new();
-    folder.write("../secret", "s");
+    folder.write_file("../secret", "s");
     for name in [
         "b.txt",
         "a.txt",
@@ -41,12 +41,12 @@ fn shows_what_would_be_served_folders_first() {
         "bar/index.html",
         ".git/config",
     ] {
-        folder.write(name, "12345");
+        folder.write_file(name, "12345");
     }
-    folder.link("a.txt", "inside");
-    folder.link("zoo", "inside-dir");
-    folder.link("../secret", "outside");
-    folder.link("nowhere", "broken");
+    folder.symlink("a.txt", "inside");
+    folder.symlink("zoo", "inside-dir");
+    folder.symlink("../secret", "outside");
+    folder.symlink("nowhere", "broken");
     let mode = rustix::fs::Mode::RUSR;
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -91,7 +91,7 @@ fn names_are_escaped() {
     for name in names {
         // A name cannot contain a slash.
         let name: Vec<u8> = name.iter().copied().filter(|&byte| byte != b'/').collect();
-        folder.write(std::ffi::OsStr::from_bytes(&name), "");
+        folder.write_file(std::ffi::OsStr::from_bytes(&name), "");
     }
     let page = listed(&folder, "/", penstock_config::Symlinks::InsideRoot);
     let mut found = links(&page);
@@ -138,7 +138,7 @@ fn hidden_names_count_against_the_bound() {
 #[test]
 fn concurrent_requests_for_a_directory_share_one_page() {
     let folder = TestDir::new();
-    folder.write("sub/a", "");
+    folder.write_file("sub/a", "");
     let mut files = penstock_config::Files::new(folder.root());
     files.listing = true;
     let pool = Pool::new("disk", 1, 2);
@@ -188,7 +188,7 @@ fn concurrent_requests_for_a_directory_share_one_page() {
 #[test]
 fn a_waiter_builds_a_page_that_was_given_up() {
     let folder = TestDir::new();
-    folder.write("a.txt", "1");
+    folder.write_file("a.txt", "1");
     let mut files = penstock_config::Files::new(folder.root());
     files.listing = true;
     let pool = Pool::new("disk", 1, 0);

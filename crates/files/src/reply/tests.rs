@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 use penstock_config::ContentCoding;
 
 use super::*;
-use crate::description::{EtagVersion, FileFacts};
+use crate::description::{EtagVersion, FileAttributes};
 use crate::file_entry::{ContentSource, FileStamp};
-use crate::test_support::{MODIFIED, head, request};
+use crate::test_support::{FILE_MODIFIED_TIME, head, request};
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
 const ETAG: &str = "\"ae1b981bc490a07-a\"";
 
-fn facts() -> FileFacts<'static> {
-    FileFacts {
+fn facts() -> FileAttributes<'static> {
+    FileAttributes {
         content_type: "text/plain",
-        modified: (MODIFIED.as_secs().cast_signed(), 7),
+        modified: (FILE_MODIFIED_TIME.as_secs().cast_signed(), 7),
         len: 10,
         version: EtagVersion::ModificationTime,
         coding: None,
@@ -30,12 +30,12 @@ fn file() -> Representation {
     described(&facts())
 }
 
-fn described(facts: &FileFacts<'_>) -> Representation {
+fn described(facts: &FileAttributes<'_>) -> Representation {
     Representation {
         description: FileDescription::new(facts),
         source: ContentSource::Memory("0123456789".into()),
-        identity: FileStamp::default(),
-        is_settled: true,
+        stamp: FileStamp::default(),
+        is_stamp_reliable: true,
     }
 }
 
@@ -45,7 +45,7 @@ fn fields_of(block: &FieldBlock) -> &str {
 
 /// Status, `Content-Range` and the part sent.
 fn check(method: &str, fields: &[(&str, &str)]) -> (u16, String, Option<(u64, u64)>) {
-    let response = respond_to_file(&head(&format!("{method} /a"), fields), &file());
+    let response = build_file_response(&head(&format!("{method} /a"), fields), &file());
     let range = response.fields.get("content-range").unwrap_or_default();
     // Each byte of the file is its own position.
     let part = match &response.body {
@@ -72,24 +72,24 @@ fn describes_a_file() {
         )
     );
     assert_eq!(
-        fields_of(&file.validators),
+        fields_of(&file.not_modified_fields),
         format!("Last-Modified: {DATE}\r\nETag: {ETAG}\r\n")
     );
 }
 
 #[test]
 fn describes_each_coding_with_a_tag_of_its_own() {
-    let facts = FileFacts {
+    let facts = FileAttributes {
         varies_by_encoding: true,
         cache_control: Some("max-age=60"),
         ..facts()
     };
     let original = FileDescription::new(&facts);
-    let beside = FileDescription::new(&FileFacts {
+    let beside = FileDescription::new(&FileAttributes {
         coding: Some(ContentCoding::Brotli),
         ..facts
     });
-    let made = original.compressed(ContentCoding::Zstd, 5);
+    let made = original.with_compression(ContentCoding::Zstd, 5);
     let rest = "Vary: Accept-Encoding\r\nCache-Control: max-age=60\r\n";
     for (what, file, coding, etag, ranges) in [
         ("as it is", &original, "", ETAG.to_owned(), true),
@@ -101,14 +101,17 @@ fn describes_each_coding_with_a_tag_of_its_own() {
         assert_eq!(file.fields.contains("accept-ranges"), ranges, "{what}");
         assert_eq!(file.etag, etag, "{what}");
         assert_eq!(file.is_encoded(), !coding.is_empty(), "{what}");
-        for block in [&file.fields, &file.validators] {
+        for block in [&file.fields, &file.not_modified_fields] {
             assert_eq!(block.get("etag"), Some(etag.as_bytes()), "{what}");
-            assert_eq!(block.get("vary"), Some(VARY), "{what}");
+            assert_eq!(block.get("vary"), Some(VARY_ACCEPT_ENCODING), "{what}");
             assert_eq!(block.get("cache-control"), Some(b"max-age=60".as_slice()));
         }
-        assert!(!file.validators.contains("content-encoding"), "{what}");
+        assert!(
+            !file.not_modified_fields.contains("content-encoding"),
+            "{what}"
+        );
     }
-    assert!(fields_of(&original.validators).ends_with(rest));
+    assert!(fields_of(&original.not_modified_fields).ends_with(rest));
     assert_eq!(made.len, 5);
 }
 
@@ -126,7 +129,7 @@ fn a_time_that_says_nothing_is_not_told() {
         (2_000_000_000, true),
         (2_000_000_001, false),
     ] {
-        let facts = FileFacts {
+        let facts = FileAttributes {
             modified: (seconds, 0),
             version: EtagVersion::ContentHash(0xabc),
             now,
@@ -135,7 +138,7 @@ fn a_time_that_says_nothing_is_not_told() {
         let file = FileDescription::new(&facts);
         assert_eq!(file.etag.as_ref(), b"\"abc-a\"");
         assert_eq!(file.modified.is_some(), is_told, "{seconds}");
-        for block in [&file.fields, &file.validators] {
+        for block in [&file.fields, &file.not_modified_fields] {
             assert_eq!(block.contains("last-modified"), is_told, "{seconds}");
         }
     }
@@ -143,7 +146,7 @@ fn a_time_that_says_nothing_is_not_told() {
 
 #[test]
 fn what_depends_on_the_codings_always_says_so() {
-    let file = described(&FileFacts {
+    let file = described(&FileAttributes {
         varies_by_encoding: true,
         ..facts()
     });
@@ -155,15 +158,19 @@ fn what_depends_on_the_codings_always_says_so() {
         (412, vec![("If-Match", "\"x\"")]),
         (416, vec![("Range", "bytes=10-")]),
     ] {
-        let response = respond_to_file(&head("GET /a", &fields), &file);
+        let response = build_file_response(&head("GET /a", &fields), &file);
         assert_eq!(response.status.code(), status);
-        assert_eq!(response.fields.get("vary"), Some(VARY), "{status}");
+        assert_eq!(
+            response.fields.get("vary"),
+            Some(VARY_ACCEPT_ENCODING),
+            "{status}"
+        );
     }
 }
 
 #[test]
 fn several_parts_are_framed() {
-    let response = respond_to_file(&head("GET /a", &[("Range", "bytes=0-1,-1")]), &file());
+    let response = build_file_response(&head("GET /a", &[("Range", "bytes=0-1,-1")]), &file());
     assert_eq!(response.status, Status::PARTIAL_CONTENT);
     assert!(!response.fields.contains("content-range"));
     assert_eq!(response.fields.get("etag"), Some(ETAG.as_bytes()));
@@ -184,12 +191,12 @@ fn several_parts_are_framed() {
         )
     );
     // A coding is sent in one part or whole.
-    let encoded = described(&FileFacts {
+    let encoded = described(&FileAttributes {
         coding: Some(ContentCoding::Gzip),
         ..facts()
     });
     for (range, status) in [("bytes=0-1,-1", 200), ("bytes=0-1", 206)] {
-        let response = respond_to_file(&head("GET /a", &[("Range", range)]), &encoded);
+        let response = build_file_response(&head("GET /a", &[("Range", range)]), &encoded);
         assert_eq!(response.status.code(), status, "{range}");
     }
 }
@@ -204,7 +211,7 @@ fn a_date_before_1970_or_in_the_future_is_left_out() {
         ("now", (400_000_000, 1), 400_000_000, true),
         ("start", (0, 0), 100, false),
     ] {
-        let file = FileDescription::new(&FileFacts {
+        let file = FileDescription::new(&FileAttributes {
             modified,
             len: 1,
             now: Duration::from_secs(now),
@@ -274,8 +281,8 @@ fn answers_conditions() {
 #[test]
 fn a_304_has_only_the_validators() {
     let head = head("GET /a", &[("If-None-Match", ETAG)]);
-    let response = respond_to_file(&head, &file());
-    assert_eq!(response.fields, file().description.validators);
+    let response = build_file_response(&head, &file());
+    assert_eq!(response.fields, file().description.not_modified_fields);
     assert_eq!(response.body.length(), Some(0));
 }
 
@@ -392,8 +399,8 @@ fn answers_ranges() {
 
 #[test]
 fn head_has_the_fields_and_the_length_of_get() {
-    let got = respond_to_file(&head("GET /a", &[]), &file());
-    let headed = respond_to_file(&head("HEAD /a", &[]), &file());
+    let got = build_file_response(&head("GET /a", &[]), &file());
+    let headed = build_file_response(&head("HEAD /a", &[]), &file());
     assert_eq!(got.fields, headed.fields);
     assert_eq!(got.body.length(), headed.body.length());
 }

@@ -46,11 +46,11 @@ fn a_precompressed_file_is_sent_to_clients_that_accept_it() {
         ("app.js.gz", "gzip"),
         ("plain.js", "alone"),
     ] {
-        site.dir.write(name, content);
+        site.dir.write_file(name, content);
     }
     std::fs::create_dir(site.dir.root().join("plain.js.gz")).unwrap();
-    site.dir.link("../secret", "plain.js.br");
-    site.dir.write("../secret", "secret");
+    site.dir.symlink("../secret", "plain.js.br");
+    site.dir.write_file("../secret", "secret");
     let mut tags = std::collections::HashSet::new();
     for (path, codings, coding, content) in [
         ("/app.js", "gzip, deflate, br, zstd", "br", "brotli"),
@@ -92,9 +92,9 @@ fn a_precompressed_file_is_sent_to_clients_that_accept_it() {
 #[test]
 fn a_stale_precompressed_file_is_not_used() {
     let mut site = Site::settled(|files| files.compress.clear());
-    let old = site.dir.write("a.css.gz", "old");
+    let old = site.dir.write_file("a.css.gz", "old");
     let response = |site: &Site| sent(&site.response("GET /a.css", &accept("gzip")));
-    site.dir.write("a.css", "new");
+    site.dir.write_file("a.css", "new");
     assert_eq!(response(&site), ("gzip".into(), "old".into()));
     let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1);
     old.set_modified(long_ago).unwrap();
@@ -109,11 +109,11 @@ fn a_stale_precompressed_file_is_not_used() {
 #[test]
 fn compressible_files_are_compressed_once() {
     let site = Site::settled(|files| files.precompressed.clear());
-    site.dir.write("a.css", text_file());
-    site.dir.write("large.css", TEXT.repeat(5000));
-    site.dir.write("small.css", TEXT);
-    site.dir.write("a.png", text_file());
-    site.dir.write("huge.css", TEXT.repeat(30_000));
+    site.dir.write_file("a.css", text_file());
+    site.dir.write_file("large.css", TEXT.repeat(5000));
+    site.dir.write_file("small.css", TEXT);
+    site.dir.write_file("a.png", text_file());
+    site.dir.write_file("huge.css", TEXT.repeat(30_000));
     for (path, original, codings, coding) in [
         (
             "/a.css",
@@ -173,7 +173,7 @@ fn compressible_files_are_compressed_once() {
 #[test]
 fn compressed_files_are_sent_inline() {
     let site = Site::settled(|_| {});
-    site.dir.write("a.css", text_file());
+    site.dir.write_file("a.css", text_file());
     let lent = |codings: &'static str| {
         let head = head("GET /a.css", &accept(codings));
         let asked = RequestView {
@@ -204,7 +204,7 @@ fn a_new_version_is_compressed_anew() {
         decode(ContentCoding::Gzip, &sent(&response).1)
     };
     for version in ["one ", "two "] {
-        site.dir.write("a.css", version.repeat(1000));
+        site.dir.write_file("a.css", version.repeat(1000));
         site.after(1001);
         assert_eq!(get(&site), version.repeat(1000).as_bytes());
     }
@@ -216,8 +216,8 @@ fn only_the_sent_coding_is_checked() {
     if !site.tree().looks_up_on_loops() {
         return eprintln!("skipped: the temporary folder is on no local file system");
     }
-    site.dir.write("a.css", vec![b'a'; 100_000]);
-    let beside = site.dir.write("a.css.gz", vec![b'g'; 90_000]);
+    site.dir.write_file("a.css", vec![b'a'; 100_000]);
+    let beside = site.dir.write_file("a.css.gz", vec![b'g'; 90_000]);
     let get = |codings| site.ask_with("GET /a.css", &accept(codings));
     let size = |(_, reply): (ResponseTime, Result<Reply, Fault>)| match reply {
         Ok(Reply::Response(response)) => response.body.length(),
@@ -239,12 +239,12 @@ fn only_the_sent_coding_is_checked() {
 fn one_beside_that_has_whole_seconds_is_compared_by_those() {
     let mut site = Site::settled(|files| files.compress.clear());
     let at = |millis| {
-        let since = crate::test_support::MODIFIED + Duration::from_millis(millis);
+        let since = crate::test_support::FILE_MODIFIED_TIME + Duration::from_millis(millis);
         std::time::SystemTime::UNIX_EPOCH + since
     };
-    let original = site.dir.write("a.css", "new");
+    let original = site.dir.write_file("a.css", "new");
     original.set_modified(at(500)).unwrap();
-    let beside = site.dir.write("a.css.gz", "gzip");
+    let beside = site.dir.write_file("a.css.gz", "gzip");
     for (millis, coding) in [(0, "gzip"), (200, ""), (500, "gzip"), (999, "gzip")] {
         beside.set_modified(at(millis)).unwrap();
         site.after(1001);

@@ -11,7 +11,7 @@ fn size(response: &Response) -> Option<u64> {
 #[test]
 fn a_large_file_stays_open_between_requests() {
     let site = Site::settled(|_| {});
-    site.dir.write("film.mp4", vec![0; 100_000]);
+    site.dir.write_file("film.mp4", vec![0; 100_000]);
     site.ask("GET /film.mp4");
     let file = |response: Response| match response.body {
         Body::File(file) => Arc::as_ptr(&file.file),
@@ -28,7 +28,7 @@ fn an_open_file_that_changes_is_described_anew_at_once() {
     if !site.tree().looks_up_on_loops() {
         return eprintln!("skipped: the temporary folder is on no local file system");
     }
-    let mut written = site.dir.write("log.txt", vec![b'x'; 100_000]);
+    let mut written = site.dir.write_file("log.txt", vec![b'x'; 100_000]);
     let before = site.response("GET /log.txt", &[]);
     assert_eq!(size(&before), Some(100_000));
     written.write_all(b"more").unwrap();
@@ -42,9 +42,9 @@ fn an_open_file_that_changes_is_described_anew_at_once() {
 #[test]
 fn a_replaced_file_shows_after_a_second() {
     let mut site = Site::settled(|_| {});
-    site.dir.write("a.bin", vec![0; 100_000]);
+    site.dir.write_file("a.bin", vec![0; 100_000]);
     assert_eq!(size(&site.response("GET /a.bin", &[])), Some(100_000));
-    site.dir.write("new", vec![0; 200_000]);
+    site.dir.write_file("new", vec![0; 200_000]);
     let root = site.dir.root();
     std::fs::rename(root.join("new"), root.join("a.bin")).unwrap();
     site.after(1001);
@@ -58,7 +58,7 @@ fn a_replaced_file_shows_after_a_second() {
 fn cached_entries_do_not_wait_for_a_stuck_pool() {
     let pool = Pool::new("disk", 1, 100);
     let mut site = Site::with_pool(false, pool.clone());
-    site.dir.write("known", "one");
+    site.dir.write_file("known", "one");
     assert_eq!(
         site.ask("GET /known"),
         expect(ResponseTime::Pending, 200, "one")
@@ -72,7 +72,7 @@ fn cached_entries_do_not_wait_for_a_stuck_pool() {
     })
     .unwrap();
     begun.recv().unwrap();
-    site.dir.write("known", "two");
+    site.dir.write_file("known", "two");
     // The check continues in the pool, and the response uses the cached entry.
     block_on(async {
         let line = "GET /known";
@@ -104,7 +104,7 @@ fn descriptors_have_a_bound() {
     let site = Site::settled(|_| {});
     for number in 0..600 {
         let name = format!("{number}.bin");
-        site.dir.write(&name, vec![0; 65_537]);
+        site.dir.write_file(&name, vec![0; 65_537]);
         let response = site.response(&format!("GET /{name}"), &[]);
         assert_eq!(size(&response), Some(65_537));
     }
@@ -127,7 +127,7 @@ fn descriptors_have_a_bound() {
 #[test]
 fn several_parts_of_a_large_file_are_a_stream_of_known_length() {
     let site = Site::settled(|_| {});
-    site.dir.write("a.bin", vec![0; 100_000]);
+    site.dir.write_file("a.bin", vec![0; 100_000]);
     let range = [("Range", "bytes=0-1,50000-60000")];
     let response = site.response("GET /a.bin", &range);
     assert_eq!(response.status, Status::PARTIAL_CONTENT);
@@ -140,11 +140,11 @@ fn one_that_could_not_be_checked_is_not_sent_under_an_old_description() {
     // No job is queued here: it runs at once or is refused.
     let pool = Pool::new("disk", 1, 0);
     let mut site = Site::with_setup(pool.clone(), false, |_| {});
-    site.tree().set_for_tests(true, Duration::ZERO);
+    site.tree().override_settings(true, Duration::ZERO);
     if !site.tree().looks_up_on_loops() {
         return eprintln!("skipped: the temporary folder is on no local file system");
     }
-    let written = site.dir.write("a.bin", vec![0; 100_000]);
+    let written = site.dir.write_file("a.bin", vec![0; 100_000]);
     assert_eq!(site.ask("GET /a.bin").1, 200);
     // A response may arrive slightly before its thread is free again.
     let deadline = clock::now() + Duration::from_secs(60);
@@ -190,7 +190,7 @@ fn one_that_could_not_be_checked_is_not_sent_under_an_old_description() {
 #[test]
 fn a_small_file_that_is_not_in_memory_is_read_among_the_reads() {
     let site = Site::new(false);
-    let file = site.dir.write("a", "content");
+    let file = site.dir.write_file("a", "content");
     file.sync_all().unwrap();
     penstock_sys::page_cache::drop_cached_pages(&file).unwrap();
     assert_eq!(

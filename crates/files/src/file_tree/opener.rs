@@ -40,7 +40,7 @@ impl NoAtimeOpener {
 
 /// Whether an error means that there is nothing to serve by that name: no such file, a file used as
 /// a directory, a path that leaves the root, a link loop, a socket, a device without a driver.
-pub(super) fn is_missing(error: &io::Error) -> bool {
+pub(super) fn is_not_servable(error: &io::Error) -> bool {
     use io::ErrorKind::{CrossesDevices, InvalidFilename, InvalidInput, NotADirectory, NotFound};
     let kinds = [
         NotFound,
@@ -64,7 +64,7 @@ pub(super) fn is_transient(error: &io::Error) -> bool {
 }
 
 /// Whether descriptors or memory ran out.
-pub(super) fn is_exhausted(error: &io::Error) -> bool {
+pub(super) fn is_out_of_resources(error: &io::Error) -> bool {
     error
         .raw_os_error()
         .is_some_and(|number| [ENOMEM, ENFILE, EMFILE].contains(&number))

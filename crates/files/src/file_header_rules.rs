@@ -11,7 +11,7 @@ use std::io;
 use penstock_http::FieldBlock;
 
 #[derive(Debug)]
-pub(crate) struct NameRules {
+pub(crate) struct FileHeaderRules {
     media_types: BTreeMap<String, String>,
     cache_control: Vec<(String, String)>,
     immutable: bool,
@@ -20,7 +20,7 @@ pub(crate) struct NameRules {
 /// For names with a fingerprint (RFC 8246 §2): a year, the longest sensible time for a cache.
 const IMMUTABLE_CACHE_CONTROL: &str = "public, max-age=31536000, immutable";
 
-impl NameRules {
+impl FileHeaderRules {
     /// Compiles the rules of a route.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ const MEDIA_TYPE_OVERRIDES: [(&str, &str); 42] = [
 
 /// Whether a type is worth compressing: text in all forms, and types that are nearly text. Images,
 /// video, archives and newer fonts are compressed already.
-pub(crate) fn is_compressible(content_type: &str) -> bool {
+pub(crate) fn is_compressible_type(content_type: &str) -> bool {
     let media = content_type.split(';').next().unwrap_or_default().trim();
     is_text(media) || COMPRESSIBLE_TYPES.contains(&media)
 }

@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn naming(types: &[(&str, &str)], cache_control: &[(&str, &str)]) -> NameRules {
+fn naming(types: &[(&str, &str)], cache_control: &[(&str, &str)]) -> FileHeaderRules {
     let mut files = penstock_config::Files::new("/".into());
     let own = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
     files.types = types.iter().map(own).collect();
     files.cache_control = cache_control.iter().map(own).collect();
-    NameRules::new(&files).unwrap()
+    FileHeaderRules::new(&files).unwrap()
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn values_that_cannot_be_sent_are_refused_at_the_start() {
         let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         files.types = types.into_iter().map(own).collect();
         files.cache_control = rules.into_iter().map(own).collect();
-        let error = NameRules::new(&files).unwrap_err().to_string();
+        let error = FileHeaderRules::new(&files).unwrap_err().to_string();
         assert!(error.starts_with(what), "{error}");
     }
 }
@@ -216,7 +216,7 @@ fn compressible_types_are_recognised() {
         ("a", false),
     ] {
         assert_eq!(
-            is_compressible(&naming.content_type(name.as_bytes())),
+            is_compressible_type(&naming.content_type(name.as_bytes())),
             expected,
             "{name}"
         );
