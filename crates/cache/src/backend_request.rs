@@ -72,7 +72,7 @@ impl ClientRequest {
             head: &self.head,
             scheme: (origin.forwarded.as_ref().and_then(|info| info.scheme))
                 .unwrap_or(origin.listener.scheme),
-            is_trusted: origin.trusted_proxies.covers(origin.peer),
+            is_from_trusted_proxy: origin.trusted_proxies.covers(origin.peer),
             forwarded: origin.forwarded.as_deref(),
             mount: &origin.mount,
         }
@@ -124,9 +124,11 @@ fn build_head(
     for (name, value) in old.fields() {
         let passes = match classify_field(name) {
             _ if client.trusted_headers.covers(name) => true,
-            FieldClass::EndToEnd if is_forwarding_field(name) => asker.is_trusted && !named(name),
+            FieldClass::EndToEnd if is_forwarding_field(name) => {
+                asker.is_from_trusted_proxy && !named(name)
+            }
             FieldClass::EndToEnd | FieldClass::Via => !named(name),
-            FieldClass::Forwarding => asker.is_trusted && !named(name),
+            FieldClass::Forwarding => asker.is_from_trusted_proxy && !named(name),
             FieldClass::HopByHop | FieldClass::Internal | FieldClass::Underscored => false,
         };
         let is = |other: &&str| name.eq_ignore_ascii_case(other);

@@ -69,7 +69,7 @@ pub(crate) enum FetchOutcome {
         is_error: bool,
     },
     /// No request was needed: the store has the object.
-    LookAgain,
+    RetryLookup,
     /// There is no response.
     Failed(FaultKind, String),
 }
@@ -125,7 +125,7 @@ pub(crate) struct FetchWaiter {
 
 /// The obligation to complete a fetch, held by the task that runs it.
 #[derive(Debug)]
-pub(crate) struct FetchCompletion {
+pub(crate) struct FetchCompleter {
     fetches: Arc<CoalescedFetches>,
     fetch: Arc<CoalescedFetch>,
     is_completed: bool,
@@ -140,12 +140,12 @@ impl CoalescedFetches {
 
     /// Joins the fetch for this key and variant hint, or begins one, which the caller runs. With
     /// `since`, only a fetch that began no earlier is joined.
-    pub(crate) fn join(
+    pub(crate) fn join_or_begin(
         self: &Arc<Self>,
         key: &ObjectKey,
         hint: Vec<u8>,
         since: Option<Instant>,
-    ) -> (FetchWaiter, Option<FetchCompletion>) {
+    ) -> (FetchWaiter, Option<FetchCompleter>) {
         let shard = self.shard(key);
         let is_same = |fetch: &&Arc<CoalescedFetch>| {
             let is_open = !fetch.is_outdated.load(Relaxed) && !fetch.is_closed.load(Relaxed);
@@ -164,7 +164,7 @@ impl CoalescedFetches {
         self: &Arc<Self>,
         key: &ObjectKey,
         hint: Vec<u8>,
-    ) -> Option<FetchCompletion> {
+    ) -> Option<FetchCompleter> {
         let shard = self.shard(key);
         if shard.running(key).any(|fetch| fetch.matches(key, &hint)) {
             return None;
@@ -176,7 +176,7 @@ impl CoalescedFetches {
     pub(crate) fn begin_exclusive(
         self: &Arc<Self>,
         key: &ObjectKey,
-    ) -> (FetchWaiter, Option<FetchCompletion>) {
+    ) -> (FetchWaiter, Option<FetchCompleter>) {
         let completion = self.begin(self.shard(key), key, Vec::new(), FetchMode::Exclusive);
         (self.new_waiter(&completion.fetch, true), Some(completion))
     }
@@ -188,7 +188,7 @@ impl CoalescedFetches {
         key: &ObjectKey,
         variant_hint: Vec<u8>,
         mode: FetchMode,
-    ) -> FetchCompletion {
+    ) -> FetchCompleter {
         let fetch = Arc::new(CoalescedFetch {
             key: key.clone(),
             variant_hint,
@@ -206,7 +206,7 @@ impl CoalescedFetches {
             .entry(key.hash)
             .or_default()
             .push(Arc::clone(&fetch));
-        FetchCompletion {
+        FetchCompleter {
             fetches: Arc::clone(self),
             fetch,
             is_completed: false,
@@ -329,7 +329,7 @@ impl Drop for FetchWaiter {
     }
 }
 
-impl FetchCompletion {
+impl FetchCompleter {
     /// Waits until no waiter is left, then removes the fetch from the table. Cancel safe.
     pub(crate) async fn wait_until_abandoned(&self) {
         if self.fetch.mode == FetchMode::Background {
@@ -356,7 +356,7 @@ impl FetchCompletion {
 
     /// Prepares for a second request to the back end: clears the outdated mark and lets requests
     /// join again.
-    pub(crate) fn restart(&self) {
+    pub(crate) fn prepare_retry(&self) {
         self.fetch.is_outdated.store(false, Relaxed);
         self.set_closed(false);
     }
@@ -384,7 +384,7 @@ impl FetchCompletion {
     }
 }
 
-impl Drop for FetchCompletion {
+impl Drop for FetchCompleter {
     fn drop(&mut self) {
         if !self.is_completed {
             self.complete_once(FetchOutcome::lost(), LeaderResult::default());

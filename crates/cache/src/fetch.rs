@@ -29,7 +29,7 @@ use penstock_runtime::log_throttle::suppressed_suffix;
 use penstock_runtime::{clock, loops};
 
 use crate::backend_request::{self, ClientRequest};
-use crate::coalesced_fetch::{FetchCompletion, FetchOutcome, LeaderResult};
+use crate::coalesced_fetch::{FetchCompleter, FetchOutcome, LeaderResult};
 use crate::handler::SharedCache;
 use crate::slices::{self, SliceFetch};
 use crate::store::{Hit, HitBody, ObjectKey, ObjectMeta, ObjectWriter, PartialObject, Store};
@@ -56,7 +56,7 @@ struct FetchTimes {
 
 impl Fetch {
     /// Starts the fetch on the current event loop.
-    pub(crate) fn start(self, completion: FetchCompletion) {
+    pub(crate) fn start(self, completion: FetchCompleter) {
         loops::spawn_here(self.run(completion));
     }
 
@@ -70,7 +70,7 @@ impl Fetch {
         }
     }
 
-    async fn run(mut self, completion: FetchCompletion) {
+    async fn run(mut self, completion: FetchCompleter) {
         let mut purges = self.store.purge_count();
         let Some((mut answered, mut times)) = self.send_request(&completion).await else {
             return;
@@ -89,7 +89,7 @@ impl Fetch {
                 // The 304 is about another response or about a purged one: repeat without a
                 // condition.
                 None => {
-                    completion.restart();
+                    completion.prepare_retry();
                     purges = self.store.purge_count();
                     match self.send_request(&completion).await {
                         Some(asked) => (answered, times) = asked,
@@ -114,7 +114,7 @@ impl Fetch {
                 if matches!(reply, Reply::Redirect(_)) {
                     self.mark_uncacheable(&self.key);
                     if self.slice.is_some() {
-                        self.mark_uncacheable(&slices::slicing_key(&self.key));
+                        self.mark_uncacheable(&slices::unsliceable_key(&self.key));
                     }
                 }
                 complete_unstored(completion, Ok(reply), None, None);
@@ -137,14 +137,14 @@ impl Fetch {
     /// Sends the request. Returns `None` when no waiter is left.
     async fn send_request(
         &self,
-        completion: &FetchCompletion,
+        completion: &FetchCompleter,
     ) -> Option<(Result<Reply, Fault>, FetchTimes)> {
         let request_time = clock::wall_time();
         let request = backend_request::build_request(
             &self.shared.rules,
             &self.client,
             self.validators(),
-            self.slice.as_ref().map(SliceFetch::span),
+            self.slice.as_ref().map(SliceFetch::byte_range),
         );
         let answered = match request {
             Ok(request) => tokio::select! {
@@ -173,7 +173,7 @@ impl Fetch {
         answered: &Result<Reply, Fault>,
         times: FetchTimes,
         purges: u64,
-        completion: &FetchCompletion,
+        completion: &FetchCompleter,
     ) -> Option<Hit> {
         let base = self.stale_hit.take()?;
         let is_out = completion.is_outdated() || self.store.is_purged_since(purges, &base.meta);
@@ -190,7 +190,7 @@ impl Fetch {
     /// Applies a 304 to the stored response.
     fn freshened_hit(&self, base: &Hit, of_304: &FieldBlock, times: FetchTimes) -> Hit {
         let mut fields = freshen(&base.meta.fields, of_304, times.response_time);
-        self.shared.rules.remove_tags(&mut fields);
+        self.shared.rules.remove_tag_fields(&mut fields);
         // The internal fields of a 304 are instructions for its own request, not for later clients.
         remove_internal_fields(&mut fields);
         // These fields are not stored, but count for the lifetime.
@@ -218,7 +218,7 @@ impl Fetch {
             // The response serves this request. The stored object is removed, unless only this
             // request's own fields (`Authorization`) forbid storing: then others keep it as it was.
             Err(reason) => {
-                if concerns_resource(Some(reason)) {
+                if is_likely_uncacheable(Some(reason)) {
                     self.store.remove_hit(base);
                 }
                 Arc::new(meta)
@@ -252,9 +252,9 @@ impl Fetch {
         response: Response,
         times: FetchTimes,
         purges: u64,
-        completion: FetchCompletion,
+        completion: FetchCompleter,
     ) {
-        let is_error = is_server_error(response.status);
+        let is_error = is_backend_failure(response.status);
         if is_error && self.stale_hit.is_some() {
             // The stored response stays: it may be served stale for longer.
             return complete_unstored_response(completion, response, "error");
@@ -281,7 +281,7 @@ impl Fetch {
         }
         let reason = refused.unwrap_or("store");
         // A failure of the back end tells nothing about the resource.
-        if concerns_resource(judged.err()) && !is_error {
+        if is_likely_uncacheable(judged.err()) && !is_error {
             self.mark_uncacheable(&self.key);
             if let Some(base) = &self.stale_hit {
                 self.store.remove_hit(base);
@@ -298,7 +298,7 @@ impl Fetch {
     ) -> ObjectMeta {
         let rules = &self.shared.rules;
         let mut fields = storable_fields(&response.fields, times.response_time);
-        rules.remove_tags(&mut fields);
+        rules.remove_tag_fields(&mut fields);
         remove_internal_fields(&mut fields);
         if response.status == Status::OK && !fields.contains("accept-ranges") {
             fields.push_static("Accept-Ranges", "bytes");
@@ -428,7 +428,7 @@ fn is_not_modified(answered: &Result<Reply, Fault>) -> bool {
 }
 
 /// Whether the status is a back-end failure (RFC 5861 §4).
-pub(crate) fn is_server_error(status: Status) -> bool {
+pub(crate) fn is_backend_failure(status: Status) -> bool {
     matches!(status.code(), 500 | 502 | 503 | 504)
 }
 
@@ -458,7 +458,7 @@ const EVENT_STREAM: &[u8] = b"text/event-stream";
 
 /// Whether the next response for the resource is likely not storable either. A refusal that only
 /// this request caused tells nothing about others.
-pub(crate) fn concerns_resource(reason: Option<StoreRefusal>) -> bool {
+pub(crate) fn is_likely_uncacheable(reason: Option<StoreRefusal>) -> bool {
     !matches!(
         reason,
         Some(StoreRefusal::Authorization | StoreRefusal::RequestNoStore | StoreRefusal::Method)
@@ -467,7 +467,7 @@ pub(crate) fn concerns_resource(reason: Option<StoreRefusal>) -> bool {
 
 /// Publishes that the response is being stored, and returns its body, to be copied into the store.
 async fn complete_stored(
-    completion: FetchCompletion,
+    completion: FetchCompleter,
     response: Response,
     partial: Arc<PartialObject>,
 ) -> Body {
@@ -488,7 +488,7 @@ async fn complete_stored(
 }
 
 fn complete_unstored_response(
-    completion: FetchCompletion,
+    completion: FetchCompleter,
     response: Response,
     detail: &'static str,
 ) {
@@ -497,7 +497,7 @@ fn complete_unstored_response(
 }
 
 fn complete_unstored(
-    completion: FetchCompletion,
+    completion: FetchCompleter,
     reply: Result<Reply, Fault>,
     status: Option<Status>,
     detail: Option<&'static str>,
@@ -508,11 +508,11 @@ fn complete_unstored(
         status,
         detail,
     };
-    let is_error = status.is_some_and(is_server_error);
+    let is_error = status.is_some_and(is_backend_failure);
     completion.complete(FetchOutcome::NotStored { is_error }, lead);
 }
 
-fn complete_failed(completion: FetchCompletion, fault: Fault) {
+fn complete_failed(completion: FetchCompleter, fault: Fault) {
     let told = FetchOutcome::Failed(fault.kind, fault.cause.clone().into_owned());
     let lead = LeaderResult {
         reply: Some(Err(fault)),

@@ -34,7 +34,7 @@ mod tests {
                 .wrapping_add(1);
             (state >> 33) as usize
         };
-        let seed = fuzzing::object_content();
+        let seed = fuzzing::sample_meta_bytes();
         for _ in 0..2000 {
             let mut bytes = seed.clone();
             for _ in 0..1 + next() % 8 {

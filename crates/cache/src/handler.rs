@@ -32,7 +32,7 @@ use penstock_runtime::{LogThrottle, PerLoop, clock};
 use crate::backend_request::ClientRequest;
 use crate::coalesced_fetch::CoalescedFetches;
 use crate::counters::CacheCounters;
-use crate::route_rules::{CacheDirectives, CacheUse, KeySource, RouteRules};
+use crate::route_rules::{CacheDecision, KeySource, LookupOptions, RouteRules};
 use crate::serve::{self, CACHE_STATUS_NAME, CacheHeaders};
 use crate::store::{Hit, ObjectKey, ObjectMeta, Store, StoreSet};
 use inline_response::LoopBuffers;
@@ -40,7 +40,7 @@ use lookup::CacheLookup;
 
 /// A cache in front of one handler, with its route's rules.
 #[derive(Debug)]
-pub struct Cache {
+pub struct CacheHandler {
     shared: Arc<SharedCache>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct StaleHit {
     pub(crate) is_shareable: bool,
 }
 
-impl Cache {
+impl CacheHandler {
     /// Creates a cache in front of `inner` with `stores`, the stores named by `rules` in the same
     /// order.
     #[must_use]
@@ -131,12 +131,12 @@ impl Cache {
     }
 }
 
-impl Handler for Cache {
+impl Handler for CacheHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         let shared = &self.shared;
-        let directives = match shared.rules.classify(&request.head) {
-            CacheUse::Lookup(directives) => directives,
-            CacheUse::Bypass(fwd, detail) => {
+        let directives = match shared.rules.classify_request(&request.head) {
+            CacheDecision::Lookup(directives) => directives,
+            CacheDecision::Bypass(fwd, detail) => {
                 return bypass::bypass(shared, request, bypass_status(fwd, detail), None);
             }
         };
@@ -160,7 +160,7 @@ impl Handler for Cache {
             return HandlerProgress::Ready(Ok(response.into()));
         }
         if is_missing && !is_far && shared.fetches.is_uncacheable(&key, request.arrived_at) {
-            let status = bypass_status(ForwardReason::UriMiss, bypass::RECENTLY_UNCACHEABLE);
+            let status = bypass_status(ForwardReason::UriMiss, bypass::RECENTLY_UNCACHEABLE_DETAIL);
             return bypass::bypass(shared, request, status, Some(key));
         }
         let lookup = CacheLookup {
@@ -196,7 +196,7 @@ impl SharedCache {
         store: &Arc<Store>,
         key: &ObjectKey,
         head: &RequestHead,
-        asked: &CacheDirectives,
+        asked: &LookupOptions,
         now: Duration,
     ) -> LookupResult {
         // The names and the request's own values of the first variant that does not match. Nearly
@@ -271,7 +271,7 @@ impl SharedCache {
 
     /// Removes internal fields from a response that is not from a store, and adds `Cache-Status`.
     fn annotate_response(&self, response: &mut Response, told: &CacheStatus<'_>) {
-        self.rules.remove_tags(&mut response.fields);
+        self.rules.remove_tag_fields(&mut response.fields);
         response.fields.remove("x-accel-expires");
         response.fields.remove("surrogate-control");
         if self.rules.config.cache_status && !response.status.is_informational() {
@@ -281,7 +281,7 @@ impl SharedCache {
 }
 
 /// Decides whether a stored response may be sent at `now`.
-fn judge_hit(hit: Hit, asked: &CacheDirectives, now: Duration) -> LookupResult {
+fn judge_hit(hit: Hit, asked: &LookupOptions, now: Duration) -> LookupResult {
     let (lifetime, came) = (hit.meta.lifetime, hit.meta.response_time);
     let ttl = lifetime.ttl(came, now);
     let usable = |hit, age, is_stale, needs_revalidation| {
@@ -320,7 +320,7 @@ fn key_source(request: &Request) -> KeySource<'_> {
     KeySource {
         head: &request.head,
         scheme: request.scheme(),
-        is_trusted: request.is_from_trusted_proxy(),
+        is_from_trusted_proxy: request.is_from_trusted_proxy(),
         forwarded: request.forwarded.as_deref(),
         mount: &request.mount,
     }

@@ -36,6 +36,6 @@ mod store;
 mod testing;
 
 pub use counters::{CACHED_ROUTE_METRICS, CacheCounters, CachedRoute};
-pub use handler::Cache;
+pub use handler::CacheHandler;
 pub use purge::{PurgeTarget, purge};
 pub use store::{STORE_METRICS, Store, StoreCounts, StoreSnapshot, StoreState};

@@ -1,6 +1,6 @@
 //! A route's compiled cache rules: which requests may use the cache, and under which key.
 //!
-//! `handler` calls [`RouteRules::classify`], then [`RouteRules::write_key`]. `fetch` sends only
+//! `handler` calls [`RouteRules::classify_request`], then [`RouteRules::write_key`]. `fetch` sends only
 //! what the key contains ([`RouteRules::push_target`], [`push_host`]). Pure functions of the
 //! request.
 //!
@@ -37,7 +37,7 @@ pub(crate) struct KeySource<'a> {
     /// The scheme that the client used.
     pub(crate) scheme: &'a str,
     /// Whether the peer is a trusted proxy.
-    pub(crate) is_trusted: bool,
+    pub(crate) is_from_trusted_proxy: bool,
     /// The accepted statements of proxies and of the route's rules about the request. `None` for
     /// nearly all requests.
     pub(crate) forwarded: Option<&'a ForwardedInfo>,
@@ -47,15 +47,15 @@ pub(crate) struct KeySource<'a> {
 
 /// How the cache treats a request.
 #[derive(Debug)]
-pub(crate) enum CacheUse {
+pub(crate) enum CacheDecision {
     /// The request goes to the back end, and nothing is stored.
     Bypass(ForwardReason, &'static str),
     /// The request may be answered from the store.
-    Lookup(CacheDirectives),
+    Lookup(LookupOptions),
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct CacheDirectives {
+pub(crate) struct LookupOptions {
     /// Whether the response may be stored.
     pub(crate) may_store: bool,
     pub(crate) directives: RequestDirectives,
@@ -94,47 +94,47 @@ impl RouteRules {
     }
 
     /// Decides how the cache treats a request with this head.
-    pub(crate) fn classify(&self, head: &RequestHead) -> CacheUse {
+    pub(crate) fn classify_request(&self, head: &RequestHead) -> CacheDecision {
         let may_store = match cache_eligibility(head) {
             CacheEligibility::Bypass(reason) => {
                 let fwd = match reason {
                     BypassReason::Method => ForwardReason::Method,
                     _ => ForwardReason::Bypass,
                 };
-                return CacheUse::Bypass(fwd, reason.as_str());
+                return CacheDecision::Bypass(fwd, reason.as_str());
             }
             CacheEligibility::Cache { may_store, .. } => may_store,
         };
         if !head.target_path_query().starts_with('/') {
-            return CacheUse::Bypass(ForwardReason::Bypass, "target");
+            return CacheDecision::Bypass(ForwardReason::Bypass, "target");
         }
         for (name, value) in head.fields() {
             if is_override_field(name) {
-                return CacheUse::Bypass(ForwardReason::Bypass, "override");
+                return CacheDecision::Bypass(ForwardReason::Bypass, "override");
             }
             let mut headers = self.config.bypass.headers.iter();
             if headers.any(|header| header.eq_ignore_ascii_case(name)) {
-                return CacheUse::Bypass(ForwardReason::Bypass, "header");
+                return CacheDecision::Bypass(ForwardReason::Bypass, "header");
             }
             if !self.config.bypass.cookies.is_empty() && name.eq_ignore_ascii_case("cookie") {
                 let is_named =
                     |(found, _): (&[u8], &[u8])| matches_any(&self.config.bypass.cookies, found);
                 if cookie_pairs(value).any(is_named) {
-                    return CacheUse::Bypass(ForwardReason::Bypass, "cookie");
+                    return CacheDecision::Bypass(ForwardReason::Bypass, "cookie");
                 }
             }
         }
-        CacheUse::Lookup(CacheDirectives {
+        CacheDecision::Lookup(LookupOptions {
             may_store,
             directives: RequestDirectives::from_request(head),
         })
     }
 
     /// Whether the route's bypass rules let an otherwise plain request use the cache.
-    pub(crate) fn allows_plain(&self, head: &RequestHead) -> bool {
+    pub(crate) fn allows_plain_request(&self, head: &RequestHead) -> bool {
         let is_free =
             self.config.bypass.headers.is_empty() && self.config.bypass.cookies.is_empty();
-        is_free || matches!(self.classify(head), CacheUse::Lookup(_))
+        is_free || matches!(self.classify_request(head), CacheDecision::Lookup(_))
     }
 
     /// Writes the key text of a request's own target.
@@ -185,7 +185,7 @@ impl RouteRules {
         if let Some(port) = asker.forwarded_port() {
             part(b"port ", port.to_string().as_bytes(), None);
         }
-        if !asker.is_trusted {
+        if !asker.is_from_trusted_proxy {
             return;
         }
         for (name, value) in head.fields() {
@@ -211,7 +211,7 @@ impl RouteRules {
             || !self.config.key.cookies.is_empty()
             || asker.forwarded_host().is_some()
             || asker.forwarded_port().is_some()
-            || asker.is_trusted
+            || asker.is_from_trusted_proxy
                 && asker
                     .head
                     .fields()
@@ -252,7 +252,7 @@ impl RouteRules {
     }
 
     /// Removes the tag fields, which clients do not get.
-    pub(crate) fn remove_tags(&self, fields: &mut FieldBlock) {
+    pub(crate) fn remove_tag_fields(&self, fields: &mut FieldBlock) {
         for name in &self.config.tags {
             fields.remove(name);
         }

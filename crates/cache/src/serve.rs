@@ -29,7 +29,7 @@ pub(crate) const HANDLER_NAME: &str = "cache";
 pub(crate) const CACHE_STATUS_NAME: &str = "Penstock";
 
 /// A range that begins at or beyond this position of a partial body does not wait for it.
-pub(crate) const FAR_PART_BYTES: u64 = 8 << 20;
+pub(crate) const FAR_PART_START: u64 = 8 << 20;
 
 /// Fields added to a stored response.
 #[derive(Debug, Clone, Copy)]
@@ -148,9 +148,9 @@ pub(crate) async fn respond_to_hit(
 
 /// Whether the request wants a part that is too far ahead to wait for in a partial body.
 pub(crate) fn wants_far_part(head: &RequestHead) -> bool {
-    match select_range(single_value(head, "range"), None, u64::MAX, b"", None) {
-        RangeOutcome::Part(part) => part.start >= FAR_PART_BYTES,
-        RangeOutcome::Parts(parts) => parts.iter().any(|part| part.start >= FAR_PART_BYTES),
+    match select_range(single_field_value(head, "range"), None, u64::MAX, b"", None) {
+        RangeOutcome::Part(part) => part.start >= FAR_PART_START,
+        RangeOutcome::Parts(parts) => parts.iter().any(|part| part.start >= FAR_PART_START),
         RangeOutcome::Unsatisfiable => true,
         RangeOutcome::Whole => false,
     }
@@ -238,7 +238,7 @@ fn respond_without_body(
     let fields = response_fields(meta, note);
     let response = build_response(meta.status, fields, Body::Omitted(length));
     Some(match is_not_modified {
-        true => not_modified(response),
+        true => into_not_modified(response),
         false => response,
     })
 }
@@ -249,7 +249,7 @@ fn is_not_modified(head: &RequestHead, meta: &ObjectMeta) -> bool {
         == PreconditionResult::NotModified
 }
 
-pub(crate) fn not_modified(mut response: Response) -> Response {
+pub(crate) fn into_not_modified(mut response: Response) -> Response {
     for name in CONTENT_FIELDS {
         response.fields.remove(name);
     }
@@ -294,7 +294,7 @@ fn requested_range(head: &RequestHead, meta: &ObjectMeta, length: u64) -> RangeO
     if meta.status != Status::OK {
         return RangeOutcome::Whole;
     }
-    let Some(asked) = single_value(head, "range") else {
+    let Some(asked) = single_field_value(head, "range") else {
         return RangeOutcome::Whole;
     };
     // The origin's refusal of ranges may have a reason that a cache does not know.
@@ -322,7 +322,7 @@ fn response_fields(meta: &ObjectMeta, note: &CacheHeaders<'_>) -> FieldBlock {
 }
 
 /// The value of a field that may occur once. A repeated field counts as absent.
-pub(crate) fn single_value<'a>(head: &'a RequestHead, name: &'a str) -> Option<&'a [u8]> {
+pub(crate) fn single_field_value<'a>(head: &'a RequestHead, name: &'a str) -> Option<&'a [u8]> {
     let mut values = head.field_values(name);
     let value = values.next()?;
     values.next().is_none().then_some(value)

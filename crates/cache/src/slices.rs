@@ -49,7 +49,7 @@ pub(crate) struct SliceFetch {
 
 impl SliceFetch {
     /// The range to request. The last slice ends with the content.
-    pub(crate) fn span(&self) -> ByteRange {
+    pub(crate) fn byte_range(&self) -> ByteRange {
         ByteRange {
             start: self.number.saturating_mul(SLICE_BYTES),
             len: SLICE_BYTES,
@@ -78,14 +78,14 @@ pub(crate) fn slice_key(key: &ObjectKey, sliced: SliceSet, number: u64) -> Objec
 }
 
 /// The key under which a content is marked as not available in slices.
-pub(crate) fn slicing_key(key: &ObjectKey) -> ObjectKey {
+pub(crate) fn unsliceable_key(key: &ObjectKey) -> ObjectKey {
     let mut text = key.text.to_vec();
     text.extend_from_slice(b"\0slices");
     ObjectKey::new(&text)
 }
 
 /// The strong validator of a response (RFC 9110 §8.8.3), which slices must share.
-pub(crate) fn strong_tag(fields: &FieldBlock) -> Option<&[u8]> {
+pub(crate) fn strong_etag(fields: &FieldBlock) -> Option<&[u8]> {
     let tag = fields.get("etag")?;
     (tag.first() == Some(&b'"')).then_some(tag)
 }
@@ -188,7 +188,7 @@ impl SlicedContent {
             index: Some(Arc::clone(&self.index)),
         };
         let hint = slice.variant_hint(&self.client.head, None);
-        let (waiter, completion) = self.shared.fetches.join(&self.key, hint, None);
+        let (waiter, completion) = self.shared.fetches.join_or_begin(&self.key, hint, None);
         if let Some(completion) = completion {
             let fetch = Fetch {
                 shared: Arc::clone(&self.shared),
@@ -230,7 +230,7 @@ impl SlicedContent {
         let Reply::Response(response) = answered else {
             return Err(content_changed());
         };
-        let is_same = strong_tag(&response.fields) == strong_tag(&self.index.fields);
+        let is_same = strong_etag(&response.fields) == strong_etag(&self.index.fields);
         if returned_part(&response, span) != Some((span, self.slice_set.total_length)) || !is_same {
             return Err(content_changed());
         }

@@ -51,9 +51,9 @@ use penstock_runtime::blocking::Pool;
 use penstock_runtime::disk::Arena;
 use penstock_runtime::loops;
 
-use disk::{Disk, DiskItem, MAX_DISCARDED_FILES};
+use disk::{Disk, DiskIndexEntry, MAX_DISCARDED_FILES};
 use frequency_sketch::FrequencySketch;
-use index_updates::memory_item;
+use index_updates::new_memory_entry;
 use purge_rules::NumberedPurges;
 use tier::{IndexedObject, Tier};
 
@@ -206,7 +206,7 @@ impl Store {
         }
         let is_hiding = self.recent_purges.is_filtering();
         let pick: &mut dyn FnMut(&ObjectMeta) -> bool =
-            &mut |meta| !(is_hiding && self.recent_purges.filters(meta)) && pick(meta);
+            &mut |meta| !(is_hiding && self.recent_purges.matches_unapplied(meta)) && pick(meta);
         if self.partial_count.load(Relaxed) > 0
             && let Some(partial) = self.find_partial(key, pick)
         {
@@ -236,7 +236,7 @@ impl Store {
     /// number of such requests, including this one; it may be too high, but too low only for old
     /// requests.
     pub(crate) fn count_request(&self, key: &ObjectKey) -> u32 {
-        self.sketch.count(key.hash)
+        self.sketch.increment(key.hash)
     }
 
     /// Begins an object before its body arrives; `meta.length` is set at its end. Look-ups find the
@@ -260,7 +260,7 @@ impl Store {
         }
         let slot_bytes = format::slot_bytes(format::encode_meta(&meta).len(), declared)?;
         if self.partial_count.fetch_add(1, Relaxed) >= MAX_PARTIAL_OBJECTS {
-            self.count_partial_ended();
+            self.decrement_partial_count();
             return None;
         }
         let gauge = Arc::clone(&self.partial_memory);
@@ -291,14 +291,14 @@ impl Store {
             && let Some(old) = disk.tier.find(&key, &mut is_it)
         {
             let file = Arc::clone(&old.body);
-            let new = maintenance::disk_item(file, Arc::clone(&meta), self.config.max_size);
-            if disk.tier.replace(&old, &new) && !disk.queue_rewrite(&new) {
+            let new = maintenance::new_disk_entry(file, Arc::clone(&meta), self.config.max_size);
+            if disk.tier.replace(&old, &new) && !disk.queue_meta_rewrite(&new) {
                 // Without the rewrite, an older version would return after a restart.
                 disk.remove_item(&new);
             }
         }
         if let Some(old) = self.memory.find(&key, &mut is_it) {
-            let new = memory_item(key.hash, &meta, old.body.clone());
+            let new = new_memory_entry(key.hash, &meta, old.body.clone());
             self.memory.replace(&old, &new);
         }
         meta
@@ -321,7 +321,7 @@ impl Store {
         if let Some(disk) = &self.disk
             && (!on_disk.is_empty() || disk.health() != disk::DiskHealth::Working)
         {
-            disk.queue_purge_note(&PurgeRule::Key(Arc::clone(&key.text)));
+            disk.queue_journal_entry(&PurgeRule::Key(Arc::clone(&key.text)));
         }
         self.discard_files(on_disk, &in_memory)
     }
@@ -342,7 +342,7 @@ impl Store {
     /// Removes the files of removed objects. Returns the number of objects.
     fn discard_files(
         &self,
-        on_disk: Vec<Arc<DiskItem>>,
+        on_disk: Vec<Arc<DiskIndexEntry>>,
         in_memory: &[Arc<IndexedObject<MemoryBody>>],
     ) -> u64 {
         // An object in both tiers has one meta.
@@ -354,7 +354,7 @@ impl Store {
             .collect();
         let count = metas.len();
         if let Some(disk) = &self.disk {
-            disk.discard(on_disk);
+            disk.queue_discarded(on_disk);
         }
         count as u64
     }

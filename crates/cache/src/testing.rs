@@ -27,12 +27,12 @@ use penstock_sys::net::PeerAddress;
 use tokio::sync::Semaphore;
 
 use crate::store::Store;
-use crate::{Cache, StoreState};
+use crate::{CacheHandler, StoreState};
 
 /// A client that is not trusted.
-pub(crate) const CLIENT: &str = "192.0.2.7:50000";
+pub(crate) const CLIENT_ADDRESS: &str = "192.0.2.7:50000";
 /// A trusted proxy.
-pub(crate) const PROXY: &str = "127.0.0.1:50000";
+pub(crate) const PROXY_ADDRESS: &str = "127.0.0.1:50000";
 
 /// The head of a GET for `target` at `a.test`, with further field lines.
 pub(crate) fn head(target: &str, lines: &[&str]) -> RequestHead {
@@ -85,8 +85,8 @@ pub(crate) fn request_of(head: RequestHead, peer: &str) -> Request {
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }
 
-pub(crate) fn get(target: &str, lines: &[&str]) -> Request {
-    request_of(head(target, lines), CLIENT)
+pub(crate) fn get_request(target: &str, lines: &[&str]) -> Request {
+    request_of(head(target, lines), CLIENT_ADDRESS)
 }
 
 /// The back end's reaction to one request.
@@ -106,24 +106,24 @@ pub(crate) fn response(status: u16, lines: &[&str], body: Body) -> Response {
     response
 }
 
-pub(crate) fn page(lines: &[&str], body: &str) -> BackendAction {
-    answer(
+pub(crate) fn respond_with_page(lines: &[&str], body: &str) -> BackendAction {
+    respond_with(
         200,
         lines,
         Body::Bytes(Bytes::copy_from_slice(body.as_bytes())),
     )
 }
 
-pub(crate) fn answer(status: u16, lines: &[&str], body: Body) -> BackendAction {
+pub(crate) fn respond_with(status: u16, lines: &[&str], body: Body) -> BackendAction {
     BackendAction::Now(Ok(response(status, lines, body).into()))
 }
 
-pub(crate) fn fault_of(kind: FaultKind) -> BackendAction {
+pub(crate) fn fail_with(kind: FaultKind) -> BackendAction {
     BackendAction::Now(Err(Fault::new(kind, "as told")))
 }
 
 impl BackendAction {
-    pub(crate) fn gated(self, gate: &Arc<Gate>) -> Self {
+    pub(crate) fn behind_gate(self, gate: &Arc<Gate>) -> Self {
         match self {
             Self::Now(answered) | Self::Gated(_, answered) => {
                 Self::Gated(Arc::clone(gate), answered)
@@ -136,20 +136,20 @@ impl BackendAction {
 #[derive(Debug)]
 pub(crate) struct Gate {
     open: Semaphore,
-    waiting: AtomicUsize,
+    waiting_tasks: AtomicUsize,
 }
 
 impl Gate {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             open: Semaphore::new(0),
-            waiting: AtomicUsize::new(0),
+            waiting_tasks: AtomicUsize::new(0),
         })
     }
 
     /// Tasks waiting now.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::SeqCst)
+        self.waiting_tasks.load(Ordering::SeqCst)
     }
 
     pub(crate) fn open(&self) {
@@ -163,8 +163,8 @@ impl Gate {
                 self.0.fetch_sub(1, Ordering::SeqCst);
             }
         }
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let _waits = Waits(&self.waiting);
+        self.waiting_tasks.fetch_add(1, Ordering::SeqCst);
+        let _waits = Waits(&self.waiting_tasks);
         // A closed semaphore counts as an open gate.
         let _ = self.open.acquire().await;
     }
@@ -175,7 +175,7 @@ type Script = dyn Fn(usize, &Request) -> BackendAction + Send + Sync;
 /// The handler behind the cache.
 pub(crate) struct TestBackend {
     script: Box<Script>,
-    received: Mutex<Vec<RequestHead>>,
+    received_head: Mutex<Vec<RequestHead>>,
 }
 
 impl fmt::Debug for TestBackend {
@@ -191,25 +191,25 @@ impl TestBackend {
     ) -> Arc<Self> {
         Arc::new(Self {
             script: Box::new(script),
-            received: Mutex::default(),
+            received_head: Mutex::default(),
         })
     }
 
     /// Requests received.
-    pub(crate) fn count(&self) -> usize {
-        self.received.lock().unwrap().len()
+    pub(crate) fn request_count(&self) -> usize {
+        self.received_head.lock().unwrap().len()
     }
 
     /// The head of a received request.
     pub(crate) fn received(&self, number: usize) -> RequestHead {
-        self.received.lock().unwrap()[number].clone()
+        self.received_head.lock().unwrap()[number].clone()
     }
 }
 
 impl Handler for TestBackend {
     fn handle(&self, request: Request) -> HandlerProgress {
         let number = {
-            let mut asked = self.received.lock().unwrap();
+            let mut asked = self.received_head.lock().unwrap();
             asked.push(RequestHead::clone(&request.head));
             asked.len() - 1
         };
@@ -236,7 +236,7 @@ pub(crate) struct ChunkedBody {
 
 impl ChunkedBody {
     /// A body of these chunks, with the gate after the first.
-    pub(crate) fn body(pieces: &[&str], length: Option<u64>, gate: Option<&Arc<Gate>>) -> Body {
+    pub(crate) fn new_body(pieces: &[&str], length: Option<u64>, gate: Option<&Arc<Gate>>) -> Body {
         Body::Stream(Box::new(Self::new(pieces, length, gate)))
     }
 
@@ -277,7 +277,7 @@ impl BodyStream for ChunkedBody {
     }
 }
 
-pub(crate) fn memory(name: &str) -> Arc<Store> {
+pub(crate) fn memory_store(name: &str) -> Arc<Store> {
     Store::start(
         &penstock_config::Cache::new(name, None),
         Pool::new("test", 2, 100),
@@ -285,24 +285,24 @@ pub(crate) fn memory(name: &str) -> Arc<Store> {
 }
 
 /// Creates a cache with these rules in front of `backend`.
-pub(crate) fn cache_of(
+pub(crate) fn cache_with_rules(
     backend: &Arc<TestBackend>,
     store: &Arc<Store>,
     change: impl FnOnce(&mut RouteCache),
-) -> Arc<Cache> {
+) -> Arc<CacheHandler> {
     let mut rules = RouteCache::new(vec!["m".to_owned()]);
     change(&mut rules);
     let inner = Arc::clone(backend) as Arc<dyn Handler>;
-    Arc::new(Cache::new(inner, &rules, vec![Arc::clone(store)]))
+    Arc::new(CacheHandler::new(inner, &rules, vec![Arc::clone(store)]))
 }
 
 /// Creates a cache in memory with default rules.
-pub(crate) fn cache(backend: &Arc<TestBackend>) -> Arc<Cache> {
-    cache_of(backend, &memory("m"), |_| ())
+pub(crate) fn memory_cache(backend: &Arc<TestBackend>) -> Arc<CacheHandler> {
+    cache_with_rules(backend, &memory_store("m"), |_| ())
 }
 
 /// The cache's reply.
-pub(crate) async fn reply(cache: &Cache, request: Request) -> Result<Reply, Fault> {
+pub(crate) async fn handle_request(cache: &CacheHandler, request: Request) -> Result<Reply, Fault> {
     match cache.handle(request) {
         HandlerProgress::Ready(answered) => answered,
         HandlerProgress::Pending(work) => work.await,
@@ -311,14 +311,14 @@ pub(crate) async fn reply(cache: &Cache, request: Request) -> Result<Reply, Faul
 
 /// A response read to its end.
 #[derive(Debug)]
-pub(crate) struct ReadResponse {
+pub(crate) struct CollectedResponse {
     pub(crate) status: u16,
     pub(crate) fields: FieldBlock,
     pub(crate) body: Result<String, FaultKind>,
     pub(crate) length: Option<u64>,
 }
 
-impl ReadResponse {
+impl CollectedResponse {
     pub(crate) fn field(&self, name: &str) -> String {
         let value = self.fields.get(name).unwrap_or_default();
         String::from_utf8_lossy(value).into_owned()
@@ -328,7 +328,7 @@ impl ReadResponse {
         self.field("cache-status")
     }
 
-    pub(crate) fn text(&self) -> &str {
+    pub(crate) fn body_text(&self) -> &str {
         self.body.as_deref().unwrap()
     }
 
@@ -338,18 +338,18 @@ impl ReadResponse {
 }
 
 /// Sends a request and reads its response.
-pub(crate) async fn fetch(cache: &Cache, request: Request) -> ReadResponse {
-    match reply(cache, request).await {
-        Ok(Reply::Response(response)) => read(*response).await,
+pub(crate) async fn fetch(cache: &CacheHandler, request: Request) -> CollectedResponse {
+    match handle_request(cache, request).await {
+        Ok(Reply::Response(response)) => collect_response(*response).await,
         other => panic!("a response, not {other:?}"),
     }
 }
 
 /// Repeats a request until it is a hit: a new object may still be written.
-pub(crate) async fn fetch_hit(cache: &Cache, target: &str) -> ReadResponse {
+pub(crate) async fn fetch_until_hit(cache: &CacheHandler, target: &str) -> CollectedResponse {
     let mut last = None;
     for _ in 0..10_000 {
-        let got = fetch(cache, get(target, &[])).await;
+        let got = fetch(cache, get_request(target, &[])).await;
         if got.is_hit() {
             return got;
         }
@@ -359,7 +359,7 @@ pub(crate) async fn fetch_hit(cache: &Cache, target: &str) -> ReadResponse {
     panic!("never a hit: {last:?}")
 }
 
-pub(crate) async fn read(response: Response) -> ReadResponse {
+pub(crate) async fn collect_response(response: Response) -> CollectedResponse {
     let length = response.body.length();
     let mut bytes = Vec::new();
     let mut cut = None;
@@ -385,7 +385,7 @@ pub(crate) async fn read(response: Response) -> ReadResponse {
         },
         Body::Takeover(_) | Body::Hold(_) => panic!("no takeover was asked for"),
     }
-    ReadResponse {
+    CollectedResponse {
         status: response.status.code(),
         fields: response.fields,
         body: cut.map_or_else(|| Ok(String::from_utf8(bytes).unwrap()), Err),
@@ -394,7 +394,7 @@ pub(crate) async fn read(response: Response) -> ReadResponse {
 }
 
 /// Waits until `holds` returns true, at most ten seconds.
-pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
+pub(crate) async fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let waits = async {
         while !holds() {
             loops::yield_now().await;
@@ -448,7 +448,7 @@ pub(crate) fn run<F: Future<Output = ()>>(test: F) {
 
 /// Waits until a store has read its directory.
 pub(crate) async fn wait_until_working(store: &Arc<Store>) {
-    until("the store works", || {
+    wait_until("the store works", || {
         store.snapshot().state == StoreState::Working
     })
     .await;

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use penstock_cache::{Cache, CachedRoute, Store};
+use penstock_cache::{CacheHandler, CachedRoute, Store};
 use penstock_config::{BlockingPool, Config, Route, Site};
 use penstock_exchange::Handler;
 use penstock_runtime::blocking::Pool;
@@ -83,6 +83,6 @@ pub(crate) fn put_in_front(
         counters: counters.unwrap_or_default(),
     };
     let counters = Arc::clone(&cached.counters);
-    let cache = Cache::with_scope(&scope, inner, rules, stores, counters);
+    let cache = CacheHandler::with_scope(&scope, inner, rules, stores, counters);
     Ok((Arc::new(cache), Some(cached)))
 }

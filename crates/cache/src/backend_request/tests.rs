@@ -6,7 +6,7 @@ use penstock_http::caching::RevalidationFields;
 
 use super::{ClientRequest, build_request};
 use crate::route_rules::RouteRules;
-use crate::testing::{CLIENT, PROXY, head_of, request_of};
+use crate::testing::{CLIENT_ADDRESS, PROXY_ADDRESS, head_of, request_of};
 
 fn sent_head(
     method: &str,
@@ -55,7 +55,7 @@ fn a_backend_request_is_for_the_whole_and_for_everyone() {
         "Content-Length: 0",
     ];
     assert_eq!(
-        sent_head("HEAD", "http://a.test/x?y", &lines, CLIENT, &[]),
+        sent_head("HEAD", "http://a.test/x?y", &lines, CLIENT_ADDRESS, &[]),
         [
             "GET /x?y",
             "Host: a.test",
@@ -76,10 +76,13 @@ fn fields_of_trusted_peers_and_rules_are_kept() {
         "X-Real-IP: 192.0.2.1",
         "If-None-Match: \"stored\"",
     ];
-    assert_eq!(sent_head("GET", "/", &lines, PROXY, &[]), expected);
+    assert_eq!(sent_head("GET", "/", &lines, PROXY_ADDRESS, &[]), expected);
     let vouched = ["x-forwarded-host", "x-real-ip"];
-    assert_eq!(sent_head("GET", "/", &lines, CLIENT, &vouched), expected);
-    assert_eq!(sent_head("GET", "/", &lines, CLIENT, &[]).len(), 3);
+    assert_eq!(
+        sent_head("GET", "/", &lines, CLIENT_ADDRESS, &vouched),
+        expected
+    );
+    assert_eq!(sent_head("GET", "/", &lines, CLIENT_ADDRESS, &[]).len(), 3);
 }
 
 #[test]
@@ -90,7 +93,7 @@ fn a_missing_host_stays_missing() {
         panic!("a valid head")
     };
     let rules = RouteRules::new(&RouteCache::new(vec!["m".to_owned()]), "");
-    let client = ClientRequest::from_request(&request_of(head, CLIENT));
+    let client = ClientRequest::from_request(&request_of(head, CLIENT_ADDRESS));
     let question = build_request(&rules, &client, RevalidationFields::default(), None).unwrap();
     assert_eq!(question.head.host(), "");
     assert_eq!(question.head.field_count(), 1);

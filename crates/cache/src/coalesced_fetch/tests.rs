@@ -7,15 +7,15 @@ use penstock_exchange::FaultKind;
 use penstock_runtime::clock;
 
 use super::{
-    CoalescedFetches, FetchCompletion, FetchOutcome, FetchWaiter, LeaderResult,
+    CoalescedFetches, FetchCompleter, FetchOutcome, FetchWaiter, LeaderResult,
     MAX_UNCACHEABLE_KEYS, SHARDS, UNCACHEABLE_TIME,
 };
 use crate::store::ObjectKey;
 use crate::testing::run;
 
-type Joined = (FetchWaiter, Option<FetchCompletion>);
+type Joined = (FetchWaiter, Option<FetchCompleter>);
 
-fn expect_leader((waiter, completion): Joined) -> (FetchWaiter, FetchCompletion) {
+fn expect_leader((waiter, completion): Joined) -> (FetchWaiter, FetchCompleter) {
     (waiter, completion.expect("a new fetch"))
 }
 
@@ -28,20 +28,21 @@ fn expect_waiter((waiter, completion): Joined) -> FetchWaiter {
 fn only_equal_requests_share_a_fetch() {
     let flights = Arc::new(CoalescedFetches::default());
     let key = ObjectKey::new(b"http://a/");
-    let (_ticket, landing) = expect_leader(flights.join(&key, Vec::new(), None));
-    let _waiting = expect_waiter(flights.join(&key, Vec::new(), None));
-    let _variant = expect_leader(flights.join(&key, b"gzip".to_vec(), None));
-    let _other = expect_leader(flights.join(&ObjectKey::new(b"http://b/"), Vec::new(), None));
+    let (_ticket, landing) = expect_leader(flights.join_or_begin(&key, Vec::new(), None));
+    let _waiting = expect_waiter(flights.join_or_begin(&key, Vec::new(), None));
+    let _variant = expect_leader(flights.join_or_begin(&key, b"gzip".to_vec(), None));
+    let _other =
+        expect_leader(flights.join_or_begin(&ObjectKey::new(b"http://b/"), Vec::new(), None));
     // A key with the same hash is still another key.
     let twin = ObjectKey {
         hash: key.hash,
         text: b"http://twin/".as_slice().into(),
     };
-    let _twin = expect_leader(flights.join(&twin, Vec::new(), None));
+    let _twin = expect_leader(flights.join_or_begin(&twin, Vec::new(), None));
     let _alone = flights.begin_exclusive(&key);
     assert!(flights.begin_background(&key, Vec::new()).is_none());
-    landing.complete(FetchOutcome::LookAgain, LeaderResult::default());
-    let _next = expect_leader(flights.join(&key, Vec::new(), None));
+    landing.complete(FetchOutcome::RetryLookup, LeaderResult::default());
+    let _next = expect_leader(flights.join_or_begin(&key, Vec::new(), None));
 }
 
 #[test]
@@ -49,14 +50,14 @@ fn a_dropped_completion_fails_its_waiters() {
     run(async {
         let flights = Arc::new(CoalescedFetches::default());
         let key = ObjectKey::new(b"http://a/");
-        let (ticket, landing) = expect_leader(flights.join(&key, Vec::new(), None));
+        let (ticket, landing) = expect_leader(flights.join_or_begin(&key, Vec::new(), None));
         drop(landing);
         let outcome = ticket.wait(clock::now()).await;
         assert!(matches!(
             outcome,
             Some(FetchOutcome::Failed(FaultKind::Internal, _))
         ));
-        expect_leader(flights.join(&key, Vec::new(), None));
+        expect_leader(flights.join_or_begin(&key, Vec::new(), None));
     });
 }
 
@@ -65,8 +66,8 @@ fn a_fetch_without_waiters_is_abandoned() {
     run(async {
         let flights = Arc::new(CoalescedFetches::default());
         let key = ObjectKey::new(b"http://a/");
-        let (ticket, landing) = expect_leader(flights.join(&key, Vec::new(), None));
-        let second = expect_waiter(flights.join(&key, Vec::new(), None));
+        let (ticket, landing) = expect_leader(flights.join_or_begin(&key, Vec::new(), None));
+        let second = expect_waiter(flights.join_or_begin(&key, Vec::new(), None));
         let soon = || clock::now() + Duration::from_millis(1);
         drop(ticket);
         assert!(
@@ -77,7 +78,7 @@ fn a_fetch_without_waiters_is_abandoned() {
         drop(second);
         landing.wait_until_abandoned().await;
         // An abandoned fetch cannot be joined.
-        expect_leader(flights.join(&key, Vec::new(), None));
+        expect_leader(flights.join_or_begin(&key, Vec::new(), None));
     });
 }
 
@@ -85,14 +86,14 @@ fn a_fetch_without_waiters_is_abandoned() {
 fn an_outdated_fetch_is_not_joined() {
     let flights = Arc::new(CoalescedFetches::default());
     let key = ObjectKey::new(b"http://a/");
-    let (_ticket, landing) = expect_leader(flights.join(&key, Vec::new(), None));
+    let (_ticket, landing) = expect_leader(flights.join_or_begin(&key, Vec::new(), None));
     flights.mark_outdated(&ObjectKey::new(b"http://b/"));
     assert!(!landing.is_outdated());
     flights.mark_outdated(&key);
     assert!(landing.is_outdated());
-    expect_leader(flights.join(&key, Vec::new(), None));
+    expect_leader(flights.join_or_begin(&key, Vec::new(), None));
     let variant = ObjectKey::new(b"http://a/\0header x=y");
-    let (_ticket, landing) = expect_leader(flights.join(&variant, Vec::new(), None));
+    let (_ticket, landing) = expect_leader(flights.join_or_begin(&variant, Vec::new(), None));
     flights.mark_url_outdated(b"http://a");
     assert!(!landing.is_outdated());
     flights.mark_url_outdated(b"http://a/");
@@ -172,7 +173,7 @@ fn a_write_outdates_no_other_key_with_the_same_hash() {
         hash: key.hash,
         text: b"http://a/?twin".as_slice().into(),
     };
-    let (_ticket, landing) = expect_leader(flights.join(&key, Vec::new(), None));
+    let (_ticket, landing) = expect_leader(flights.join_or_begin(&key, Vec::new(), None));
     flights.mark_outdated(&twin);
     assert!(!landing.is_outdated());
     flights.mark_outdated(&key);

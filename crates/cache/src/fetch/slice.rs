@@ -12,10 +12,10 @@ use penstock_http::caching::Lifetime;
 use penstock_http::{ByteRange, FieldBlock, Status};
 
 use super::{
-    Fetch, FetchTimes, complete_stored, complete_unstored_response, is_server_error,
+    Fetch, FetchTimes, complete_stored, complete_unstored_response, is_backend_failure,
     unstorable_reason,
 };
-use crate::coalesced_fetch::{FetchCompletion, FetchOutcome, LeaderResult};
+use crate::coalesced_fetch::{FetchCompleter, FetchOutcome, LeaderResult};
 use crate::handler::selects_variant;
 use crate::slices::{self, SliceFetch};
 use crate::store::{HitBody, ObjectMeta, ObjectWriter, PartialObject, SliceSet};
@@ -43,7 +43,7 @@ impl SliceFetch {
         response: Response,
         times: FetchTimes,
         purges: u64,
-        completion: FetchCompletion,
+        completion: FetchCompleter,
     ) {
         let storable = match self.judge_storing(&fetch, &response, times) {
             Ok(storable) => storable,
@@ -51,13 +51,13 @@ impl SliceFetch {
         };
         if self.index.is_none() && fetch.has_newer_whole(&response, times) {
             // It arrived during this request and is the better answer.
-            return completion.complete(FetchOutcome::LookAgain, LeaderResult::default());
+            return completion.complete(FetchOutcome::RetryLookup, LeaderResult::default());
         }
         let Some((index, writer, partial)) =
             self.begin_writing(&fetch, &response, &storable, times)
         else {
             if storable.span.len > fetch.store.config().max_object_size {
-                fetch.mark_uncacheable(&slices::slicing_key(&fetch.key));
+                fetch.mark_uncacheable(&slices::unsliceable_key(&fetch.key));
             }
             return complete_unstored_response(completion, response, "store");
         };
@@ -85,8 +85,9 @@ impl SliceFetch {
         response: &Response,
         times: FetchTimes,
     ) -> Result<StorableSlice, &'static str> {
-        let (span, total_length) = slices::returned_part(response, self.span()).ok_or("range")?;
-        let tag = slices::strong_tag(&response.fields).ok_or("no-strong-etag")?;
+        let (span, total_length) =
+            slices::returned_part(response, self.byte_range()).ok_or("range")?;
+        let tag = slices::strong_etag(&response.fields).ok_or("no-strong-etag")?;
         if let Some(of) = &self.index
             && !belongs_to(of, tag, total_length)
         {
@@ -153,7 +154,7 @@ impl SliceFetch {
         }
         meta.fields = fields.freeze();
         meta.status = Status::OK;
-        let tag = slices::strong_tag(&response.fields)?;
+        let tag = slices::strong_etag(&response.fields)?;
         let total = storable.total_length;
         if let Some(base) = &fetch.stale_hit
             && base.meta.is_same_variant(&meta)
@@ -181,7 +182,7 @@ impl SliceFetch {
     fn complete_unstored(
         &self,
         fetch: &Fetch,
-        completion: FetchCompletion,
+        completion: FetchCompleter,
         response: Response,
         reason: &'static str,
     ) {
@@ -189,8 +190,8 @@ impl SliceFetch {
             // A refusal of the same content that concerns one client only does not invalidate the
             // index.
             Some(of) => {
-                let told = slices::returned_part(&response, self.span());
-                let tag = slices::strong_tag(&response.fields).unwrap_or_default();
+                let told = slices::returned_part(&response, self.byte_range());
+                let tag = slices::strong_etag(&response.fields).unwrap_or_default();
                 let is_same = told.is_some_and(|(_, total)| belongs_to(of, tag, total));
                 let is_personal = matches!(
                     reason,
@@ -200,7 +201,7 @@ impl SliceFetch {
                 is_word && !(is_same && is_personal)
             }
             // A failure of the back end tells nothing about the resource.
-            None => !is_server_error(response.status) && response.status.code() != 429,
+            None => !is_backend_failure(response.status) && response.status.code() != 429,
         };
         let stale_index = fetch.stale_hit.as_ref().map(|base| &base.meta);
         if let Some(index) = self.index.as_ref().or(stale_index).filter(|_| is_out) {
@@ -211,7 +212,7 @@ impl SliceFetch {
             }
         }
         if self.index.is_none() && matches!(response.status, Status::OK | Status::PARTIAL_CONTENT) {
-            fetch.mark_uncacheable(&slices::slicing_key(&fetch.key));
+            fetch.mark_uncacheable(&slices::unsliceable_key(&fetch.key));
         }
         complete_unstored_response(completion, response, reason);
     }
@@ -221,9 +222,9 @@ impl Fetch {
     /// Whether a whole response is stored that is newer than the request or has the same content.
     fn has_newer_whole(&self, response: &Response, times: FetchTimes) -> bool {
         let head = &self.client.head;
-        let tag = slices::strong_tag(&response.fields);
+        let tag = slices::strong_etag(&response.fields);
         let mut is_it = |meta: &ObjectMeta| {
-            let is_same = slices::strong_tag(&meta.fields) == tag;
+            let is_same = slices::strong_etag(&meta.fields) == tag;
             let is_newer = meta.response_time >= times.request_time;
             meta.slice_set.is_none() && (is_same || is_newer) && selects_variant(head, meta)
         };
@@ -243,5 +244,5 @@ impl SliceIndex {
 /// Whether a part with this validator and total length belongs to the content of `index`.
 fn belongs_to(index: &ObjectMeta, tag: &[u8], total: u64) -> bool {
     index.slice_set.is_some_and(|set| set.total_length == total)
-        && slices::strong_tag(&index.fields) == Some(tag)
+        && slices::strong_etag(&index.fields) == Some(tag)
 }

@@ -24,7 +24,7 @@ use crate::backend_request::ClientRequest;
 use crate::store::{ObjectKey, PurgeRule};
 
 /// The `Cache-Status` detail for a key that is marked as uncacheable.
-pub(super) const RECENTLY_UNCACHEABLE: &str = "not-stored-lately";
+pub(super) const RECENTLY_UNCACHEABLE_DETAIL: &str = "not-stored-lately";
 
 /// Handles the response to a bypassed request.
 #[derive(Debug)]
@@ -51,15 +51,15 @@ pub(super) fn bypass(
         uncacheable_key,
     };
     match shared.backend.handle(request) {
-        HandlerProgress::Ready(reply) => HandlerProgress::Ready(bypassed.finish(reply)),
+        HandlerProgress::Ready(reply) => HandlerProgress::Ready(bypassed.handle_reply(reply)),
         HandlerProgress::Pending(work) => {
-            HandlerProgress::Pending(Box::pin(async move { bypassed.finish(work.await) }))
+            HandlerProgress::Pending(Box::pin(async move { bypassed.handle_reply(work.await) }))
         }
     }
 }
 
 impl BypassedRequest {
-    pub(super) fn finish(self, answered: Result<Reply, Fault>) -> Result<Reply, Fault> {
+    pub(super) fn handle_reply(self, answered: Result<Reply, Fault>) -> Result<Reply, Fault> {
         let mut answered = answered?;
         match &mut answered {
             Reply::Response(response) => self.observe_response(response),

@@ -13,7 +13,7 @@ use penstock_http::{BodyFraming, FieldBlock, Method, RequestHead};
 use penstock_runtime::clock;
 
 use super::{LookupResult, SharedCache, hit_status};
-use crate::route_rules::{CacheDirectives, KeySource, is_override_field};
+use crate::route_rules::{KeySource, LookupOptions, is_override_field};
 use crate::serve::{CACHE_STATUS_NAME, HANDLER_NAME};
 use crate::store::{HitBody, MemoryBody, ObjectKey};
 
@@ -36,7 +36,7 @@ pub(super) fn try_inline(
     take: &mut dyn FnMut(InlineResponse<'_>),
 ) {
     let head = asked.head;
-    if !is_plain_request(head) || !shared.rules.allows_plain(head) {
+    if !is_plain_request(head) || !shared.rules.allows_plain_request(head) {
         return;
     }
     shared.loop_buffers.with(|scratch| {
@@ -44,7 +44,7 @@ pub(super) fn try_inline(
             head,
             scheme: asked.scheme,
             // A plain request has no forwarding field.
-            is_trusted: false,
+            is_from_trusted_proxy: false,
             forwarded: None,
             // Routes with a mount have filters and do not use this path.
             mount: &Mount::ROOT,
@@ -56,7 +56,7 @@ pub(super) fn try_inline(
             return;
         };
         let now = clock::wall_time_at(asked.arrived_at);
-        let directives = CacheDirectives {
+        let directives = LookupOptions {
             may_store: true,
             directives: RequestDirectives::default(),
         };
@@ -100,10 +100,10 @@ pub(super) fn try_inline(
 }
 
 /// Whether the request wants the whole response and has no field for caches and none of a proxy.
-/// [`RouteRules::classify`] would find no directives in it, apart from the route's own bypass
+/// [`RouteRules::classify_request`] would find no directives in it, apart from the route's own bypass
 /// rules. One pass over the fields.
 ///
-/// [`RouteRules::classify`]: crate::route_rules::RouteRules::classify
+/// [`RouteRules::classify_request`]: crate::route_rules::RouteRules::classify
 fn is_plain_request(head: &RequestHead) -> bool {
     matches!(head.method(), Method::Get | Method::Head)
         && !head.is_upgrade()

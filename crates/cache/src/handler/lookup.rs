@@ -11,7 +11,7 @@
 //! - A client receives a shared response or one made for it alone, never one made for another
 //!   client.
 
-mod sliced;
+mod slice_lookup;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,7 +28,7 @@ use penstock_http::{Method, PreconditionResult, RequestHead, Status};
 use penstock_runtime::clock;
 use penstock_runtime::log_throttle::suppressed_suffix;
 
-use self::sliced::SlicedOutcome;
+use self::slice_lookup::SliceLookupOutcome;
 use super::bypass::{self, BypassedRequest};
 use super::{
     LookupResult, SharedCache, StaleHit, UsableHit, bypass_status, hit_status, judge_hit,
@@ -36,8 +36,8 @@ use super::{
 };
 use crate::backend_request::ClientRequest;
 use crate::coalesced_fetch::{FetchOutcome, LeaderResult};
-use crate::fetch::{Fetch, is_server_error};
-use crate::route_rules::CacheDirectives;
+use crate::fetch::{Fetch, is_backend_failure};
+use crate::route_rules::LookupOptions;
 use crate::serve::{self, CacheHeaders, StoredBody};
 use crate::store::{Hit, HitBody, ObjectGone, ObjectKey, ObjectMeta, PartialObject, Store};
 
@@ -51,7 +51,7 @@ pub(super) struct CacheLookup {
     pub(super) shared: Arc<SharedCache>,
     pub(super) store: Arc<Store>,
     pub(super) key: ObjectKey,
-    pub(super) directives: CacheDirectives,
+    pub(super) directives: LookupOptions,
     pub(super) client: ClientRequest,
     pub(super) client_state: Arc<ClientState>,
     /// When the request stops waiting for others.
@@ -61,9 +61,9 @@ pub(super) struct CacheLookup {
 /// The result of one round.
 enum LookupStep {
     Done(Result<Reply, Fault>),
-    LookAgain,
+    RetryLookup,
     /// Look up again without counting the round: another client's request failed and is out.
-    NextLeader,
+    LeaderFailed,
     /// Send the request to the back end unchanged.
     Bypass(CacheStatus<'static>),
 }
@@ -99,17 +99,19 @@ impl CacheLookup {
             if let Some(whole) = whole {
                 let answered = self.answer_from_slices(whole.as_deref()).await;
                 if !std::mem::replace(&mut is_counted, true) {
-                    let is_hit = matches!(answered, SlicedOutcome::Answered(Ok((_, true))));
+                    let is_hit = matches!(answered, SliceLookupOutcome::Answered(Ok((_, true))));
                     self.store.count_lookup(is_hit);
                 }
                 match answered {
-                    SlicedOutcome::Answered(answered) => return answered.map(|(reply, _)| reply),
-                    SlicedOutcome::NextLeader => {
+                    SliceLookupOutcome::Answered(answered) => {
+                        return answered.map(|(reply, _)| reply);
+                    }
+                    SliceLookupOutcome::LeaderFailed => {
                         rounds -= 1;
                         found = self.lookup();
                         continue;
                     }
-                    SlicedOutcome::NotApplicable => found = self.lookup(),
+                    SliceLookupOutcome::NotApplicable => found = self.lookup(),
                 }
                 match (&found, whole) {
                     (LookupResult::Missing { .. }, None) => {}
@@ -146,8 +148,8 @@ impl CacheLookup {
             match self.fetch_or_wait(stale.as_ref(), names).await {
                 LookupStep::Done(answered) => return answered,
                 LookupStep::Bypass(status) => return self.bypass(request, status, stale).await,
-                LookupStep::LookAgain => {}
-                LookupStep::NextLeader => rounds -= 1,
+                LookupStep::RetryLookup => {}
+                LookupStep::LeaderFailed => rounds -= 1,
             }
             found = self.lookup();
         }
@@ -223,15 +225,15 @@ impl CacheLookup {
                 // A fetch that began before this reload would bring a response that it does not
                 // accept.
                 let since = self.is_reload().then_some(self.client.origin.arrived_at);
-                (self.shared.fetches).join(&self.key, hint.unwrap_or_default(), since)
+                (self.shared.fetches).join_or_begin(&self.key, hint.unwrap_or_default(), since)
             }
         };
         if let Some(completion) = completion {
             // A fetch may have completed between the look-up and the join.
             let is_new = is_alone || stale.is_some();
             if !is_new && !matches!(self.lookup(), LookupResult::Missing { .. }) {
-                completion.complete(FetchOutcome::LookAgain, LeaderResult::default());
-                return LookupStep::LookAgain;
+                completion.complete(FetchOutcome::RetryLookup, LeaderResult::default());
+                return LookupStep::RetryLookup;
             }
             self.new_fetch(base).start(completion);
         }
@@ -271,7 +273,7 @@ impl CacheLookup {
             return None;
         }
         if self.shared.fetches.is_uncacheable(&self.key, clock::now()) {
-            return Some(bypass::RECENTLY_UNCACHEABLE);
+            return Some(bypass::RECENTLY_UNCACHEABLE_DETAIL);
         }
         (rules.config.min_uses > 1 && self.store.count_request(&self.key) < rules.config.min_uses)
             .then_some("min-uses")
@@ -287,7 +289,7 @@ impl CacheLookup {
                 self.respond_stored(partial, whole, recipient).await
             }
             FetchOutcome::Revalidated(hit) => self.respond_revalidated(&hit, recipient).await,
-            FetchOutcome::LookAgain => LookupStep::LookAgain,
+            FetchOutcome::RetryLookup => LookupStep::RetryLookup,
             FetchOutcome::NotStored { is_error } => {
                 if is_error
                     && let Some(response) =
@@ -321,10 +323,10 @@ impl CacheLookup {
                     None if kind.is_before_sending() => {
                         LookupStep::Done(Err(Fault::new(kind, cause)))
                     }
-                    None if leads => LookupStep::LookAgain,
+                    None if leads => LookupStep::RetryLookup,
                     // The leader's request may have provoked the failure: one of the waiters leads
                     // next, and the others wait for it.
-                    None => LookupStep::NextLeader,
+                    None => LookupStep::LeaderFailed,
                 }
             }
         }
@@ -338,7 +340,7 @@ impl CacheLookup {
     ) -> LookupStep {
         let meta = Arc::clone(&partial.meta);
         if recipient.leader_result.is_none() && !self.may_use(&meta) {
-            return LookupStep::LookAgain;
+            return LookupStep::RetryLookup;
         }
         let note = self.headers_for(&meta, &recipient, true);
         let body = whole.map_or(StoredBody::Partial(partial), StoredBody::Memory);
@@ -358,7 +360,7 @@ impl CacheLookup {
 
     async fn respond_revalidated(&self, hit: &Hit, recipient: OutcomeRecipient<'_>) -> LookupStep {
         if recipient.leader_result.is_none() && !self.may_use(&hit.meta) {
-            return LookupStep::LookAgain;
+            return LookupStep::RetryLookup;
         }
         let note = self.headers_for(&hit.meta, &recipient, false);
         match serve::respond_to_hit(&self.client.head, hit, &note).await {
@@ -400,7 +402,7 @@ impl CacheLookup {
             clock::wall_time(),
         );
         if result == PreconditionResult::NotModified {
-            *response = serve::not_modified(*response);
+            *response = serve::into_not_modified(*response);
         }
         LookupStep::Done(Ok(Reply::Response(response)))
     }
@@ -459,7 +461,7 @@ impl CacheLookup {
         cache_status: CacheStatus<'static>,
         stale: Option<StaleHit>,
     ) -> Result<Reply, Fault> {
-        let is_marked = cache_status.detail == Some(bypass::RECENTLY_UNCACHEABLE);
+        let is_marked = cache_status.detail == Some(bypass::RECENTLY_UNCACHEABLE_DETAIL);
         self.shared.counters.bypassed.increment();
         let bypassed = BypassedRequest {
             shared: self.shared,
@@ -474,11 +476,11 @@ impl CacheLookup {
             .wait_for_reply()
             .await;
         let Some(stale) = stale else {
-            return bypassed.finish(answered);
+            return bypassed.handle_reply(answered);
         };
         let (shared, head) = (&bypassed.shared, &bypassed.client.head);
         match &answered {
-            Ok(Reply::Response(response)) if !is_server_error(response.status) => {
+            Ok(Reply::Response(response)) if !is_backend_failure(response.status) => {
                 let (meta, fields) = (&stale.hit.meta, &response.fields);
                 if head.method() == Method::Head
                     && !head_response_matches_stored(&meta.fields, meta.length, fields)
@@ -496,7 +498,7 @@ impl CacheLookup {
                 }
             }
         }
-        bypassed.finish(answered)
+        bypassed.handle_reply(answered)
     }
 }
 

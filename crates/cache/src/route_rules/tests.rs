@@ -48,7 +48,7 @@ fn key_source_of<'a>(
     KeySource {
         head,
         scheme: told.and_then(|told| told.scheme).unwrap_or("http"),
-        is_trusted,
+        is_from_trusted_proxy: is_trusted,
         mount: told.map_or(ROOT, |told| &told.mount),
         forwarded: told,
     }

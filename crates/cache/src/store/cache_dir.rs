@@ -51,7 +51,7 @@ pub(crate) struct CacheDir {
 
 /// Identity of a file's content: any write changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ObjectFileId {
+pub(crate) struct ObjectFileStamp {
     inode: u64,
     pub(crate) size: u64,
     modified: (i64, u32),
@@ -73,12 +73,12 @@ pub(crate) enum OpenDirError {
     NotMounted,
     /// It is not empty and has no `lock`.
     #[error("it is not empty and not a cache's directory (it holds `{0}`, but no `lock`)")]
-    NotOurs(String),
+    NotCacheDir(String),
     #[error("cannot open it: {0}")]
     Io(#[from] io::Error),
 }
 
-pub(crate) fn disk_usage(bytes: u64) -> u64 {
+pub(crate) fn allocated_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES)
 }
 
@@ -152,23 +152,23 @@ impl CacheDir {
     }
 
     /// Reserves `bytes` if the total stays within `max`. Never blocks.
-    pub(crate) fn reserve(&self, bytes: u64, max: u64) -> bool {
+    pub(crate) fn reserve_bytes(&self, bytes: u64, max: u64) -> bool {
         let more = |used: u64| used.checked_add(bytes).filter(|&used| used <= max);
         self.used_bytes.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
     /// Counts the `bytes` of an existing file. Never blocks.
-    pub(crate) fn count_existing(&self, bytes: u64) {
+    pub(crate) fn count_existing_bytes(&self, bytes: u64) {
         self.used_bytes.fetch_add(bytes, Relaxed);
     }
 
     /// Subtracts `bytes`. Never blocks.
-    pub(crate) fn release(&self, bytes: u64) {
+    pub(crate) fn release_bytes(&self, bytes: u64) {
         let less = |used: u64| Some(used.saturating_sub(bytes));
         let _ = self.used_bytes.fetch_update(Relaxed, Relaxed, less);
     }
 
-    pub(crate) fn create(&self, number: u64) -> io::Result<File> {
+    pub(crate) fn create_temporary(&self, number: u64) -> io::Result<File> {
         self.check_open()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let name = temporary_name(number);
@@ -201,7 +201,7 @@ impl CacheDir {
     }
 
     /// Removes an object's file, if it exists.
-    pub(crate) fn remove(&self, name: ObjectName) -> io::Result<()> {
+    pub(crate) fn remove_object(&self, name: ObjectName) -> io::Result<()> {
         self.check_open()?;
         let path = name.path();
         ignore_missing(rustix::fs::unlinkat(
@@ -219,7 +219,7 @@ impl CacheDir {
     }
 
     /// Opens an object's file for reading if that needs no disk. Never blocks: for an event loop.
-    pub(crate) fn open_cached(&self, name: ObjectName) -> Option<File> {
+    pub(crate) fn open_object_if_cached(&self, name: ObjectName) -> Option<File> {
         if !self.is_local {
             return None;
         }
@@ -227,7 +227,7 @@ impl CacheDir {
     }
 
     /// Reads the note of that name; `None` if there is none.
-    pub(crate) fn read_note(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+    pub(crate) fn read_root_file(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         use std::io::Read;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = match rustix::fs::openat(&self.root, name, flags, Mode::empty()) {
@@ -235,17 +235,17 @@ impl CacheDir {
             file => File::from(file?),
         };
         let mut bytes = Vec::new();
-        file.take(MAX_NOTE_BYTES).read_to_end(&mut bytes)?;
+        file.take(MAX_ROOT_FILE_BYTES).read_to_end(&mut bytes)?;
         Ok(Some(bytes))
     }
 
     /// Writes a note atomically, or removes it if it is empty.
-    pub(crate) fn write_note(&self, name: &str, bytes: &[u8], number: u64) -> io::Result<()> {
+    pub(crate) fn write_root_file(&self, name: &str, bytes: &[u8], number: u64) -> io::Result<()> {
         self.check_open()?;
         if bytes.is_empty() {
             return ignore_missing(rustix::fs::unlinkat(&self.root, name, AtFlags::empty()));
         }
-        self.create(number)?.write_all_at(bytes, 0)?;
+        self.create_temporary(number)?.write_all_at(bytes, 0)?;
         let temporary = temporary_name(number);
         Ok(rustix::fs::renameat(
             &self.tmp,
@@ -289,7 +289,7 @@ impl CacheDir {
     pub(crate) fn probe(&self, [number, renamed]: [u64; 2]) -> io::Result<()> {
         let written = [0x5a; 4096];
         let result = (|| {
-            let file = self.create(number)?;
+            let file = self.create_temporary(number)?;
             file.write_all_at(&written, 0)?;
             let (from, to) = (temporary_name(number), temporary_name(renamed));
             rustix::fs::renameat(&self.tmp, from.as_str(), &self.tmp, to.as_str())?;
@@ -313,7 +313,7 @@ impl CacheDir {
     }
 }
 
-const MAX_NOTE_BYTES: u64 = 64 << 20;
+const MAX_ROOT_FILE_BYTES: u64 = 64 << 20;
 
 impl ObjectName {
     fn path(self) -> String {
@@ -331,14 +331,14 @@ impl ObjectName {
     }
 }
 
-impl ObjectFileId {
+impl ObjectFileStamp {
     /// The identity of an open file, as known without asking a disk or another machine. Never
     /// blocks: for an event loop.
-    pub(crate) fn of(file: &File) -> io::Result<Self> {
+    pub(crate) fn from_file(file: &File) -> io::Result<Self> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let stat = match rustix::fs::statx(file, "", flags, StatxFlags::BASIC_STATS) {
             // A sandbox may be older than the call.
-            Err(Errno::NOSYS | Errno::PERM) => return Self::of_without_statx(file),
+            Err(Errno::NOSYS | Errno::PERM) => return Self::from_file_without_statx(file),
             stat => stat?,
         };
         Ok(Self {
@@ -349,7 +349,7 @@ impl ObjectFileId {
         })
     }
 
-    fn of_without_statx(file: &File) -> io::Result<Self> {
+    fn from_file_without_statx(file: &File) -> io::Result<Self> {
         let stat = rustix::fs::fstat(file)?;
         let nanoseconds = |value| u32::try_from(value).unwrap_or(0);
         Ok(Self {
@@ -400,7 +400,7 @@ fn check_ownership(root: &OwnedFd) -> Result<(), OpenDirError> {
             name => foreign = Some(String::from_utf8_lossy(name).into_owned()),
         }
     }
-    foreign.map_or(Ok(()), |name| Err(OpenDirError::NotOurs(name)))
+    foreign.map_or(Ok(()), |name| Err(OpenDirError::NotCacheDir(name)))
 }
 
 /// Whether a file system of this kind opens a file with a cached name by itself. Others may wait,

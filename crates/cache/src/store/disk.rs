@@ -30,7 +30,7 @@ use penstock_runtime::{DiskFile, clock};
 use tokio::sync::Notify;
 
 use super::cache_dir::CacheDir;
-use super::memory_body::MAX_BUFFERED_BODY;
+use super::memory_body::MAX_BUFFERED_BODY_BYTES;
 use super::object_file::ObjectFile;
 use super::tier::{IndexedObject, Tier};
 use super::verification::Verifications;
@@ -40,7 +40,7 @@ use health::OutageReason;
 use queue::MaintenanceQueue;
 pub(crate) use queue::{DiscardedFile, MAX_DISCARDED_FILES};
 
-pub(crate) type DiskItem = IndexedObject<Arc<ObjectFile>>;
+pub(crate) type DiskIndexEntry = IndexedObject<Arc<ObjectFile>>;
 
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -53,7 +53,7 @@ pub(crate) struct Disk {
     pub(crate) stall_timeout: Duration,
     pub(crate) pool: Pool,
     pub(crate) tier: Tier<Arc<ObjectFile>>,
-    pub(crate) wake_maintenance: Notify,
+    pub(crate) maintenance_wakeup: Notify,
     pub(crate) space_freed: Notify,
     /// Open files, oldest first.
     pub(super) open_files: Mutex<VecDeque<(Arc<ObjectFile>, Arc<DiskFile>)>>,
@@ -94,7 +94,7 @@ pub(crate) struct DiskCounters {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OperationKind {
+pub(crate) enum DiskOperationKind {
     /// Opening and reading, with priority.
     Open,
     Read,
@@ -124,11 +124,11 @@ impl Disk {
             stall_timeout: config.stall_timeout,
             pool,
             tier: Tier::new(),
-            wake_maintenance: Notify::new(),
+            maintenance_wakeup: Notify::new(),
             space_freed: Notify::new(),
             open_files: Mutex::default(),
             verifications: Verifications::new(),
-            max_promoted_size: (config.max_memory / 16).min(MAX_BUFFERED_BODY),
+            max_promoted_size: (config.max_memory / 16).min(MAX_BUFFERED_BODY_BYTES),
             counters: DiskCounters::default(),
             health: AtomicU8::new(DiskHealth::OutOfService as u8),
             went_out: Notify::new(),
@@ -159,7 +159,7 @@ impl Disk {
     }
 
     /// Keeps numbers up to `number` from being used.
-    pub(crate) fn skip_numbers(&self, number: u64) {
+    pub(crate) fn skip_file_numbers(&self, number: u64) {
         (self.next_file_number).fetch_max(number.saturating_add(1), Relaxed);
     }
 
@@ -178,7 +178,7 @@ impl Disk {
     /// See [`DiskError`].
     pub(crate) async fn run<R, F>(
         self: &Arc<Self>,
-        kind: OperationKind,
+        kind: DiskOperationKind,
         work: F,
     ) -> Result<R, DiskError>
     where
@@ -192,11 +192,11 @@ impl Disk {
             let _opened = this.open_dir();
             work()
         };
-        let result = self.unless_out(self.run_unchecked(kind, work)).await?;
+        let result = self.wait_in_service(self.run_unchecked(kind, work)).await?;
         let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         let (count, time) = match kind {
-            OperationKind::Write => (&self.counters.writes, &self.counters.write_micros),
-            OperationKind::Open | OperationKind::Read => {
+            DiskOperationKind::Write => (&self.counters.writes, &self.counters.write_micros),
+            DiskOperationKind::Open | DiskOperationKind::Read => {
                 (&self.counters.reads, &self.counters.read_micros)
             }
         };
@@ -212,7 +212,7 @@ impl Disk {
     ///
     /// # Errors
     /// [`DiskError::OutOfService`].
-    pub(crate) async fn unless_out<R>(
+    pub(crate) async fn wait_in_service<R>(
         &self,
         work: impl Future<Output = R>,
     ) -> Result<R, DiskError> {
@@ -234,7 +234,7 @@ impl Disk {
     /// Like [`Disk::run`], but without the health check, the time limit and the handling of errors.
     pub(crate) async fn run_unchecked<R, F>(
         self: &Arc<Self>,
-        kind: OperationKind,
+        kind: DiskOperationKind,
         work: F,
     ) -> Result<R, DiskError>
     where
@@ -247,14 +247,14 @@ impl Disk {
             work()
         };
         Ok(match kind {
-            OperationKind::Open => self.pool.run_priority(tracked).await,
-            OperationKind::Read | OperationKind::Write => self.pool.run(tracked).await,
+            DiskOperationKind::Open => self.pool.run_priority(tracked).await,
+            DiskOperationKind::Read | DiskOperationKind::Write => self.pool.run(tracked).await,
         }??)
     }
 
     /// Evicts objects until their weight is within the limit and, counting files already discarded,
     /// `bytes` more fit on the disk.
-    pub(crate) fn evict_for(&self, bytes: u64) {
+    pub(crate) fn evict_to_fit(&self, bytes: u64) {
         let bound = self.current_max_size();
         let needed = (self.used_bytes().saturating_add(bytes)).saturating_sub(bound);
         let needed = needed.saturating_sub(self.maintenance_queue().discarded_bytes);
@@ -268,24 +268,28 @@ impl Disk {
             freed >= needed
         });
         (self.counters.evicted).fetch_add(evicted.len() as u64, Relaxed);
-        self.discard(evicted);
+        self.queue_discarded(evicted);
     }
 
     /// Reserves `bytes` in `folder`. Evicts objects and waits until their space is free.
     ///
     /// # Errors
     /// Fails if space is not free in time: responses being sent hold it, or the disk is slow.
-    pub(crate) async fn reserve(&self, folder: &CacheDir, bytes: u64) -> Result<(), DiskError> {
+    pub(crate) async fn reserve_space(
+        &self,
+        folder: &CacheDir,
+        bytes: u64,
+    ) -> Result<(), DiskError> {
         let deadline = clock::now() + self.stall_timeout.min(Duration::from_secs(5));
         loop {
             let freed = self.space_freed.notified();
             if !self.is_working() || folder.is_closed() {
                 return Err(DiskError::OutOfService);
             }
-            if folder.reserve(bytes, self.current_max_size()) {
+            if folder.reserve_bytes(bytes, self.current_max_size()) {
                 return Ok(());
             }
-            self.evict_for(bytes);
+            self.evict_to_fit(bytes);
             if clock::timeout_at(deadline, freed).await.is_none() {
                 return Err(DiskError::OutOfService);
             }
@@ -293,7 +297,7 @@ impl Disk {
     }
 }
 
-impl OperationKind {
+impl DiskOperationKind {
     fn error_text(self) -> &'static str {
         match self {
             Self::Open => "cannot open an object",

@@ -55,7 +55,7 @@ pub(crate) struct Preamble {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormatError {
     #[error("it has another format version")]
-    Version,
+    UnsupportedVersion,
     #[error("it is damaged")]
     Damaged,
 }
@@ -92,7 +92,7 @@ impl Preamble {
             return Err(FormatError::Damaged);
         }
         if input.u32()? != VERSION {
-            return Err(FormatError::Version);
+            return Err(FormatError::UnsupportedVersion);
         }
         let preamble = Self {
             slot_bytes: input.u32()?,

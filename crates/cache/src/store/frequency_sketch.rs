@@ -30,7 +30,7 @@ impl FrequencySketch {
     }
 
     /// Counts a request and returns the count, at most 255.
-    pub(crate) fn count(&self, hash: u128) -> u32 {
+    pub(crate) fn increment(&self, hash: u128) -> u32 {
         if self.counted_requests.fetch_add(1, Relaxed) >= HALVE_AFTER {
             self.counted_requests.store(0, Relaxed);
             for counter in &self.counters {

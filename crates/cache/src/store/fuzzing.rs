@@ -43,6 +43,6 @@ pub(crate) fn read_journal(bytes: &[u8]) {
 
 /// The initial content of a slot.
 #[cfg(test)]
-pub(crate) fn object_content() -> Vec<u8> {
+pub(crate) fn sample_meta_bytes() -> Vec<u8> {
     format::encode_meta(&super::tests::meta_of("http://a/b?c"))
 }

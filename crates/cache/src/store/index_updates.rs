@@ -19,7 +19,7 @@ use penstock_runtime::DiskFile;
 use penstock_runtime::disk::{Arena, ReadErrorSink};
 use rustix::io::Errno;
 
-use super::disk::{Disk, DiskItem, OperationKind};
+use super::disk::{Disk, DiskIndexEntry, DiskOperationKind};
 use super::memory_body::{self, MemoryBody};
 use super::object_file::ObjectFile;
 use super::purge_rules::NumberedPurges;
@@ -32,7 +32,7 @@ use super::{
 /// Partial objects.
 impl Store {
     /// Size up to which a partial object stays in memory until its end.
-    pub(super) fn max_buffered_body(&self) -> u64 {
+    pub(super) fn spool_threshold(&self) -> u64 {
         match self.disk {
             Some(_) => (self.config.max_memory / 16).clamp(64 << 10, MAX_SINGLE_WRITE),
             None => self.max_memory_object(),
@@ -43,7 +43,7 @@ impl Store {
     pub(super) fn arena_for(&self, total: u64) -> Option<&Arena> {
         self.arena
             .as_ref()
-            .filter(|_| total > memory_body::MAX_BUFFERED_BODY)
+            .filter(|_| total > memory_body::MAX_BUFFERED_BODY_BYTES)
     }
 
     pub(super) fn fits_memory(&self, meta: &ObjectMeta) -> bool {
@@ -63,7 +63,7 @@ impl Store {
         meta: &Arc<ObjectMeta>,
         body: MemoryBody,
     ) -> bool {
-        let item = memory_item(key.hash, meta, body);
+        let item = new_memory_entry(key.hash, meta, body);
         if item.weight > self.max_memory() {
             return false;
         }
@@ -72,7 +72,7 @@ impl Store {
         if state.is_discarded {
             return false;
         }
-        state.is_in_memory_tier = true;
+        state.is_indexed = true;
         drop(state);
         self.memory.insert(&item);
         drop(shard);
@@ -85,7 +85,7 @@ impl Store {
 
     /// Inserts a committed object into the disk's index, unless it was purged while partial. Runs
     /// in a pool.
-    pub(super) fn insert_on_disk(
+    pub(super) fn insert_in_disk_index(
         &self,
         disk: &Disk,
         key: &ObjectKey,
@@ -93,12 +93,13 @@ impl Store {
         meta: &Arc<ObjectMeta>,
         file: ObjectFile,
     ) {
-        let item = maintenance::disk_item(Arc::new(file), Arc::clone(meta), self.config.max_size);
+        let item =
+            maintenance::new_disk_entry(Arc::new(file), Arc::clone(meta), self.config.max_size);
         let shard = self.partial_shard(key.hash);
         // A directory that was closed meanwhile adds nothing to the index.
-        let out = if growing.may_be_kept() && !item.body.dir.is_closed() {
+        let out = if growing.can_be_stored() && !item.body.dir.is_closed() {
             let replaced = disk.tier.insert(&item);
-            growing.state.lock().is_in_memory_tier = true;
+            growing.state.lock().is_indexed = true;
             // Another object of the variant in memory is older.
             let mut is_older = |other: &ObjectMeta| {
                 other.is_same_variant(meta) && !std::ptr::eq(other, &raw const **meta)
@@ -112,8 +113,8 @@ impl Store {
             vec![item]
         };
         drop(shard);
-        disk.discard(out);
-        disk.evict_for(0);
+        disk.queue_discarded(out);
+        disk.evict_to_fit(0);
     }
 
     pub(super) fn remove_partial(&self, key: &ObjectKey, growing: &Arc<PartialObject>) {
@@ -126,7 +127,7 @@ impl Store {
         }
     }
 
-    pub(super) fn count_partial_ended(&self) {
+    pub(super) fn decrement_partial_count(&self) {
         self.partial_count.fetch_sub(1, Relaxed);
     }
 
@@ -141,16 +142,16 @@ impl Store {
 /// Objects on the disk.
 impl Store {
     /// Inserts a small object read from disk into memory, if it is still in the index.
-    pub(super) fn insert_promoted(&self, disk: &Disk, item: &Arc<DiskItem>, body: Bytes) {
-        let in_memory = memory_item(item.hash, &item.meta, MemoryBody::Bytes(body));
-        let entered = (disk.tier).if_present(item, || self.memory.insert(&in_memory));
+    pub(super) fn insert_promoted(&self, disk: &Disk, item: &Arc<DiskIndexEntry>, body: Bytes) {
+        let in_memory = new_memory_entry(item.hash, &item.meta, MemoryBody::Bytes(body));
+        let entered = (disk.tier).run_if_present(item, || self.memory.insert(&in_memory));
         if entered.is_some() {
             self.trim_memory();
         }
     }
 
     /// Inserts an object found at a start, unless it was purged since. Runs in a pool.
-    pub(super) fn insert_recovered(&self, disk: &Disk, item: Arc<DiskItem>) {
+    pub(super) fn insert_recovered(&self, disk: &Disk, item: Arc<DiskIndexEntry>) {
         let pending = self.pending_purges.lock();
         let number = item.body.name.number;
         let out = if pending.matches(&item.meta, number) {
@@ -161,14 +162,14 @@ impl Store {
                 Ok(older) => older,
                 Err(()) if disk.has_object(item.body.name) => {
                     // The same file is in the index already: it counts once.
-                    item.body.dir.release(item.body.disk_bytes());
+                    item.body.dir.release_bytes(item.body.disk_bytes());
                     None
                 }
                 Err(()) => Some(item),
             }
         };
         drop(pending);
-        disk.discard(out);
+        disk.queue_discarded(out);
     }
 
     /// Ends the recovery: the index is complete.
@@ -183,7 +184,7 @@ impl Store {
 impl Disk {
     /// Keeps a file open for later requests.
     pub(super) fn keep_open(&self, object: &Arc<ObjectFile>, file: &Arc<DiskFile>) {
-        object.set_open_file(file);
+        object.set_open_handle(file);
         let mut open = self.open_files.lock();
         open.push_back((Arc::clone(object), Arc::clone(file)));
         let oldest = (open.len() > MAX_OPEN_FILES).then(|| open.pop_front());
@@ -209,26 +210,26 @@ impl Disk {
     }
 
     /// Queues a small object that is used repeatedly for the memory tier.
-    pub(super) fn record_use(&self, item: &Arc<DiskItem>) {
-        if item.use_marks.uses() >= HOT_USES && item.meta.length <= self.max_promoted_size {
+    pub(super) fn promote_if_hot(&self, item: &Arc<DiskIndexEntry>) {
+        if item.eviction_state.uses() >= HOT_USES && item.meta.length <= self.max_promoted_size {
             self.queue_promotion(item);
         }
     }
 
     fn record_damaged(&self) {
         self.counters.errors.fetch_add(1, Relaxed);
-        self.log_once("a stored object is damaged: it is removed");
+        self.log_throttled("a stored object is damaged: it is removed");
     }
 
     /// Removes an object from the index, and its file.
-    pub(super) fn remove_item(&self, item: &Arc<DiskItem>) {
+    pub(super) fn remove_item(&self, item: &Arc<DiskIndexEntry>) {
         if self.tier.remove(item) {
-            self.discard([Arc::clone(item)]);
+            self.queue_discarded([Arc::clone(item)]);
         }
     }
 
     /// Removes an object whose read failed with an error that does not pass.
-    pub(super) fn remove_unreadable(&self, item: &Arc<DiskItem>, error: &io::Error) {
+    pub(super) fn remove_if_unreadable(&self, item: &Arc<DiskIndexEntry>, error: &io::Error) {
         if is_damage(error) {
             self.record_damaged();
         }
@@ -239,7 +240,7 @@ impl Disk {
 
     /// Empties the index after the directory was released, and closes its files. Blocks.
     pub(super) fn drop_index(&self) {
-        drop(self.take_for_released_dir());
+        drop(self.take_released_dir_work());
         drop(self.tier.remove_where(|_| true));
         drop(self.take_open_files());
     }
@@ -255,21 +256,21 @@ impl Disk {
             self.check_stall();
         }
         let is_it = |other: &Arc<ObjectFile>| Arc::ptr_eq(other, object);
-        if let Some(item) = self.tier.find_body(object.name.hash, is_it) {
-            self.remove_unreadable(&item, error);
+        if let Some(item) = self.tier.find_by_body(object.name.hash, is_it) {
+            self.remove_if_unreadable(&item, error);
         }
-        self.handle_error(OperationKind::Read, error);
+        self.handle_error(DiskOperationKind::Read, error);
     }
 }
 
 /// Reports read errors of an object's open file to the store.
 #[derive(Debug)]
-pub(super) struct ReadFailureWatch {
+pub(super) struct ReadErrorReporter {
     pub(super) disk: Weak<Disk>,
     pub(super) object: Weak<ObjectFile>,
 }
 
-impl ReadErrorSink for ReadFailureWatch {
+impl ReadErrorSink for ReadErrorReporter {
     fn read_failed(&self, error: &io::Error) {
         if let (Some(disk), Some(object)) = (self.disk.upgrade(), self.object.upgrade()) {
             disk.handle_read_failure(&object, error);
@@ -283,11 +284,11 @@ fn is_damage(error: &io::Error) -> bool {
     matches!(error.kind(), InvalidData | UnexpectedEof)
 }
 
-pub(super) fn memory_item(
+pub(super) fn new_memory_entry(
     hash: u128,
     meta: &Arc<ObjectMeta>,
     body: MemoryBody,
 ) -> Arc<IndexedObject<MemoryBody>> {
-    let weight = body.weight() + meta.memory_bytes();
+    let weight = body.memory_bytes() + meta.memory_bytes();
     IndexedObject::new(hash, Arc::clone(meta), body, weight)
 }

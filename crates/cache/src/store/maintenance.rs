@@ -25,7 +25,7 @@ use disk_probe::MIN_PROBE_DELAY;
 
 use super::Store;
 use super::cache_dir::{CacheDir, ObjectName};
-use super::disk::{DiscardedFile, Disk, DiskError, DiskHealth, DiskItem, OperationKind};
+use super::disk::{DiscardedFile, Disk, DiskError, DiskHealth, DiskIndexEntry, DiskOperationKind};
 use super::object_file::{ObjectFile, read_head};
 use super::purge_rules::NumberedPurges;
 use super::tier::IndexedObject;
@@ -64,14 +64,14 @@ pub(crate) async fn run_maintenance(store: Weak<Store>, disk: Arc<Disk>) {
         };
         let has_more = match keeper.disk.health() {
             DiskHealth::Stopped => return,
-            DiskHealth::OutOfService => keeper.probe().await,
+            DiskHealth::OutOfService => keeper.probe_disk().await,
             DiskHealth::Working | DiskHealth::Recovering => keeper.run_round(&store).await,
         };
         drop(store);
         if !has_more {
             let disk = Arc::clone(&keeper.disk);
             // A round runs in either case.
-            let _ = clock::timeout(TICK_INTERVAL, disk.wake_maintenance.notified()).await;
+            let _ = clock::timeout(TICK_INTERVAL, disk.maintenance_wakeup.notified()).await;
         }
     }
 }
@@ -122,11 +122,11 @@ impl Maintenance {
         }
         // Before files are removed: if the process is killed in between, purged objects must not
         // return.
-        self.note_purges().await;
+        self.write_journal().await;
         let has_buried = self.remove_discarded().await;
         self.write_metas().await;
         self.read_promotions(store).await;
-        self.disk.evict_for(0);
+        self.disk.evict_to_fit(0);
         let has_found = self.recover_some(store).await;
         self.disk.is_working() && (has_buried || has_found)
     }
@@ -138,7 +138,7 @@ impl Maintenance {
         };
         let path = self.disk.path.clone();
         let look = move || opened.dir.is_at(&path);
-        if let Ok(false) = self.disk.run(OperationKind::Write, look).await {
+        if let Ok(false) = self.disk.run(DiskOperationKind::Write, look).await {
             self.disk
                 .set_out_of_service("its directory was deleted, replaced or unmounted".to_owned());
         }
@@ -197,7 +197,7 @@ impl Maintenance {
             for_work.space_freed.notify_waiters();
             removed.map(|()| still_open)
         };
-        if let Ok(still_open) = self.disk.run(OperationKind::Write, remove).await {
+        if let Ok(still_open) = self.disk.run(DiskOperationKind::Write, remove).await {
             self.removed_still_open.extend(still_open);
         }
         let left = std::mem::take(&mut *batch.lock());
@@ -227,7 +227,7 @@ impl Maintenance {
         };
         // An error took the disk out of service. The metadata in memory is valid, and older
         // metadata on the disk is stale by itself.
-        let _ = self.disk.run(OperationKind::Write, write).await;
+        let _ = self.disk.run(DiskOperationKind::Write, write).await;
     }
 
     async fn read_promotions(&mut self, store: &Arc<Store>) {
@@ -238,9 +238,9 @@ impl Maintenance {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
                 body => body.map(Some),
             };
-            match self.disk.run(OperationKind::Read, read).await {
+            match self.disk.run(DiskOperationKind::Read, read).await {
                 Ok(Some(body)) => store.insert_promoted(&self.disk, &item, body),
-                Err(DiskError::Io(error)) => self.disk.remove_unreadable(&item, &error),
+                Err(DiskError::Io(error)) => self.disk.remove_if_unreadable(&item, &error),
                 _ => {}
             }
         }
@@ -255,7 +255,7 @@ impl Maintenance {
         let folder = Arc::clone(&recovery.dir);
         let before = recovery.first_own_number;
         if !recovery.is_journal_read {
-            let is_read = self.read_purges(store, &folder).await;
+            let is_read = self.read_journal(store, &folder).await;
             if let Some(recovery) = &mut self.recovery {
                 recovery.is_journal_read = is_read;
             }
@@ -263,7 +263,7 @@ impl Maintenance {
         }
         if !recovery.is_swept {
             let sweep = move || folder.remove_stale_temporaries(before);
-            let swept = self.disk.run(OperationKind::Write, sweep).await;
+            let swept = self.disk.run(DiskOperationKind::Write, sweep).await;
             recovery.is_swept = !is_retryable(&swept);
             return recovery.is_swept;
         }
@@ -275,7 +275,7 @@ impl Maintenance {
                 return false;
             };
             let list = move || folder.object_names(part);
-            let listed = self.disk.run(OperationKind::Read, list).await;
+            let listed = self.disk.run(DiskOperationKind::Read, list).await;
             if is_retryable(&listed) {
                 return false;
             }
@@ -285,7 +285,7 @@ impl Maintenance {
                 let highest = names.iter().map(|name| name.number).max();
                 // In case the clock was set back.
                 names.retain(|name| name.number < before || !self.disk.has_object(*name));
-                self.disk.skip_numbers(highest.unwrap_or(0));
+                self.disk.skip_file_numbers(highest.unwrap_or(0));
                 recovery.names = names;
             }
             return true;
@@ -300,7 +300,7 @@ impl Maintenance {
                 .map(|name| recover_file(&disk, &store, &folder, name));
             read.fold(Ok(()), io::Result::and)
         };
-        let entered = self.disk.run(OperationKind::Read, read).await;
+        let entered = self.disk.run(DiskOperationKind::Read, read).await;
         if is_retryable(&entered) {
             recovery.names.extend(batch);
             return false;
@@ -333,18 +333,18 @@ fn recover_file(
         .discarded_numbers
         .contains(&name.number)
     {
-        return folder.remove(name);
+        return folder.remove_object(name);
     }
     match read_head(folder, name) {
         Ok((file, meta)) => {
-            folder.count_existing(file.disk_bytes());
-            let item = disk_item(Arc::new(file), Arc::new(meta), disk.max_size);
+            folder.count_existing_bytes(file.disk_bytes());
+            let item = new_disk_entry(Arc::new(file), Arc::new(meta), disk.max_size);
             store.insert_recovered(disk, item);
             Ok(())
         }
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             disk.counters.errors.fetch_add(1, Relaxed);
-            folder.remove(name)
+            folder.remove_object(name)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
@@ -355,11 +355,11 @@ fn recover_file(
 ///
 /// Its weight is its disk usage, or more if its metadata uses much memory: metadata may use at most
 /// a sixteenth of the limit, and on large disks 256 MiB and a 256th.
-pub(crate) fn disk_item(
+pub(crate) fn new_disk_entry(
     file: Arc<ObjectFile>,
     meta: Arc<super::ObjectMeta>,
     size_max: u64,
-) -> Arc<DiskItem> {
+) -> Arc<DiskIndexEntry> {
     let memory_max = (size_max / 16).min((256 << 20) + size_max / 256).max(1);
     let by_memory = meta.memory_bytes().saturating_mul(size_max / memory_max);
     let weight = file.disk_bytes().max(by_memory);
@@ -371,7 +371,7 @@ impl DiscardedFile {
     fn remove(&self) -> io::Result<()> {
         match self {
             Self::Object(object) if object.dir.is_closed() => Ok(()),
-            Self::Object(object) => object.dir.remove(object.name),
+            Self::Object(object) => object.dir.remove_object(object.name),
             Self::Temporary { dir, number, .. } => match number {
                 Some(number) if !dir.is_closed() => dir.remove_temporary(*number),
                 _ => Ok(()),
@@ -400,12 +400,12 @@ impl Disk {
     fn finish_discard(&self, dying: DiscardedFile) {
         self.subtract_discarded_bytes(&dying);
         match dying {
-            DiscardedFile::Object(object) => object.dir.release(object.disk_bytes()),
+            DiscardedFile::Object(object) => object.dir.release_bytes(object.disk_bytes()),
             DiscardedFile::Temporary {
                 dir, file, bytes, ..
             } => {
                 drop(file);
-                dir.release(bytes);
+                dir.release_bytes(bytes);
             }
         }
     }
@@ -413,7 +413,7 @@ impl Disk {
     /// Whether an object in the index has this file.
     pub(super) fn has_object(&self, name: ObjectName) -> bool {
         self.tier
-            .find_body(name.hash, |file| file.name == name)
+            .find_by_body(name.hash, |file| file.name == name)
             .is_some()
     }
 

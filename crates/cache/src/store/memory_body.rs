@@ -17,7 +17,7 @@ pub(crate) enum MemoryBody {
 
 /// Larger bodies are sent by reference, which is cheaper than the copy from this size on (`edge`
 /// copies smaller ones in any case).
-pub(super) const MAX_BUFFERED_BODY: u64 = 16 * 1024;
+pub(super) const MAX_BUFFERED_BODY_BYTES: u64 = 16 * 1024;
 
 impl MemoryBody {
     pub(crate) fn len(&self) -> u64 {
@@ -28,7 +28,7 @@ impl MemoryBody {
     }
 
     /// The memory that the body occupies.
-    pub(super) fn weight(&self) -> u64 {
+    pub(super) fn memory_bytes(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
             Self::Arena(body) => Arena::allocated_bytes(body.len) + size_of::<DiskFile>() as u64,

@@ -24,12 +24,12 @@ use rustix::fs::OFlags;
 use twox_hash::XxHash3_64;
 
 use super::ObjectMeta;
-use super::cache_dir::{CacheDir, ObjectFileId, ObjectName, disk_usage};
+use super::cache_dir::{CacheDir, ObjectFileStamp, ObjectName, allocated_bytes};
 use super::disk::{DiscardedFile, Disk};
 use super::format::{self, FormatError, PREAMBLE_BYTES, Preamble};
 
 /// Bytes read by one step of a verification: some tens of milliseconds on a slow disk.
-pub(crate) const VERIFY_BYTES: u64 = 4 << 20;
+pub(crate) const VERIFY_STEP_BYTES: u64 = 4 << 20;
 
 /// Bytes read to decode a file's head; more if its slots are larger.
 const HEAD_BYTES: usize = 4096;
@@ -42,9 +42,9 @@ pub(crate) struct ObjectFile {
     /// The number of the newest slot. Only the maintenance task writes slots and raises it.
     sequence: AtomicU64,
     /// The identity of the trusted file; `None` until it is verified.
-    trusted_identity: Mutex<Option<ObjectFileId>>,
+    trusted_stamp: Mutex<Option<ObjectFileStamp>>,
     /// The open file, while it is in use.
-    open_file: Mutex<Weak<DiskFile>>,
+    open_handle: Mutex<Weak<DiskFile>>,
     is_discarded: AtomicBool,
 }
 
@@ -55,41 +55,41 @@ impl ObjectFile {
         name: ObjectName,
         preamble: Preamble,
         sequence: u64,
-        trusted: Option<ObjectFileId>,
+        trusted: Option<ObjectFileStamp>,
     ) -> Self {
         Self {
             dir: folder,
             name,
             preamble,
             sequence: AtomicU64::new(sequence),
-            trusted_identity: Mutex::new(trusted),
-            open_file: Mutex::default(),
+            trusted_stamp: Mutex::new(trusted),
+            open_handle: Mutex::default(),
             is_discarded: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn disk_bytes(&self) -> u64 {
-        disk_usage(self.preamble.file_bytes())
+        allocated_bytes(self.preamble.file_bytes())
     }
 
     /// Whether a file with this identity is trusted. Never blocks.
-    pub(crate) fn is_trusted(&self, identity: &ObjectFileId) -> bool {
-        self.trusted_identity.lock().as_ref() == Some(identity)
+    pub(crate) fn is_trusted(&self, identity: &ObjectFileStamp) -> bool {
+        self.trusted_stamp.lock().as_ref() == Some(identity)
     }
 
     /// Trusts this identity after a verification or an own write.
-    pub(crate) fn trust(&self, identity: ObjectFileId) {
-        *self.trusted_identity.lock() = Some(identity);
+    pub(crate) fn set_trusted_stamp(&self, identity: ObjectFileStamp) {
+        *self.trusted_stamp.lock() = Some(identity);
     }
 
     /// The open file, if it is in use. Never blocks.
     pub(crate) fn open_file(&self) -> Option<Arc<DiskFile>> {
-        self.open_file.lock().upgrade()
+        self.open_handle.lock().upgrade()
     }
 
     /// Shares the open file with later openings. Never blocks.
-    pub(crate) fn set_open_file(&self, file: &Arc<DiskFile>) {
-        *self.open_file.lock() = Arc::downgrade(file);
+    pub(crate) fn set_open_handle(&self, file: &Arc<DiskFile>) {
+        *self.open_handle.lock() = Arc::downgrade(file);
     }
 
     pub(crate) fn set_discarded(&self) {
@@ -104,7 +104,7 @@ impl ObjectFile {
     /// finds older metadata.
     pub(crate) fn write_meta(&self, meta: &ObjectMeta) -> io::Result<()> {
         let file = self.dir.open_object(self.name, OFlags::RDWR)?;
-        let was_trusted = self.is_trusted(&ObjectFileId::of(&file)?);
+        let was_trusted = self.is_trusted(&ObjectFileStamp::from_file(&file)?);
         let sequence = self.sequence.load(Relaxed) + 1;
         let size = self.preamble.slot_bytes;
         match format::encode_slot(sequence, &format::encode_meta(meta), size) {
@@ -118,7 +118,7 @@ impl ObjectFile {
             None => file.write_all_at(&vec![0; 2 * size as usize], PREAMBLE_BYTES as u64)?,
         }
         if was_trusted {
-            self.trust(ObjectFileId::of(&file)?);
+            self.set_trusted_stamp(ObjectFileStamp::from_file(&file)?);
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ pub(crate) fn read_head(
 pub(crate) struct Verification {
     file: Arc<DiskFile>,
     preamble: Preamble,
-    initial_identity: ObjectFileId,
+    initial_stamp: ObjectFileStamp,
     position: u64,
     hasher: Box<XxHash3_64>,
 }
@@ -185,7 +185,7 @@ pub(crate) enum VerificationStep {
     /// There is more to read.
     More(Verification),
     /// The body is intact: a file with this identity may be trusted.
-    Verified(ObjectFileId),
+    Verified(ObjectFileStamp),
     /// The body is intact, but the file was written to meanwhile, for example new metadata.
     Changed,
 }
@@ -193,7 +193,7 @@ pub(crate) enum VerificationStep {
 impl Verification {
     pub(crate) fn new(file: Arc<DiskFile>, preamble: Preamble) -> io::Result<Self> {
         Ok(Self {
-            initial_identity: ObjectFileId::of(file.file()?)?,
+            initial_stamp: ObjectFileStamp::from_file(file.file()?)?,
             file,
             preamble,
             position: 0,
@@ -207,9 +207,9 @@ impl Verification {
     /// `InvalidData` if the body is not what was written.
     pub(crate) fn step(mut self) -> io::Result<VerificationStep> {
         let file = self.file.file()?;
-        let end = (self.position + VERIFY_BYTES).min(self.preamble.length);
+        let end = (self.position + VERIFY_STEP_BYTES).min(self.preamble.length);
         let mut buffer = vec![0; 256 * 1024];
-        if self.initial_identity.size != self.preamble.file_bytes() {
+        if self.initial_stamp.size != self.preamble.file_bytes() {
             return Err(damaged());
         }
         while self.position < end {
@@ -229,10 +229,12 @@ impl Verification {
         if self.hasher.finish() != self.preamble.checksum {
             return Err(damaged());
         }
-        Ok(match ObjectFileId::of(file)? == self.initial_identity {
-            true => VerificationStep::Verified(self.initial_identity),
-            false => VerificationStep::Changed,
-        })
+        Ok(
+            match ObjectFileStamp::from_file(file)? == self.initial_stamp {
+                true => VerificationStep::Verified(self.initial_stamp),
+                false => VerificationStep::Changed,
+            },
+        )
     }
 }
 
@@ -247,7 +249,7 @@ pub(crate) struct TempFile {
     file: Option<File>,
     slot_bytes: u32,
     /// Bytes reserved for it in the directory.
-    pub(crate) reserved: AtomicU64,
+    pub(crate) reserved_bytes: AtomicU64,
     is_committed: AtomicBool,
 }
 
@@ -261,15 +263,15 @@ impl TempFile {
     ) -> io::Result<Self> {
         let number = disk.new_file_number();
         let file = folder
-            .create(number)
-            .inspect_err(|_| folder.release(reserved))?;
+            .create_temporary(number)
+            .inspect_err(|_| folder.release_bytes(reserved))?;
         Ok(Self {
             disk: Arc::clone(disk),
             dir: folder,
             number,
             file: Some(file),
             slot_bytes,
-            reserved: AtomicU64::new(reserved),
+            reserved_bytes: AtomicU64::new(reserved),
             is_committed: AtomicBool::new(false),
         })
     }
@@ -280,7 +282,7 @@ impl TempFile {
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    pub(crate) fn body_at(&self) -> u64 {
+    pub(crate) fn body_offset(&self) -> u64 {
         format::body_offset(self.slot_bytes)
     }
 
@@ -293,7 +295,7 @@ impl TempFile {
     ) -> io::Result<()> {
         use std::io::{Seek, SeekFrom};
         let mut file = self.file()?;
-        file.seek(SeekFrom::Start(self.body_at() + at))?;
+        file.seek(SeekFrom::Start(self.body_offset() + at))?;
         let mut slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
         let mut slices = &mut slices[..];
         while !slices.is_empty() {
@@ -335,14 +337,14 @@ impl TempFile {
         let name = ObjectName { hash, number };
         self.dir.commit(name)?;
         // After the rename, which changes the file's times.
-        let identity = ObjectFileId::of(file)?;
+        let identity = ObjectFileStamp::from_file(file)?;
         self.is_committed.store(true, Relaxed);
         let folder = Arc::clone(&self.dir);
         let object = ObjectFile::new(folder, name, preamble, 1, Some(identity));
         // The bytes are the object's from now on.
-        let reserved = self.reserved.swap(0, Relaxed);
-        self.dir.count_existing(object.disk_bytes());
-        self.dir.release(reserved);
+        let reserved = self.reserved_bytes.swap(0, Relaxed);
+        self.dir.count_existing_bytes(object.disk_bytes());
+        self.dir.release_bytes(reserved);
         Ok(object)
     }
 }
@@ -351,12 +353,13 @@ impl Drop for TempFile {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
             let is_committed = self.is_committed.load(Relaxed);
-            self.disk.discard_temporary(DiscardedFile::Temporary {
-                dir: Arc::clone(&self.dir),
-                file,
-                number: (!is_committed).then_some(self.number),
-                bytes: self.reserved.load(Relaxed),
-            });
+            self.disk
+                .queue_discarded_temporary(DiscardedFile::Temporary {
+                    dir: Arc::clone(&self.dir),
+                    file,
+                    number: (!is_committed).then_some(self.number),
+                    bytes: self.reserved_bytes.load(Relaxed),
+                });
         }
     }
 }

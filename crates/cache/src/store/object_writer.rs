@@ -22,8 +22,8 @@ use penstock_exchange::{Fault, FaultKind, FileBody};
 use penstock_runtime::disk::Arena;
 use twox_hash::XxHash3_64;
 
-use super::cache_dir::{CacheDir, disk_usage};
-use super::disk::{Disk, DiskError, OperationKind};
+use super::cache_dir::{CacheDir, allocated_bytes};
+use super::disk::{Disk, DiskError, DiskOperationKind};
 use super::object_file::TempFile;
 use super::partial_object::{BodyEnd, PartialObject};
 use super::{MemoryBody, ObjectKey, ObjectMeta, Store};
@@ -133,14 +133,14 @@ impl ObjectWriter {
     /// Returns whether the object is stored. A body that differs from its declared length is cut
     /// instead.
     pub(crate) async fn finish(mut self) -> bool {
-        let total = self.partial.state.lock().total;
+        let total = self.partial.state.lock().pushed_bytes;
         if (self.partial.declared_length).is_some_and(|declared| declared != total) {
             let kind = FaultKind::BackendDisconnected;
             self.fail(kind, "the body does not match its Content-Length".into());
             return false;
         }
         self.partial.set_end(BodyEnd::Complete);
-        if !self.partial.may_be_kept() {
+        if !self.partial.can_be_stored() {
             return false;
         }
         let meta = Arc::new(ObjectMeta {
@@ -159,7 +159,7 @@ impl ObjectWriter {
             }
         }
         if let Some(disk) = self.store.disk.clone()
-            && self.partial.may_be_kept()
+            && self.partial.can_be_stored()
         {
             match self.write_rest(&disk, &meta).await {
                 Ok(()) => return true,
@@ -207,7 +207,8 @@ impl ObjectWriter {
         loop {
             let is_writing = self.poll_write(cx).is_pending();
             let mut state = self.partial.state.lock();
-            let (pending, in_memory) = (state.total - self.written_bytes, state.pieces_bytes);
+            let (pending, in_memory) =
+                (state.pushed_bytes - self.written_bytes, state.pieces_bytes);
             if state.is_discarded {
                 if in_memory <= READER_WINDOW || state.is_unneeded() {
                     return Poll::Ready(());
@@ -240,7 +241,7 @@ impl ObjectWriter {
             };
             let is_due = match self.file {
                 Some(_) => pending >= WRITE_BYTES || is_short && pending > 0,
-                None => in_memory > self.store.max_buffered_body() || is_short && in_memory > 0,
+                None => in_memory > self.store.spool_threshold() || is_short && in_memory > 0,
             };
             if !is_due {
                 return Poll::Ready(());
@@ -287,14 +288,14 @@ impl ObjectWriter {
         std::future::poll_fn(|cx| self.poll_write(cx)).await;
         // An empty body has a file, too.
         let is_begun = self.file.is_some();
-        if self.partial.may_be_kept() && (self.written_bytes < meta.length || !is_begun) {
+        if self.partial.can_be_stored() && (self.written_bytes < meta.length || !is_begun) {
             self.begin_write(Arc::clone(disk));
             std::future::poll_fn(|cx| self.poll_write(cx)).await;
         }
         let (Some(file), Some(hasher), true) = (
             self.file.take(),
             self.hasher.take(),
-            self.partial.may_be_kept(),
+            self.partial.can_be_stored(),
         ) else {
             return Err(DiskError::OutOfService);
         };
@@ -305,11 +306,11 @@ impl ObjectWriter {
         // leaves no orphaned file.
         let commit = move || {
             let object = file.commit(key.hash, &meta, &hasher)?;
-            store.insert_on_disk(&disk_of_work, &key, &partial, &meta, object);
+            store.insert_in_disk_index(&disk_of_work, &key, &partial, &meta, object);
             Ok(())
         };
         self.is_committing = true;
-        let committed = disk.run(OperationKind::Write, commit).await;
+        let committed = disk.run(DiskOperationKind::Write, commit).await;
         self.is_committing = committed.is_err();
         committed
     }
@@ -326,7 +327,7 @@ impl Drop for ObjectWriter {
             self.partial.discard();
         }
         self.store.remove_partial(&self.key, &self.partial);
-        self.store.count_partial_ended();
+        self.store.decrement_partial_count();
     }
 }
 
@@ -353,17 +354,19 @@ async fn write(
         None => disk.open_dir().ok_or(DiskError::OutOfService)?.dir,
     };
     let head = super::format::body_offset(slot_bytes);
-    let size = disk_usage(head + at + bytes);
-    let has = file.as_ref().map_or(0, |file| file.reserved.load(Relaxed));
+    let size = allocated_bytes(head + at + bytes);
+    let has = file
+        .as_ref()
+        .map_or(0, |file| file.reserved_bytes.load(Relaxed));
     let more = size.saturating_sub(has);
-    disk.reserve(&folder, more).await?;
+    disk.reserve_space(&folder, more).await?;
     let reservation = SpaceReservation(Arc::clone(&folder), more);
     let disk_of_work = Arc::clone(&disk);
     let work = move || {
         let more = reservation.into_bytes();
         let file = match file {
             Some(file) => {
-                file.reserved.fetch_add(more, Relaxed);
+                file.reserved_bytes.fetch_add(more, Relaxed);
                 file
             }
             None => Arc::new(TempFile::create(&disk_of_work, folder, slot_bytes, more)?),
@@ -375,7 +378,7 @@ async fn write(
             bytes,
         })
     };
-    disk.run(OperationKind::Write, work).await
+    disk.run(DiskOperationKind::Write, work).await
 }
 
 /// Bytes reserved in a directory until a file accounts for them.
@@ -389,7 +392,7 @@ impl SpaceReservation {
 
 impl Drop for SpaceReservation {
     fn drop(&mut self) {
-        self.0.release(self.1);
+        self.0.release_bytes(self.1);
     }
 }
 

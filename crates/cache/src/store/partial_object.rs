@@ -28,7 +28,7 @@ use penstock_sys::file::read_at_if_cached;
 use slab::Slab;
 use tokio::sync::Notify;
 
-use super::disk::{Disk, DiskError, OperationKind};
+use super::disk::{Disk, DiskError, DiskOperationKind};
 use super::object_file::{TempFile, read_full};
 use super::{MemoryBody, ObjectMeta};
 
@@ -59,7 +59,7 @@ pub(super) struct PartialState {
     pieces: VecDeque<(u64, Bytes)>,
     pub(super) pieces_bytes: u64,
     /// Bytes pushed.
-    pub(super) total: u64,
+    pub(super) pushed_bytes: u64,
     /// The temporary file; `written_bytes` of the body are in it.
     pub(super) file: Option<Arc<TempFile>>,
     pub(super) written_bytes: u64,
@@ -67,7 +67,7 @@ pub(super) struct PartialState {
     /// The object will not be kept.
     pub(super) is_discarded: bool,
     /// The object is found in an index already, not here.
-    pub(super) is_in_memory_tier: bool,
+    pub(super) is_indexed: bool,
     /// The whole body, once the memory tier has it.
     memory_body: Option<MemoryBody>,
     readers: Slab<ReaderPosition>,
@@ -164,30 +164,28 @@ impl PartialObject {
     }
 
     /// Whether the object may still be kept.
-    pub(super) fn may_be_kept(&self) -> bool {
+    pub(super) fn can_be_stored(&self) -> bool {
         !self.state.lock().is_discarded
     }
 
     /// Whether look-ups find the object here: it may be kept, and is in no index yet.
     pub(super) fn is_findable(&self) -> bool {
         let state = self.state.lock();
-        !state.is_discarded
-            && !state.is_in_memory_tier
-            && !matches!(state.end, Some(BodyEnd::Cut(..)))
+        !state.is_discarded && !state.is_indexed && !matches!(state.end, Some(BodyEnd::Cut(..)))
     }
 
     /// Adds a piece and wakes waiting readers. Returns the bytes pushed so far.
     pub(super) fn push(&self, bytes: &[u8]) -> u64 {
         let mut state = self.state.lock();
-        let at = state.total;
+        let at = state.pushed_bytes;
         match state.pieces.back_mut() {
             Some((_, last)) if last.len() + bytes.len() <= JOIN_BYTES => {
                 *last = [last, bytes].concat().into();
             }
             _ => state.pieces.push_back((at, Bytes::copy_from_slice(bytes))),
         }
-        state.total += bytes.len() as u64;
-        let total = state.total;
+        state.pushed_bytes += bytes.len() as u64;
+        let total = state.pushed_bytes;
         state.pieces_bytes += bytes.len() as u64;
         self.memory_gauge.fetch_add(bytes.len() as u64, Relaxed);
         if state.is_discarded {
@@ -243,7 +241,7 @@ impl PartialObject {
         let needed = if state.is_discarded {
             let slowest = state.readers.iter().map(|(_, place)| place.position).min();
             // Later readers of these bytes use the file.
-            slowest.map_or(state.total, |at| at.max(state.written_bytes))
+            slowest.map_or(state.pushed_bytes, |at| at.max(state.written_bytes))
         } else {
             state.written_bytes
         };
@@ -301,7 +299,7 @@ impl BodyStream for PartialReader {
                 return Poll::Ready(None);
             }
             let mut state = self.partial.state.lock();
-            if self.position >= state.total {
+            if self.position >= state.pushed_bytes {
                 match &state.end {
                     Some(BodyEnd::Complete) => return Poll::Ready(None),
                     Some(BodyEnd::Cut(kind, cause)) => {
@@ -343,7 +341,7 @@ impl PartialReader {
         let end = self.end.map_or(written, |end| end.min(written));
         let want = usize::try_from(end.saturating_sub(self.position)).unwrap_or(usize::MAX);
         let mut bytes = vec![0; want.min(READ_BYTES)];
-        let at = from.body_at() + self.position;
+        let at = from.body_offset() + self.position;
         if let Ok(file) = from.file()
             && let Ok(read @ 1..) = read_at_if_cached(file, &mut bytes, at)
         {
@@ -365,11 +363,11 @@ impl PartialReader {
             };
             // Without the health check: a reader continues while the file can be read, even if the
             // disk is out of service.
-            let read = disk.run_unchecked(OperationKind::Read, read);
+            let read = disk.run_unchecked(DiskOperationKind::Read, read);
             let result = clock::timeout(disk.stall_timeout, read).await;
             let result = result.unwrap_or(Err(DiskError::OutOfService));
             if let Err(DiskError::Io(error)) = &result {
-                disk.handle_error(OperationKind::Read, error);
+                disk.handle_error(DiskOperationKind::Read, error);
             }
             result
         }));

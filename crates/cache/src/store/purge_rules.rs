@@ -100,7 +100,7 @@ impl NumberedPurges {
     }
 
     /// The purges by number.
-    pub(crate) fn list(&self) -> Vec<(u64, PurgeRule)> {
+    pub(crate) fn to_sorted_vec(&self) -> Vec<(u64, PurgeRule)> {
         let purges = self.purges.iter();
         let mut list: Vec<_> = purges
             .map(|(rule, &number)| (number, rule.clone()))
@@ -179,7 +179,7 @@ impl Store {
         let count = growing_count + self.discard_files(on_disk, &in_memory);
         if let Some(disk) = &self.disk {
             for rule in &rules.all {
-                disk.queue_purge_note(rule);
+                disk.queue_journal_entry(rule);
             }
         }
         self.counters.purged.fetch_add(count, Relaxed);
@@ -227,21 +227,21 @@ mod tests {
         for number in 0..100 {
             journal.add(number, url(7));
         }
-        assert_eq!(journal.list(), [(99, url(7))]);
+        assert_eq!(journal.to_sorted_vec(), [(99, url(7))]);
         journal.add(50, PurgeRule::All);
-        assert_eq!(journal.list().len(), 2);
+        assert_eq!(journal.to_sorted_vec().len(), 2);
         journal.add(49, url(8));
         journal.add(100, PurgeRule::All);
-        assert_eq!(journal.list(), [(100, PurgeRule::All)]);
+        assert_eq!(journal.to_sorted_vec(), [(100, PurgeRule::All)]);
         for number in 0..=MAX_PENDING_PURGES {
             journal.add(200 + number as u64, url(number));
         }
         let last = 200 + MAX_PENDING_PURGES as u64;
         assert_eq!(
-            journal.list(),
+            journal.to_sorted_vec(),
             [(last - 1, PurgeRule::All), (last, url(MAX_PENDING_PURGES))]
         );
         journal.add(last + 1, PurgeRule::Tag("x".repeat(MAX_PURGE_BYTES)));
-        assert_eq!(journal.list(), [(last + 1, PurgeRule::All)]);
+        assert_eq!(journal.to_sorted_vec(), [(last + 1, PurgeRule::All)]);
     }
 }

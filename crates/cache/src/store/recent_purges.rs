@@ -38,7 +38,7 @@ pub(crate) struct RecentPurges {
     /// Rules for the next scan.
     queued: Mutex<QueuedPurges>,
     /// Rules are queued or being applied: look-ups skip matching objects.
-    is_filtering: AtomicBool,
+    has_unapplied: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -104,10 +104,10 @@ impl RecentPurges {
 
     /// Whether rules are queued or being applied. One atomic read.
     pub(super) fn is_filtering(&self) -> bool {
-        self.is_filtering.load(Relaxed)
+        self.has_unapplied.load(Relaxed)
     }
 
-    pub(super) fn filters(&self, meta: &ObjectMeta) -> bool {
+    pub(super) fn matches_unapplied(&self, meta: &ObjectMeta) -> bool {
         let queued = self.queued.lock();
         let in_progress = queued.in_progress.as_ref();
         queued.next.matches(meta) || in_progress.is_some_and(|rules| rules.matches(meta))
@@ -137,7 +137,7 @@ impl Store {
             } else {
                 queued.next.add(rule);
             }
-            self.recent_purges.is_filtering.store(true, Relaxed);
+            self.recent_purges.has_unapplied.store(true, Relaxed);
             std::mem::replace(&mut queued.is_running, true)
         };
         if !is_at_work {
@@ -153,7 +153,7 @@ impl Store {
                 queued.in_progress = None;
                 if queued.next.len() == 0 {
                     queued.is_running = false;
-                    self.recent_purges.is_filtering.store(false, Relaxed);
+                    self.recent_purges.has_unapplied.store(false, Relaxed);
                     return;
                 }
                 let rules = Arc::new(std::mem::take(&mut queued.next));

@@ -30,13 +30,13 @@ pub(crate) trait Evictable {
     fn weight(&self) -> u64;
     /// Its identity as a ghost. Two objects that share one count as the same.
     fn ghost_key(&self) -> u64;
-    fn use_marks(&self) -> &UseMarks;
+    fn eviction_state(&self) -> &EvictionState;
 }
 
 /// Uses since the object was last inspected, and its queue.
 #[derive(Debug, Default)]
-pub(crate) struct UseMarks {
-    uses: AtomicU8,
+pub(crate) struct EvictionState {
+    use_count: AtomicU8,
     /// Changed by the queues' owner only.
     queue_state: AtomicU8,
 }
@@ -50,19 +50,19 @@ const REMOVED: u8 = 3;
 /// Further uses do not count (two bits, as in the paper).
 const MAX_USES: u8 = 3;
 
-impl UseMarks {
+impl EvictionState {
     pub(crate) fn record_use(&self) {
-        let uses = self.uses.load(Relaxed);
+        let uses = self.use_count.load(Relaxed);
         // Losing one of two simultaneous marks does not matter, and a hot object's cache line stays
         // unwritten.
         if uses < MAX_USES {
-            self.uses.store(uses + 1, Relaxed);
+            self.use_count.store(uses + 1, Relaxed);
         }
     }
 
     /// Uses since the object was last inspected, at most 3.
     pub(crate) fn uses(&self) -> u8 {
-        self.uses.load(Relaxed)
+        self.use_count.load(Relaxed)
     }
 }
 
@@ -119,7 +119,7 @@ impl<T: Evictable> S3Fifo<T> {
 
     /// Queues a new object. Does nothing if it was queued before.
     pub(crate) fn insert(&mut self, item: &Arc<T>) {
-        if item.use_marks().queue_state.load(Relaxed) == NOT_QUEUED {
+        if item.eviction_state().queue_state.load(Relaxed) == NOT_QUEUED {
             if self.ghosts.take(item.ghost_key()) {
                 self.main.push(item, MAIN);
             } else {
@@ -129,8 +129,8 @@ impl<T: Evictable> S3Fifo<T> {
     }
 
     /// Queues an object found after a restart, directly in `main`.
-    pub(crate) fn insert_proven(&mut self, item: &Arc<T>) {
-        if item.use_marks().queue_state.load(Relaxed) == NOT_QUEUED {
+    pub(crate) fn insert_into_main(&mut self, item: &Arc<T>) {
+        if item.eviction_state().queue_state.load(Relaxed) == NOT_QUEUED {
             self.main.push(item, MAIN);
         }
     }
@@ -138,12 +138,14 @@ impl<T: Evictable> S3Fifo<T> {
     /// Replaces `old` with `new`, which was never queued, in the same queue and with its uses.
     /// Returns `false` if `old` is not queued.
     pub(crate) fn replace(&mut self, old: &Arc<T>, new: &Arc<T>) -> bool {
-        let place = old.use_marks().queue_state.load(Relaxed);
-        let is_new = new.use_marks().queue_state.load(Relaxed) == NOT_QUEUED;
+        let place = old.eviction_state().queue_state.load(Relaxed);
+        let is_new = new.eviction_state().queue_state.load(Relaxed) == NOT_QUEUED;
         if !is_new || !self.remove(old) {
             return false;
         }
-        new.use_marks().uses.store(old.use_marks().uses(), Relaxed);
+        new.eviction_state()
+            .use_count
+            .store(old.eviction_state().uses(), Relaxed);
         match place {
             MAIN => self.main.push(new, MAIN),
             _ => self.small.push(new, SMALL),
@@ -153,12 +155,12 @@ impl<T: Evictable> S3Fifo<T> {
 
     /// Removes an object. Returns `false` if it is not queued.
     pub(crate) fn remove(&mut self, item: &Arc<T>) -> bool {
-        let line = match item.use_marks().queue_state.load(Relaxed) {
+        let line = match item.eviction_state().queue_state.load(Relaxed) {
             SMALL => &mut self.small,
             MAIN => &mut self.main,
             _ => return false,
         };
-        item.use_marks().queue_state.store(REMOVED, Relaxed);
+        item.eviction_state().queue_state.store(REMOVED, Relaxed);
         line.bytes -= item.weight();
         line.removed_count += 1;
         line.compact();
@@ -172,24 +174,24 @@ impl<T: Evictable> S3Fifo<T> {
             let is_small_full = self.small.bytes > room / 10;
             if self.small.len() > 0 && (is_small_full || self.main.len() == 0) {
                 let item = self.small.pop()?;
-                if item.use_marks().uses() > 1 {
-                    item.use_marks().uses.store(0, Relaxed);
+                if item.eviction_state().uses() > 1 {
+                    item.eviction_state().use_count.store(0, Relaxed);
                     self.main.push(&item, MAIN);
                     continue;
                 }
                 self.ghosts.remember(item.ghost_key(), item.weight(), room);
-                item.use_marks().queue_state.store(REMOVED, Relaxed);
+                item.eviction_state().queue_state.store(REMOVED, Relaxed);
                 return Some(item);
             }
             let item = self.main.pop()?;
-            let uses = item.use_marks().uses();
+            let uses = item.eviction_state().uses();
             if uses > 0 {
                 // Terminates: each round removes a use, and new uses take time.
-                item.use_marks().uses.store(uses - 1, Relaxed);
+                item.eviction_state().use_count.store(uses - 1, Relaxed);
                 self.main.push(&item, MAIN);
                 continue;
             }
-            item.use_marks().queue_state.store(REMOVED, Relaxed);
+            item.eviction_state().queue_state.store(REMOVED, Relaxed);
             return Some(item);
         }
     }
@@ -201,7 +203,7 @@ impl<T: Evictable> FifoQueue<T> {
     }
 
     fn push(&mut self, item: &Arc<T>, place: u8) {
-        item.use_marks().queue_state.store(place, Relaxed);
+        item.eviction_state().queue_state.store(place, Relaxed);
         self.bytes += item.weight();
         self.items.push_back(Arc::clone(item));
     }
@@ -209,7 +211,7 @@ impl<T: Evictable> FifoQueue<T> {
     /// Removes the first item that is still queued.
     fn pop(&mut self) -> Option<Arc<T>> {
         while let Some(item) = self.items.pop_front() {
-            if item.use_marks().queue_state.load(Relaxed) == REMOVED {
+            if item.eviction_state().queue_state.load(Relaxed) == REMOVED {
                 self.removed_count -= 1;
             } else {
                 self.bytes -= item.weight();
@@ -224,7 +226,8 @@ impl<T: Evictable> FifoQueue<T> {
     fn compact(&mut self) {
         let is_many = self.removed_count > 64 && self.removed_count > self.items.len() / 2;
         if is_many || self.removed_count == self.items.len() {
-            let is_there = |item: &Arc<T>| item.use_marks().queue_state.load(Relaxed) != REMOVED;
+            let is_there =
+                |item: &Arc<T>| item.eviction_state().queue_state.load(Relaxed) != REMOVED;
             self.items.retain(is_there);
             self.removed_count = 0;
         }

@@ -14,9 +14,9 @@ use penstock_runtime::DiskFile;
 use penstock_runtime::disk::{CHUNK_BYTES, ReadError};
 use rustix::fs::OFlags;
 
-use super::cache_dir::ObjectFileId;
-use super::disk::{Disk, DiskError, DiskItem, OperationKind};
-use super::index_updates::ReadFailureWatch;
+use super::cache_dir::ObjectFileStamp;
+use super::disk::{Disk, DiskError, DiskIndexEntry, DiskOperationKind};
+use super::index_updates::ReadErrorReporter;
 use super::{MemoryBody, ObjectMeta, PartialObject, verification};
 
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ pub(crate) enum HitBody {
 #[derive(Debug, Clone)]
 pub(crate) struct DiskObject {
     pub(super) disk: Arc<Disk>,
-    pub(super) item: Arc<DiskItem>,
+    pub(super) item: Arc<DiskIndexEntry>,
 }
 
 /// The object was removed or is damaged: a miss.
@@ -59,7 +59,7 @@ impl DiskObject {
         // A read failure before the head is sent is a miss; later it could only cut the response.
         let ready = self.read_first_chunk(&file).await;
         ready.map_err(|error| self.handle_failure(&error))?;
-        self.disk.record_use(&self.item);
+        self.disk.promote_if_hot(&self.item);
         Ok(FileBody {
             file,
             start: self.item.body.preamble.body_offset(),
@@ -72,13 +72,13 @@ impl DiskObject {
     fn open_on_loop(&self) -> Option<Arc<DiskFile>> {
         let object = &self.item.body;
         let is_trusted = |file: &DiskFile| {
-            let identity = file.file().and_then(ObjectFileId::of);
+            let identity = file.file().and_then(ObjectFileStamp::from_file);
             identity.is_ok_and(|identity| object.is_trusted(&identity))
         };
         if let Some(file) = object.open_file().filter(|file| is_trusted(file)) {
             return Some(file);
         }
-        let file = object.dir.open_cached(object.name)?;
+        let file = object.dir.open_object_if_cached(object.name)?;
         let file = self.watch_file(file);
         if !is_trusted(&file) {
             return None;
@@ -88,7 +88,7 @@ impl DiskObject {
     }
 
     fn watch_file(&self, file: File) -> Arc<DiskFile> {
-        let watch = ReadFailureWatch {
+        let watch = ReadErrorReporter {
             disk: Arc::downgrade(&self.disk),
             object: Arc::downgrade(&self.item.body),
         };
@@ -106,7 +106,7 @@ impl DiskObject {
             if resident > 0 {
                 continue;
             }
-            let piece = match self.disk.unless_out(file.read(at, end - at)).await? {
+            let piece = match self.disk.wait_in_service(file.read(at, end - at)).await? {
                 Ok(piece) if piece.is_empty() => {
                     return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
                 }
@@ -127,10 +127,10 @@ impl DiskObject {
         let object = Arc::clone(&self.item.body);
         let open = move || {
             let file = object.dir.open_object(object.name, OFlags::RDONLY)?;
-            let identity = ObjectFileId::of(&file)?;
+            let identity = ObjectFileStamp::from_file(&file)?;
             Ok((file, object.is_trusted(&identity)))
         };
-        let (file, is_trusted) = self.disk.run(OperationKind::Open, open).await?;
+        let (file, is_trusted) = self.disk.run(DiskOperationKind::Open, open).await?;
         let file = self.watch_file(file);
         if is_trusted {
             self.disk.keep_open(&self.item.body, &file);
@@ -142,7 +142,7 @@ impl DiskObject {
     /// Removes an object that cannot be served.
     pub(super) fn handle_failure(&self, error: &DiskError) -> ObjectGone {
         if let DiskError::Io(error) = error {
-            self.disk.remove_unreadable(&self.item, error);
+            self.disk.remove_if_unreadable(&self.item, error);
             if error.kind() == io::ErrorKind::NotFound && !self.item.body.is_discarded() {
                 self.disk.remove_item(&self.item);
             }

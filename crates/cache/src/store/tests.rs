@@ -67,7 +67,7 @@ pub(crate) fn key(text: &str) -> ObjectKey {
 }
 
 /// `length` bytes that are unique to this name.
-pub(crate) fn body_of(name: &str, length: usize) -> Vec<u8> {
+pub(crate) fn unique_body(name: &str, length: usize) -> Vec<u8> {
     let mut state = twox_hash::XxHash3_64::oneshot(name.as_bytes()) | 1;
     let mut body = Vec::with_capacity(length + 8);
     while body.len() < length {
@@ -80,7 +80,7 @@ pub(crate) fn body_of(name: &str, length: usize) -> Vec<u8> {
     body
 }
 
-pub(crate) fn config(path: Option<&Path>) -> config::Cache {
+pub(crate) fn test_config(path: Option<&Path>) -> config::Cache {
     config::Cache {
         max_size: 16 << 20,
         max_memory: 1 << 20,
@@ -91,14 +91,14 @@ pub(crate) fn config(path: Option<&Path>) -> config::Cache {
 }
 
 /// Starts a store and waits until its index is complete.
-pub(crate) async fn started(config: &config::Cache) -> Arc<Store> {
+pub(crate) async fn start_store(config: &config::Cache) -> Arc<Store> {
     let store = Store::start(config, Pool::new("test", 2, 1000));
-    until(&store, |usage| usage.state == StoreState::Working).await;
+    wait_until(&store, |usage| usage.state == StoreState::Working).await;
     store
 }
 
 /// Waits until the store's snapshot satisfies `is_so`.
-pub(crate) async fn until(store: &Arc<Store>, is_so: impl Fn(&StoreSnapshot) -> bool) {
+pub(crate) async fn wait_until(store: &Arc<Store>, is_so: impl Fn(&StoreSnapshot) -> bool) {
     let deadline = clock::now() + Duration::from_secs(20);
     while !is_so(&store.snapshot()) {
         assert!(clock::now() < deadline, "in vain: {:?}", store.snapshot());
@@ -112,11 +112,11 @@ pub(crate) async fn sleep_briefly() {
 }
 
 /// Stores `body` under `text`, in several pieces.
-pub(crate) async fn put(store: &Arc<Store>, text: &str, body: &[u8]) -> bool {
-    put_meta(store, meta_of(text), body).await
+pub(crate) async fn store_object(store: &Arc<Store>, text: &str, body: &[u8]) -> bool {
+    store_with_meta(store, meta_of(text), body).await
 }
 
-pub(crate) async fn put_meta(store: &Arc<Store>, meta: ObjectMeta, body: &[u8]) -> bool {
+pub(crate) async fn store_with_meta(store: &Arc<Store>, meta: ObjectMeta, body: &[u8]) -> bool {
     let key = ObjectKey::new(&meta.key);
     let begun = store.begin_object(&key, meta, Some(body.len() as u64));
     let Some((mut filler, _growing)) = begun else {
@@ -129,16 +129,16 @@ pub(crate) async fn put_meta(store: &Arc<Store>, meta: ObjectMeta, body: &[u8]) 
     filler.finish().await
 }
 
-pub(crate) fn find(store: &Arc<Store>, text: &str) -> Option<Hit> {
+pub(crate) fn find_hit(store: &Arc<Store>, text: &str) -> Option<Hit> {
     store.find(&key(text), &mut |_| true)
 }
 
 /// The body that a request would get; `None` for a miss.
-pub(crate) async fn get(store: &Arc<Store>, text: &str) -> Option<Vec<u8>> {
-    let hit = find(store, text)?;
+pub(crate) async fn read_stored_body(store: &Arc<Store>, text: &str) -> Option<Vec<u8>> {
+    let hit = find_hit(store, text)?;
     match hit.body {
         HitBody::Memory(held) => Some(held.part(0, usize::MAX).to_vec()),
-        HitBody::Partial(growing) => read(growing.reader()?).await.ok(),
+        HitBody::Partial(growing) => read_to_end(growing.reader()?).await.ok(),
         HitBody::Disk(object) => {
             let body = object.open().await.ok()?;
             assert_eq!(body.len, hit.meta.length);
@@ -152,22 +152,24 @@ pub(crate) async fn get(store: &Arc<Store>, text: &str) -> Option<Vec<u8>> {
 }
 
 /// Reads to the end.
-pub(crate) async fn read(mut reader: PartialReader) -> Result<Vec<u8>, penstock_exchange::Fault> {
+pub(crate) async fn read_to_end(
+    mut reader: PartialReader,
+) -> Result<Vec<u8>, penstock_exchange::Fault> {
     let mut all = Vec::new();
-    while let Some(piece) = next(&mut reader).await {
+    while let Some(piece) = next_chunk(&mut reader).await {
         all.extend_from_slice(&piece?);
     }
     Ok(all)
 }
 
-pub(crate) async fn next(
+pub(crate) async fn next_chunk(
     reader: &mut PartialReader,
 ) -> Option<Result<Bytes, penstock_exchange::Fault>> {
     std::future::poll_fn(|cx| reader.poll_chunk(cx)).await
 }
 
 /// Number of files below a directory, and their disk usage as the store counts it.
-pub(crate) fn files(path: &Path) -> (usize, u64) {
+pub(crate) fn file_count_and_usage(path: &Path) -> (usize, u64) {
     let (mut count, mut bytes) = (0, 0);
     let Ok(entries) = std::fs::read_dir(path) else {
         return (0, 0);
@@ -177,12 +179,12 @@ pub(crate) fn files(path: &Path) -> (usize, u64) {
             continue;
         };
         if metadata.is_dir() {
-            let inner = files(&entry.path());
+            let inner = file_count_and_usage(&entry.path());
             count += inner.0;
             bytes += inner.1;
         } else if entry.file_name() != "lock" {
             count += 1;
-            bytes += cache_dir::disk_usage(metadata.len());
+            bytes += cache_dir::allocated_bytes(metadata.len());
         }
     }
     (count, bytes)

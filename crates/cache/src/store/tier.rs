@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use super::s3_fifo::{Evictable, S3Fifo, UseMarks};
+use super::s3_fifo::{Evictable, EvictionState, S3Fifo};
 use super::{ObjectKey, ObjectMeta};
 
 /// Variants of one key. A response that varies by arbitrary client input must not grow a list
@@ -36,7 +36,7 @@ pub(crate) struct IndexedObject<B> {
     pub(crate) body: B,
     /// In bytes.
     pub(crate) weight: u64,
-    pub(crate) use_marks: UseMarks,
+    pub(crate) eviction_state: EvictionState,
 }
 
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl<B> IndexedObject<B> {
             meta,
             body,
             weight,
-            use_marks: UseMarks::default(),
+            eviction_state: EvictionState::default(),
         })
     }
 }
@@ -76,8 +76,8 @@ impl<B> Evictable for IndexedObject<B> {
         }
     }
 
-    fn use_marks(&self) -> &UseMarks {
-        &self.use_marks
+    fn eviction_state(&self) -> &EvictionState {
+        &self.eviction_state
     }
 }
 
@@ -99,7 +99,7 @@ impl<B> Tier<B> {
         let variants = shard.get(&key.hash)?.iter().rev();
         let mut variants = variants.filter(|item| item.meta.key == key.text);
         let item = variants.find(|item| pick(&item.meta))?;
-        item.use_marks.record_use();
+        item.eviction_state.record_use();
         Some(Arc::clone(item))
     }
 
@@ -142,7 +142,7 @@ impl<B> Tier<B> {
             if let Some(old) = &old {
                 fifo.remove(old);
             }
-            fifo.insert_proven(item);
+            fifo.insert_into_main(item);
             Ok(old)
         })
     }
@@ -176,7 +176,7 @@ impl<B> Tier<B> {
     }
 
     /// Finds the object with this hash and a body that `is_meant` accepts.
-    pub(crate) fn find_body(
+    pub(crate) fn find_by_body(
         &self,
         hash: u128,
         is_meant: impl Fn(&B) -> bool,
@@ -187,7 +187,7 @@ impl<B> Tier<B> {
     }
 
     /// Runs `then` while `item` cannot be removed. Returns `None` if it was removed before.
-    pub(crate) fn if_present<R>(
+    pub(crate) fn run_if_present<R>(
         &self,
         item: &Arc<IndexedObject<B>>,
         then: impl FnOnce() -> R,

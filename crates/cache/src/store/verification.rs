@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use penstock_runtime::{DiskFile, clock, loops};
 use tokio::sync::{Semaphore, watch};
 
-use super::disk::{DiskError, OperationKind};
+use super::disk::{DiskError, DiskOperationKind};
 use super::object_file::{Verification, VerificationStep};
 use super::stored_object::DiskObject;
 
@@ -59,7 +59,7 @@ impl Verifications {
 
     /// Pending verifications.
     #[cfg(test)]
-    pub(super) fn count(&self) -> usize {
+    pub(super) fn pending_count(&self) -> usize {
         self.pending.lock().len()
     }
 }
@@ -131,12 +131,14 @@ impl VerificationTask {
         for _ in 0..MAX_TRIES {
             let (for_work, preamble) = (Arc::clone(file), item.body.preamble);
             let begin = move || Verification::new(for_work, preamble)?.step();
-            let mut step = disk.run(OperationKind::Read, begin).await?;
+            let mut step = disk.run(DiskOperationKind::Read, begin).await?;
             while let VerificationStep::More(rest) = step {
-                step = disk.run(OperationKind::Read, move || rest.step()).await?;
+                step = disk
+                    .run(DiskOperationKind::Read, move || rest.step())
+                    .await?;
             }
             if let VerificationStep::Verified(identity) = step {
-                item.body.trust(identity);
+                item.body.set_trusted_stamp(identity);
                 return Ok(());
             }
         }

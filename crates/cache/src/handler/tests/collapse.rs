@@ -8,28 +8,29 @@ use penstock_exchange::{Body, FaultKind, Reply};
 use penstock_runtime::loops;
 
 use super::FRESH;
-use crate::Cache;
+use crate::CacheHandler;
 use crate::testing::{
-    ChunkedBody, Gate, ReadResponse, TaskSet, TestBackend, answer, cache, cache_of, fault_of,
-    fetch, fetch_hit, get, memory, page, read, reply, run, until,
+    ChunkedBody, CollectedResponse, Gate, TaskSet, TestBackend, cache_with_rules, collect_response,
+    fail_with, fetch, fetch_until_hit, get_request, handle_request, memory_cache, memory_store,
+    respond_with, respond_with_page, run, wait_until,
 };
 
 /// Starts `count` requests at the same time.
 fn crowd(
-    cache: &Arc<Cache>,
+    cache: &Arc<CacheHandler>,
     count: usize,
     lines: &'static [&'static str],
-) -> TaskSet<ReadResponse> {
+) -> TaskSet<CollectedResponse> {
     let mut crowd = TaskSet::new();
     for _ in 0..count {
         let cache = Arc::clone(cache);
-        crowd.spawn(async move { fetch(&cache, get("/a", lines)).await });
+        crowd.spawn(async move { fetch(&cache, get_request("/a", lines)).await });
     }
     crowd
 }
 
 /// Lets all tasks run as far as they can now.
-pub(super) async fn settle() {
+pub(super) async fn let_tasks_run() {
     for _ in 0..100 {
         loops::yield_now().await;
     }
@@ -40,16 +41,17 @@ fn a_thousand_misses_at_once_are_one_request() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = TestBackend::new(move |_, _| page(&[FRESH], "hello").gated(&held));
-        let cache = cache(&backend);
+        let backend =
+            TestBackend::new(move |_, _| respond_with_page(&[FRESH], "hello").behind_gate(&held));
+        let cache = memory_cache(&backend);
         let crowd = crowd(&cache, 1000, &[]);
-        until("the back end is asked", || gate.waiting() == 1).await;
-        settle().await;
+        wait_until("the back end is asked", || gate.waiting() == 1).await;
+        let_tasks_run().await;
         gate.open();
         let got = crowd.join_all().await;
         assert_eq!(got.len(), 1000);
-        assert!(got.iter().all(|got| got.text() == "hello"));
-        assert_eq!(backend.count(), 1);
+        assert!(got.iter().all(|got| got.body_text() == "hello"));
+        assert_eq!(backend.request_count(), 1);
         let collapsed = got
             .iter()
             .filter(|got| got.cache_status().contains("collapsed"));
@@ -63,27 +65,27 @@ fn waiters_stream_the_partial_body() {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
         let backend = TestBackend::new(move |_, _| {
-            answer(
+            respond_with(
                 200,
                 &[FRESH],
-                ChunkedBody::body(&["ab", "cd"], Some(4), Some(&held)),
+                ChunkedBody::new_body(&["ab", "cd"], Some(4), Some(&held)),
             )
         });
-        let cache = cache(&backend);
+        let cache = memory_cache(&backend);
         let mut began = Vec::new();
         for _ in 0..3 {
-            match reply(&cache, get("/a", &[])).await {
+            match handle_request(&cache, get_request("/a", &[])).await {
                 Ok(Reply::Response(response)) => began.push(response),
                 other => panic!("{other:?}"),
             }
         }
-        until("the body is held", || gate.waiting() == 1).await;
+        wait_until("the body is held", || gate.waiting() == 1).await;
         gate.open();
         for response in began {
             assert_eq!(response.body.length(), Some(4));
-            assert_eq!(read(*response).await.text(), "abcd");
+            assert_eq!(collect_response(*response).await.body_text(), "abcd");
         }
-        assert_eq!(backend.count(), 1);
+        assert_eq!(backend.request_count(), 1);
     });
 }
 
@@ -93,22 +95,23 @@ fn an_uncacheable_response_is_not_waited_for() {
         let gates = [Gate::new(), Gate::new()];
         let held = gates.clone();
         let backend = TestBackend::new(move |number, _| {
-            page(&["Cache-Control: no-store"], "x").gated(&held[usize::from(number > 0)])
+            respond_with_page(&["Cache-Control: no-store"], "x")
+                .behind_gate(&held[usize::from(number > 0)])
         });
-        let cache = cache(&backend);
+        let cache = memory_cache(&backend);
         let first = crowd(&cache, 5, &[]);
-        until("the back end is asked", || gates[0].waiting() == 1).await;
-        settle().await;
+        wait_until("the back end is asked", || gates[0].waiting() == 1).await;
+        let_tasks_run().await;
         gates[0].open();
         // All waiters go to the back end at once, not one after another.
-        until("all are asked", || gates[1].waiting() == 4).await;
+        wait_until("all are asked", || gates[1].waiting() == 4).await;
         // Later requests do not wait at all.
         let later = crowd(&cache, 5, &[]);
-        until("all later ones are asked", || gates[1].waiting() == 9).await;
+        wait_until("all later ones are asked", || gates[1].waiting() == 9).await;
         gates[1].open();
         first.join_all().await;
         later.join_all().await;
-        assert_eq!(backend.count(), 10);
+        assert_eq!(backend.request_count(), 10);
     });
 }
 
@@ -116,24 +119,24 @@ fn an_uncacheable_response_is_not_waited_for() {
 fn an_uncacheable_key_is_coalesced_again_once_storable() {
     run(async {
         let backend = TestBackend::new(|number, _| match number {
-            0 => page(&["Cache-Control: no-store"], "x"),
-            _ => page(&[FRESH], "x"),
+            0 => respond_with_page(&["Cache-Control: no-store"], "x"),
+            _ => respond_with_page(&[FRESH], "x"),
         });
-        let cache = cache(&backend);
+        let cache = memory_cache(&backend);
         for (told, count) in [
             ("detail=no-store", 1),
             ("detail=not-stored-lately", 2),
             ("stored", 3),
         ] {
-            let got = fetch(&cache, get("/a", &[])).await;
+            let got = fetch(&cache, get_request("/a", &[])).await;
             assert!(
                 got.cache_status().ends_with(told),
                 "{told}: {}",
                 got.cache_status()
             );
-            assert_eq!(backend.count(), count);
+            assert_eq!(backend.request_count(), count);
         }
-        assert!(fetch_hit(&cache, "/a").await.is_hit());
+        assert!(fetch_until_hit(&cache, "/a").await.is_hit());
     });
 }
 
@@ -143,25 +146,25 @@ fn no_request_waits_longer_than_the_lock_timeout() {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
         let backend = TestBackend::new(move |number, _| match number {
-            0 => page(&[FRESH], "first").gated(&held),
-            _ => page(&[FRESH], "own"),
+            0 => respond_with_page(&[FRESH], "first").behind_gate(&held),
+            _ => respond_with_page(&[FRESH], "own"),
         });
-        let cache = cache_of(&backend, &memory("m"), |rules| {
+        let cache = cache_with_rules(&backend, &memory_store("m"), |rules| {
             rules.lock_timeout = Duration::from_millis(20);
         });
         let first = crowd(&cache, 1, &[]);
-        until("the back end is asked", || gate.waiting() == 1).await;
-        let second = fetch(&cache, get("/a", &[])).await;
-        assert_eq!(second.text(), "own");
+        wait_until("the back end is asked", || gate.waiting() == 1).await;
+        let second = fetch(&cache, get_request("/a", &[])).await;
+        assert_eq!(second.body_text(), "own");
         assert!(
             second.cache_status().contains("lock-timeout"),
             "{}",
             second.cache_status()
         );
         gate.open();
-        assert_eq!(first.join_all().await[0].text(), "first");
+        assert_eq!(first.join_all().await[0].body_text(), "first");
         // The second request's response is not stored, the first one's is.
-        assert_eq!(fetch_hit(&cache, "/a").await.text(), "first");
+        assert_eq!(fetch_until_hit(&cache, "/a").await.body_text(), "first");
     });
 }
 
@@ -170,17 +173,21 @@ fn a_fetch_without_waiters_is_abandoned() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = TestBackend::new(move |_, _| page(&[FRESH], "x").gated(&held));
-        let cache = cache(&backend);
+        let backend =
+            TestBackend::new(move |_, _| respond_with_page(&[FRESH], "x").behind_gate(&held));
+        let cache = memory_cache(&backend);
         let mut alone = crowd(&cache, 1, &[]);
-        until("the back end is asked", || gate.waiting() == 1).await;
+        wait_until("the back end is asked", || gate.waiting() == 1).await;
         alone.abort_all();
-        until("it is not asked any more", || gate.waiting() == 0).await;
+        wait_until("it is not asked any more", || gate.waiting() == 0).await;
         // A new request starts a new fetch.
         let next = crowd(&cache, 1, &[]);
-        until("the back end is asked again", || backend.count() == 2).await;
+        wait_until("the back end is asked again", || {
+            backend.request_count() == 2
+        })
+        .await;
         gate.open();
-        assert_eq!(next.join_all().await[0].text(), "x");
+        assert_eq!(next.join_all().await[0].body_text(), "x");
     });
 }
 
@@ -188,25 +195,31 @@ fn a_fetch_without_waiters_is_abandoned() {
 async fn marked_gone(leads: bool) {
     let gate = Gate::new();
     let held = Arc::clone(&gate);
-    let backend = TestBackend::new(move |_, _| page(&[FRESH], "x").gated(&held));
-    let cache = cache(&backend);
+    let backend = TestBackend::new(move |_, _| respond_with_page(&[FRESH], "x").behind_gate(&held));
+    let cache = memory_cache(&backend);
     let others = crowd(&cache, usize::from(!leads), &[]);
-    until("the others are there", || gate.waiting() == others.len()).await;
-    let request = get("/a", &[]);
+    wait_until("the others are there", || gate.waiting() == others.len()).await;
+    let request = get_request("/a", &[]);
     let client = Arc::clone(&request.client_state);
-    let mut work = std::pin::pin!(reply(&cache, request));
+    let mut work = std::pin::pin!(handle_request(&cache, request));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(work.as_mut().poll(&mut cx).is_pending());
-    until("the back end is asked", || gate.waiting() == 1).await;
+    wait_until("the back end is asked", || gate.waiting() == 1).await;
     client.mark_disconnected();
     let Poll::Ready(answered) = work.as_mut().poll(&mut cx) else {
         panic!("waits for what nobody gets")
     };
     assert_eq!(answered.unwrap_err().kind, FaultKind::ClientDisconnected);
-    settle().await;
+    let_tasks_run().await;
     assert_eq!(gate.waiting(), others.len(), "leads: {leads}");
     gate.open();
-    assert!(others.join_all().await.iter().all(|got| got.text() == "x"));
+    assert!(
+        others
+            .join_all()
+            .await
+            .iter()
+            .all(|got| got.body_text() == "x")
+    );
 }
 
 #[test]
@@ -222,19 +235,26 @@ fn a_leaving_leader_does_not_end_the_fetch_of_waiters() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = TestBackend::new(move |_, _| page(&[FRESH], "x").gated(&held));
-        let cache = cache(&backend);
+        let backend =
+            TestBackend::new(move |_, _| respond_with_page(&[FRESH], "x").behind_gate(&held));
+        let cache = memory_cache(&backend);
         let mut leader = crowd(&cache, 1, &[]);
-        until("the back end is asked", || gate.waiting() == 1).await;
+        wait_until("the back end is asked", || gate.waiting() == 1).await;
         let others = crowd(&cache, 3, &[]);
-        settle().await;
+        let_tasks_run().await;
         leader.abort_all();
         while leader.join_next().await.is_some() {}
-        settle().await;
+        let_tasks_run().await;
         assert_eq!(gate.waiting(), 1);
         gate.open();
-        assert!(others.join_all().await.iter().all(|got| got.text() == "x"));
-        assert_eq!(backend.count(), 1);
+        assert!(
+            others
+                .join_all()
+                .await
+                .iter()
+                .all(|got| got.body_text() == "x")
+        );
+        assert_eq!(backend.request_count(), 1);
     });
 }
 
@@ -244,18 +264,18 @@ fn a_response_that_is_stored_is_read_to_its_end_without_its_client() {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
         let backend = TestBackend::new(move |_, _| {
-            answer(
+            respond_with(
                 200,
                 &[FRESH],
-                ChunkedBody::body(&["ab", "cd"], None, Some(&held)),
+                ChunkedBody::new_body(&["ab", "cd"], None, Some(&held)),
             )
         });
-        let cache = cache(&backend);
-        drop(reply(&cache, get("/a", &[])).await);
-        until("the body is held", || gate.waiting() == 1).await;
+        let cache = memory_cache(&backend);
+        drop(handle_request(&cache, get_request("/a", &[])).await);
+        wait_until("the body is held", || gate.waiting() == 1).await;
         gate.open();
-        assert_eq!(fetch_hit(&cache, "/a").await.text(), "abcd");
-        assert_eq!(backend.count(), 1);
+        assert_eq!(fetch_until_hit(&cache, "/a").await.body_text(), "abcd");
+        assert_eq!(backend.request_count(), 1);
     });
 }
 
@@ -264,20 +284,21 @@ fn a_failure_before_anything_was_sent_is_shared() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = TestBackend::new(move |_, _| fault_of(FaultKind::ConnectFailed).gated(&held));
-        let cache = cache(&backend);
+        let backend =
+            TestBackend::new(move |_, _| fail_with(FaultKind::ConnectFailed).behind_gate(&held));
+        let cache = memory_cache(&backend);
         let mut crowd = TaskSet::new();
         for _ in 0..5 {
             let cache = Arc::clone(&cache);
-            crowd.spawn(async move { reply(&cache, get("/a", &[])).await });
+            crowd.spawn(async move { handle_request(&cache, get_request("/a", &[])).await });
         }
-        until("the back end is asked", || gate.waiting() == 1).await;
-        settle().await;
+        wait_until("the back end is asked", || gate.waiting() == 1).await;
+        let_tasks_run().await;
         gate.open();
         for answered in crowd.join_all().await {
             assert_eq!(answered.unwrap_err().kind, FaultKind::ConnectFailed);
         }
-        assert_eq!(backend.count(), 1);
+        assert_eq!(backend.request_count(), 1);
     });
 }
 
@@ -299,25 +320,25 @@ fn a_failure_of_the_leader_is_not_shared() {
             let gate = Gate::new();
             let held = Arc::clone(&gate);
             let backend = TestBackend::new(move |number, _| match number {
-                0 => fault_of(kind).gated(&held),
-                _ => page(&[FRESH], "x"),
+                0 => fail_with(kind).behind_gate(&held),
+                _ => respond_with_page(&[FRESH], "x"),
             });
-            let cache = cache(&backend);
+            let cache = memory_cache(&backend);
             let mut leads = TaskSet::new();
             let led = Arc::clone(&cache);
-            leads.spawn(async move { reply(&led, get("/a", &["X-A: a"])).await });
-            until("the back end is asked", || gate.waiting() == 1).await;
+            leads.spawn(async move { handle_request(&led, get_request("/a", &["X-A: a"])).await });
+            wait_until("the back end is asked", || gate.waiting() == 1).await;
             let others = crowd(&cache, 5, &[]);
-            settle().await;
+            let_tasks_run().await;
             gate.open();
             for answered in leads.join_all().await {
                 assert_eq!(answered.unwrap_err().kind, kind);
             }
             for got in others.join_all().await {
-                assert_eq!((got.status, got.text()), (200, "x"), "{kind:?}");
+                assert_eq!((got.status, got.body_text()), (200, "x"), "{kind:?}");
             }
             // One of the waiters led the next fetch.
-            assert_eq!(backend.count(), 2, "{kind:?}");
+            assert_eq!(backend.request_count(), 2, "{kind:?}");
         });
     }
 }
@@ -326,8 +347,8 @@ fn a_failure_of_the_leader_is_not_shared() {
 async fn open_in_turn(gates: &Mutex<Vec<Arc<Gate>>>, count: usize) -> usize {
     let mut most = 0;
     for number in 0..count {
-        until("the next request", || gates.lock().unwrap().len() > number).await;
-        settle().await;
+        wait_until("the next request", || gates.lock().unwrap().len() > number).await;
+        let_tasks_run().await;
         let gates = gates.lock().unwrap();
         most = most.max(gates.len() - number);
         gates[number].open();
@@ -349,20 +370,20 @@ fn many_failures_in_turn_are_one_request_at_a_time() {
                 let range = "Content-Range: bytes 9437184-9437192/9437193";
                 let body = Body::Bytes("some text".into());
                 let act = match part {
-                    _ if number < FAILURES => fault_of(FaultKind::WorkerDied),
-                    None => answer(200, &[FRESH], body),
-                    Some(_) => answer(206, &[FRESH, "ETag: \"a\"", range], body),
+                    _ if number < FAILURES => fail_with(FaultKind::WorkerDied),
+                    None => respond_with(200, &[FRESH], body),
+                    Some(_) => respond_with(206, &[FRESH, "ETag: \"a\"", range], body),
                 };
-                act.gated(&gate)
+                act.behind_gate(&gate)
             });
-            let cache = cache_of(&backend, &memory("m"), |rules| {
+            let cache = cache_with_rules(&backend, &memory_store("m"), |rules| {
                 rules.lock_timeout = Duration::from_secs(60);
             });
             let mut crowd = TaskSet::new();
             for _ in 0..200 {
                 let cache = Arc::clone(&cache);
                 let lines: Vec<_> = part.into_iter().collect();
-                crowd.spawn(async move { reply(&cache, get("/a", &lines)).await });
+                crowd.spawn(async move { handle_request(&cache, get_request("/a", &lines)).await });
             }
             let turns = open_in_turn(&gates, FAILURES + 1);
             let (answered, most) = tokio::join!(crowd.join_all(), turns);
@@ -370,7 +391,11 @@ fn many_failures_in_turn_are_one_request_at_a_time() {
             for answered in answered {
                 match answered {
                     Ok(Reply::Response(response)) => {
-                        assert_eq!(read(*response).await.text(), "some text", "{part:?}");
+                        assert_eq!(
+                            collect_response(*response).await.body_text(),
+                            "some text",
+                            "{part:?}"
+                        );
                     }
                     Ok(other) => panic!("{other:?}"),
                     Err(fault) => {
@@ -381,7 +406,7 @@ fn many_failures_in_turn_are_one_request_at_a_time() {
             }
             // Each failure reaches only the request that led it.
             assert_eq!((failed, most), (FAILURES, 1), "{part:?}");
-            assert_eq!(backend.count(), FAILURES + 1, "{part:?}");
+            assert_eq!(backend.request_count(), FAILURES + 1, "{part:?}");
         });
     }
 }
@@ -392,9 +417,9 @@ fn known_variants_are_fetched_separately() {
         let backend = TestBackend::new(|_, request| {
             let coding = request.head.field("accept-encoding").unwrap_or(b"none");
             let coding = String::from_utf8_lossy(coding).into_owned();
-            page(&[FRESH, "Vary: Accept-Encoding"], &coding)
+            respond_with_page(&[FRESH, "Vary: Accept-Encoding"], &coding)
         });
-        let cache = cache(&backend);
+        let cache = memory_cache(&backend);
         let codings: [&'static [&'static str]; 3] =
             [&["Accept-Encoding: gzip"], &["Accept-Encoding: br"], &[]];
         let all = codings.map(|lines| crowd(&cache, 10, lines));
@@ -404,11 +429,11 @@ fn known_variants_are_fetched_separately() {
                     .join_all()
                     .await
                     .iter()
-                    .all(|got| got.text() == coding)
+                    .all(|got| got.body_text() == coding)
             );
         }
-        assert_eq!(backend.count(), 3);
-        let again = fetch(&cache, get("/a", &["Accept-Encoding: GZIP"])).await;
+        assert_eq!(backend.request_count(), 3);
+        let again = fetch(&cache, get_request("/a", &["Accept-Encoding: GZIP"])).await;
         assert!(again.is_hit(), "{}", again.cache_status());
     });
 }
@@ -417,20 +442,20 @@ fn known_variants_are_fetched_separately() {
 fn the_last_vary_decides() {
     run(async {
         let backend = TestBackend::new(|number, _| match number {
-            0 => page(&[FRESH, "Vary: Accept-Language"], "de"),
-            1 => page(&[FRESH], "all"),
-            _ => page(&[FRESH, "Vary: Accept"], "json"),
+            0 => respond_with_page(&[FRESH, "Vary: Accept-Language"], "de"),
+            1 => respond_with_page(&[FRESH], "all"),
+            _ => respond_with_page(&[FRESH, "Vary: Accept"], "json"),
         });
-        let cache = cache(&backend);
-        let ask = |lines| fetch(&cache, get("/a", lines));
+        let cache = memory_cache(&backend);
+        let ask = |lines| fetch(&cache, get_request("/a", lines));
         let de: &[&str] = &["Accept-Language: de"];
-        assert_eq!(ask(de).await.text(), "de");
-        assert_eq!(ask(de).await.text(), "de");
-        assert_eq!(ask(&["Accept-Language: at"]).await.text(), "all");
-        assert_eq!(ask(de).await.text(), "all");
+        assert_eq!(ask(de).await.body_text(), "de");
+        assert_eq!(ask(de).await.body_text(), "de");
+        assert_eq!(ask(&["Accept-Language: at"]).await.body_text(), "all");
+        assert_eq!(ask(de).await.body_text(), "all");
         let reload = ask(&["Cache-Control: no-cache", "Accept: json"]).await;
-        assert_eq!(reload.text(), "json");
-        assert_eq!(backend.count(), 3);
+        assert_eq!(reload.body_text(), "json");
+        assert_eq!(backend.request_count(), 3);
         assert!(!ask(de).await.is_hit());
     });
 }
@@ -438,11 +463,11 @@ fn the_last_vary_decides() {
 #[test]
 fn a_response_without_a_body_is_shared_too() {
     run(async {
-        let backend = TestBackend::new(|_, _| answer(204, &[FRESH], Body::Empty));
-        let cache = cache(&backend);
+        let backend = TestBackend::new(|_, _| respond_with(204, &[FRESH], Body::Empty));
+        let cache = memory_cache(&backend);
         let got = crowd(&cache, 10, &[]).join_all().await;
         assert!(got.iter().all(|got| got.status == 204));
-        assert_eq!(backend.count(), 1);
+        assert_eq!(backend.request_count(), 1);
     });
 }
 
@@ -454,21 +479,27 @@ fn a_body_that_is_too_large_reaches_its_clients_and_is_remembered_as_such() {
         let sent = pieces.clone();
         let backend = TestBackend::new(move |_, _| {
             let pieces: Vec<&str> = sent.iter().map(String::as_str).collect();
-            answer(200, &[FRESH], ChunkedBody::body(&pieces, None, None))
+            respond_with(200, &[FRESH], ChunkedBody::new_body(&pieces, None, None))
         });
         let mut config = penstock_config::Cache::new("m", None);
         config.max_object_size = 10_000;
         let pool = penstock_runtime::blocking::Pool::new("test", 1, 10);
         let store = crate::Store::start(&config, pool);
-        let cache = cache_of(&backend, &store, |_| ());
-        assert_eq!(fetch(&cache, get("/a", &[])).await.text(), whole);
-        let again = fetch(&cache, get("/a", &[])).await;
+        let cache = cache_with_rules(&backend, &store, |_| ());
+        assert_eq!(
+            fetch(&cache, get_request("/a", &[])).await.body_text(),
+            whole
+        );
+        let again = fetch(&cache, get_request("/a", &[])).await;
         assert!(
             again.cache_status().ends_with("not-stored-lately"),
             "{}",
             again.cache_status()
         );
-        assert_eq!((again.text(), backend.count()), (whole.as_str(), 2));
+        assert_eq!(
+            (again.body_text(), backend.request_count()),
+            (whole.as_str(), 2)
+        );
     });
 }
 
@@ -486,16 +517,20 @@ fn a_redirect_to_a_file_is_not_waited_for_again() {
                 timing: Default::default(),
             };
             let act = crate::testing::BackendAction::Now(Ok(Reply::Redirect(Box::new(redirect))));
-            if number == 0 { act } else { act.gated(&held) }
+            if number == 0 {
+                act
+            } else {
+                act.behind_gate(&held)
+            }
         });
-        let cache = cache(&backend);
-        let _ = reply(&cache, get("/a", &[])).await;
+        let cache = memory_cache(&backend);
+        let _ = handle_request(&cache, get_request("/a", &[])).await;
         let mut all = TaskSet::new();
         for _ in 0..3 {
             let cache = Arc::clone(&cache);
-            all.spawn(async move { reply(&cache, get("/a", &[])).await.is_ok() });
+            all.spawn(async move { handle_request(&cache, get_request("/a", &[])).await.is_ok() });
         }
-        until("all are asked", || gate.waiting() == 3).await;
+        wait_until("all are asked", || gate.waiting() == 3).await;
         gate.open();
         assert!(all.join_all().await.into_iter().all(|is_ok| is_ok));
     });

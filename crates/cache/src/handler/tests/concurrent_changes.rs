@@ -10,13 +10,14 @@ use penstock_runtime::{clock, loops};
 
 use super::FRESH;
 use crate::testing::{
-    CLIENT, ChunkedBody, Gate, TestBackend, answer, cache, cache_of, fetch, fetch_hit, get,
-    head_of, memory, page, reply, request_of, run, until,
+    CLIENT_ADDRESS, ChunkedBody, Gate, TestBackend, cache_with_rules, fetch, fetch_until_hit,
+    get_request, handle_request, head_of, memory_cache, memory_store, request_of, respond_with,
+    respond_with_page, run, wait_until,
 };
-use crate::{Cache, PurgeTarget, purge};
+use crate::{CacheHandler, PurgeTarget, purge};
 
 fn put() -> Request {
-    request_of(head_of("PUT", "/a", &[]), CLIENT)
+    request_of(head_of("PUT", "/a", &[]), CLIENT_ADDRESS)
 }
 
 /// The stored response is stale, and a write or a purge happens before the 304 arrives.
@@ -26,34 +27,39 @@ async fn removed_while_revalidated(is_write: bool) {
     let backend =
         TestBackend::new(
             move |number, request| match (request.head.method_str(), number) {
-                ("PUT", _) => answer(204, &[], Body::Empty),
-                (_, 0) => page(
+                ("PUT", _) => respond_with(204, &[], Body::Empty),
+                (_, 0) => respond_with_page(
                     &["Cache-Control: max-age=10", "Age: 50", "ETag: \"a\""],
                     "old",
                 ),
                 _ if request.head.field("if-none-match").is_some() => {
-                    answer(304, &[FRESH, "ETag: \"a\""], Body::Empty).gated(&held)
+                    respond_with(304, &[FRESH, "ETag: \"a\""], Body::Empty).behind_gate(&held)
                 }
-                _ => page(&[FRESH], "new"),
+                _ => respond_with_page(&[FRESH], "new"),
             },
         );
-    let store = memory("m");
-    let cache = cache_of(&backend, &store, |_| ());
-    fetch(&cache, get("/a", &[])).await;
-    until("it is stored", || cache.counters().stored.value() == 1).await;
+    let store = memory_store("m");
+    let cache = cache_with_rules(&backend, &store, |_| ());
+    fetch(&cache, get_request("/a", &[])).await;
+    wait_until("it is stored", || cache.counters().stored.value() == 1).await;
     let early = Arc::clone(&cache);
-    let early = loops::spawn_with_handle(async move { fetch(&early, get("/a", &[])).await });
-    until("the back end is asked", || gate.waiting() == 1).await;
+    let early =
+        loops::spawn_with_handle(async move { fetch(&early, get_request("/a", &[])).await });
+    wait_until("the back end is asked", || gate.waiting() == 1).await;
     match is_write {
         true => drop(fetch(&cache, put()).await),
         false => assert_eq!(purge(&[store], &PurgeTarget::All), 1),
     }
     gate.open();
     let early = early.await.unwrap();
-    assert_eq!((early.status, early.text()), (200, "new"), "{is_write}");
-    let late = fetch_hit(&cache, "/a").await;
-    assert_eq!(late.text(), "new", "{is_write}");
-    assert_eq!(backend.count(), 3 + usize::from(is_write));
+    assert_eq!(
+        (early.status, early.body_text()),
+        (200, "new"),
+        "{is_write}"
+    );
+    let late = fetch_until_hit(&cache, "/a").await;
+    assert_eq!(late.body_text(), "new", "{is_write}");
+    assert_eq!(backend.request_count(), 3 + usize::from(is_write));
 }
 
 #[test]
@@ -66,7 +72,7 @@ fn an_object_removed_during_revalidation_is_fetched_anew() {
 
 /// A body that writes to its own resource when its length is read, which happens during storing.
 struct WritingBody {
-    cache: Weak<Cache>,
+    cache: Weak<CacheHandler>,
     body: ChunkedBody,
 }
 
@@ -90,32 +96,32 @@ impl BodyStream for WritingBody {
 #[test]
 fn a_write_at_the_very_moment_of_storing_is_seen() {
     run(async {
-        let cell: Arc<OnceLock<Weak<Cache>>> = Arc::default();
+        let cell: Arc<OnceLock<Weak<CacheHandler>>> = Arc::default();
         let later = Arc::clone(&cell);
         let backend = TestBackend::new(move |number, request| {
             if request.head.method_str() == "PUT" {
-                return answer(204, &[], Body::Empty);
+                return respond_with(204, &[], Body::Empty);
             }
             let cache = match number {
                 0 => later.get().unwrap().clone(),
                 _ => Weak::new(),
             };
             let body = ChunkedBody::new(&["old"], Some(3), None);
-            answer(
+            respond_with(
                 200,
                 &[FRESH],
                 Body::Stream(Box::new(WritingBody { cache, body })),
             )
         });
-        let cache = cache(&backend);
+        let cache = memory_cache(&backend);
         cell.set(Arc::downgrade(&cache)).unwrap();
-        let got = fetch(&cache, get("/a", &[])).await;
+        let got = fetch(&cache, get_request("/a", &[])).await;
         assert!(
             got.cache_status().ends_with("detail=outdated"),
             "{}",
             got.cache_status()
         );
-        assert!(!fetch(&cache, get("/a", &[])).await.is_hit());
+        assert!(!fetch(&cache, get_request("/a", &[])).await.is_hit());
     });
 }
 
@@ -124,17 +130,17 @@ fn a_revalidation_with_credentials_keeps_the_shared_object() {
     run(async {
         const FOR_ALL: &str = "Cache-Control: public, max-age=100";
         let backend = TestBackend::new(|number, _| match number {
-            0 => page(&[FOR_ALL, "ETag: \"a\""], "for all"),
-            _ => answer(304, &[FRESH, "ETag: \"a\""], Body::Empty),
+            0 => respond_with_page(&[FOR_ALL, "ETag: \"a\""], "for all"),
+            _ => respond_with(304, &[FRESH, "ETag: \"a\""], Body::Empty),
         });
-        let cache = cache(&backend);
-        fetch(&cache, get("/a", &[])).await;
-        fetch_hit(&cache, "/a").await;
+        let cache = memory_cache(&backend);
+        fetch(&cache, get_request("/a", &[])).await;
+        fetch_until_hit(&cache, "/a").await;
         let lines = ["Authorization: Basic eDp5", "Cache-Control: no-cache"];
-        let own = fetch(&cache, get("/a", &lines)).await;
-        assert_eq!((own.status, own.text()), (200, "for all"));
-        assert_eq!(backend.count(), 2);
-        assert!(fetch(&cache, get("/a", &[])).await.is_hit());
+        let own = fetch(&cache, get_request("/a", &lines)).await;
+        assert_eq!((own.status, own.body_text()), (200, "for all"));
+        assert_eq!(backend.request_count(), 2);
+        assert!(fetch(&cache, get_request("/a", &[])).await.is_hit());
     });
 }
 
@@ -144,33 +150,36 @@ fn a_partial_object_with_another_vary_is_replaced() {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
         let backend = TestBackend::new(move |number, _| match number {
-            0 => page(&[FRESH, "Vary: Accept"], "first"),
+            0 => respond_with_page(&[FRESH, "Vary: Accept"], "first"),
             1 => {
-                let body = ChunkedBody::body(&["slow", "ly"], None, Some(&held));
-                answer(200, &[FRESH, "Vary: Accept-Language"], body)
+                let body = ChunkedBody::new_body(&["slow", "ly"], None, Some(&held));
+                respond_with(200, &[FRESH, "Vary: Accept-Language"], body)
             }
-            _ => page(&[FRESH], "last"),
+            _ => respond_with_page(&[FRESH], "last"),
         });
-        let cache = cache(&backend);
-        let reload = |line| get("/a", &["Cache-Control: no-cache", line]);
-        fetch(&cache, get("/a", &["Accept: x"])).await;
-        until("it is stored", || cache.counters().stored.value() == 1).await;
-        let slow = reply(&cache, reload("Accept-Language: de")).await;
-        until("the body is held", || gate.waiting() == 1).await;
-        assert_eq!(fetch(&cache, reload("Accept: y")).await.text(), "last");
-        until("it is stored", || cache.counters().stored.value() == 2).await;
+        let cache = memory_cache(&backend);
+        let reload = |line| get_request("/a", &["Cache-Control: no-cache", line]);
+        fetch(&cache, get_request("/a", &["Accept: x"])).await;
+        wait_until("it is stored", || cache.counters().stored.value() == 1).await;
+        let slow = handle_request(&cache, reload("Accept-Language: de")).await;
+        wait_until("the body is held", || gate.waiting() == 1).await;
+        assert_eq!(fetch(&cache, reload("Accept: y")).await.body_text(), "last");
+        wait_until("it is stored", || cache.counters().stored.value() == 2).await;
         gate.open();
         match slow {
             Ok(penstock_exchange::Reply::Response(slow)) => {
-                assert_eq!(crate::testing::read(*slow).await.text(), "slowly");
+                assert_eq!(
+                    crate::testing::collect_response(*slow).await.body_text(),
+                    "slowly"
+                );
             }
             other => panic!("{other:?}"),
         }
         for line in ["Accept: x", "Accept-Language: de", "Accept: y"] {
-            let got = fetch(&cache, get("/a", &[line])).await;
-            assert_eq!(got.text(), "last", "{line}");
+            let got = fetch(&cache, get_request("/a", &[line])).await;
+            assert_eq!(got.body_text(), "last", "{line}");
         }
-        assert_eq!(backend.count(), 3);
+        assert_eq!(backend.request_count(), 3);
     });
 }
 
@@ -180,34 +189,35 @@ fn a_reload_joins_only_later_fetches() {
         for line in ["Cache-Control: no-cache", "Cache-Control: max-age=0"] {
             let gate = Gate::new();
             let held = Arc::clone(&gate);
-            let backend =
-                TestBackend::new(move |number, _| page(&[FRESH], &number.to_string()).gated(&held));
-            let cache = cache(&backend);
+            let backend = TestBackend::new(move |number, _| {
+                respond_with_page(&[FRESH], &number.to_string()).behind_gate(&held)
+            });
+            let cache = memory_cache(&backend);
             let spawn = |request: Request| {
                 let cache = Arc::clone(&cache);
                 loops::spawn_with_handle(async move { fetch(&cache, request).await })
             };
-            let earlier = get("/a", &[line]);
+            let earlier = get_request("/a", &[line]);
             // Strictly later, whatever the clock's resolution.
             let came = clock::now();
             while clock::now() == came {}
-            let first = spawn(get("/a", &[]));
-            until("the back end is asked", || gate.waiting() == 1).await;
-            let later = get("/a", &[line]);
+            let first = spawn(get_request("/a", &[]));
+            wait_until("the back end is asked", || gate.waiting() == 1).await;
+            let later = get_request("/a", &[line]);
             let later = spawn(later);
-            until("it is asked again", || gate.waiting() == 2).await;
+            wait_until("it is asked again", || gate.waiting() == 2).await;
             let earlier = spawn(earlier);
             loops::yield_now().await;
             gate.open();
-            assert_eq!(first.await.unwrap().text(), "0");
-            assert_eq!(later.await.unwrap().text(), "1", "{line}");
+            assert_eq!(first.await.unwrap().body_text(), "0");
+            assert_eq!(later.await.unwrap().body_text(), "1", "{line}");
             let earlier = earlier.await.unwrap();
             assert!(
                 earlier.cache_status().contains("collapsed"),
                 "{}",
                 earlier.cache_status()
             );
-            assert_eq!(backend.count(), 2, "{line}");
+            assert_eq!(backend.request_count(), 2, "{line}");
         }
     });
 }

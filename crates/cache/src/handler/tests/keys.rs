@@ -6,10 +6,10 @@ use penstock_config::QueryKey;
 use penstock_exchange::{ForwardedInfo, Handler, Mount};
 
 use super::FRESH;
-use crate::Cache;
+use crate::CacheHandler;
 use crate::testing::{
-    CLIENT, PROXY, TestBackend, cache, cache_of, fetch, fetch_hit, get, head, memory, page,
-    request_of, run,
+    CLIENT_ADDRESS, PROXY_ADDRESS, TestBackend, cache_with_rules, fetch, fetch_until_hit,
+    get_request, head, memory_cache, memory_store, request_of, respond_with_page, run,
 };
 
 /// A back end that returns the request as it arrived: target, host and fields used for poisoning.
@@ -22,7 +22,7 @@ fn echo_backend() -> Arc<TestBackend> {
                 text.push_str(&format!(" {name}={}", String::from_utf8_lossy(value)));
             }
         }
-        page(&[FRESH], &text)
+        respond_with_page(&[FRESH], &text)
     })
 }
 
@@ -47,10 +47,14 @@ fn spoofed_forwarding_fields_do_not_reach_the_store() {
             "Proxy: http://evil",
         ] {
             let backend = echo_backend();
-            let cache = cache(&backend);
-            let poisoned = fetch(&cache, get("/a", &[line])).await;
-            assert_eq!(poisoned.text(), "/a a.test", "{line}");
-            assert_eq!(fetch_hit(&cache, "/a").await.text(), "/a a.test", "{line}");
+            let cache = memory_cache(&backend);
+            let poisoned = fetch(&cache, get_request("/a", &[line])).await;
+            assert_eq!(poisoned.body_text(), "/a a.test", "{line}");
+            assert_eq!(
+                fetch_until_hit(&cache, "/a").await.body_text(),
+                "/a a.test",
+                "{line}"
+            );
         }
     });
 }
@@ -67,15 +71,19 @@ fn an_override_header_bypasses_the_cache() {
             "X-HTTP-Host-Override: evil",
         ] {
             let backend = echo_backend();
-            let cache = cache(&backend);
-            let got = fetch(&cache, get("/a", &[line])).await;
+            let cache = memory_cache(&backend);
+            let got = fetch(&cache, get_request("/a", &[line])).await;
             assert!(
                 got.cache_status().ends_with("detail=override"),
                 "{line}: {}",
                 got.cache_status()
             );
-            let got = fetch(&cache, get("/a", &[])).await;
-            assert_eq!((got.text(), backend.count()), ("/a a.test", 2), "{line}");
+            let got = fetch(&cache, get_request("/a", &[])).await;
+            assert_eq!(
+                (got.body_text(), backend.request_count()),
+                ("/a a.test", 2),
+                "{line}"
+            );
         }
     });
 }
@@ -84,8 +92,8 @@ fn an_override_header_bypasses_the_cache() {
 fn fields_of_trusted_proxies_are_in_the_key() {
     run(async {
         let backend = echo_backend();
-        let cache = cache(&backend);
-        let ask = |lines: &[&str]| request_of(head("/a", lines), PROXY);
+        let cache = memory_cache(&backend);
+        let ask = |lines: &[&str]| request_of(head("/a", lines), PROXY_ADDRESS);
         for (lines, count) in [
             (&["X-Forwarded-Host: one"] as &[&str], 1),
             (&["X-Forwarded-Host: two"], 2),
@@ -109,7 +117,7 @@ fn fields_of_trusted_proxies_are_in_the_key() {
             (&["X-Scheme: https"], 10),
         ] {
             fetch(&cache, ask(lines)).await;
-            assert_eq!(backend.count(), count, "{lines:?}");
+            assert_eq!(backend.request_count(), count, "{lines:?}");
         }
     });
 }
@@ -119,12 +127,12 @@ fn fields_of_trusted_proxies_are_in_the_key() {
 fn the_stripped_prefix_is_in_the_key() {
     run(async {
         let backend = echo_backend();
-        let cache = cache(&backend);
+        let cache = memory_cache(&backend);
         for (mount, count) in [("", 1), ("/shop", 2), ("", 2), ("/shop", 2), ("/a", 3)] {
-            let mut request = get("/a", &[]);
+            let mut request = get_request("/a", &[]);
             request.mount = Mount::new(mount);
             fetch(&cache, request).await;
-            assert_eq!(backend.count(), count, "{mount}");
+            assert_eq!(backend.request_count(), count, "{mount}");
         }
     });
 }
@@ -134,7 +142,7 @@ fn the_stripped_prefix_is_in_the_key() {
 fn fields_set_by_rules_are_in_the_key() {
     run(async {
         let backend = echo_backend();
-        let cache = cache(&backend);
+        let cache = memory_cache(&backend);
         let told = |host: Option<&str>, scheme| ForwardedInfo {
             host: host.map(Into::into),
             scheme,
@@ -147,10 +155,10 @@ fn fields_set_by_rules_are_in_the_key() {
             (told(None, Some("https")), 4),
             (told(Some("B.test"), Some("https")), 4),
         ] {
-            let mut request = get("/a", &[]);
+            let mut request = get_request("/a", &[]);
             request.forwarded = Some(told.into());
             fetch(&cache, request).await;
-            assert_eq!(backend.count(), count, "{count}");
+            assert_eq!(backend.request_count(), count, "{count}");
         }
     });
 }
@@ -159,13 +167,16 @@ fn fields_set_by_rules_are_in_the_key() {
 fn the_backend_gets_only_what_is_in_the_key() {
     run(async {
         let backend = echo_backend();
-        let cache = cache_of(&backend, &memory("m"), |rules| {
+        let cache = cache_with_rules(&backend, &memory_store("m"), |rules| {
             rules.key.query = QueryKey::AllExcept(vec!["utm_*".to_owned()]);
         });
-        let got = fetch(&cache, get("/a?utm_source=x&page=2", &[])).await;
-        assert_eq!(got.text(), "/a?page=2 a.test");
-        let again = fetch(&cache, get("/a?page=2&utm_medium=y", &[])).await;
-        assert_eq!((again.text(), backend.count()), ("/a?page=2 a.test", 1));
+        let got = fetch(&cache, get_request("/a?utm_source=x&page=2", &[])).await;
+        assert_eq!(got.body_text(), "/a?page=2 a.test");
+        let again = fetch(&cache, get_request("/a?page=2&utm_medium=y", &[])).await;
+        assert_eq!(
+            (again.body_text(), backend.request_count()),
+            ("/a?page=2 a.test", 1)
+        );
     });
 }
 
@@ -173,35 +184,35 @@ fn the_backend_gets_only_what_is_in_the_key() {
 fn the_host_is_one_in_any_spelling() {
     run(async {
         let backend = echo_backend();
-        let cache = cache(&backend);
+        let cache = memory_cache(&backend);
         for line in ["Host: A.Test", "Host: a.test:80", "Host: a.test"] {
-            let got = fetch(&cache, get("/a", &[line])).await;
-            assert_eq!(got.text(), "/a a.test", "{line}");
+            let got = fetch(&cache, get_request("/a", &[line])).await;
+            assert_eq!(got.body_text(), "/a a.test", "{line}");
         }
-        assert_eq!(backend.count(), 1);
-        fetch(&cache, get("/a", &["Host: b.test"])).await;
-        fetch(&cache, get("/a", &["Host: a.test:8080"])).await;
-        assert_eq!(backend.count(), 3);
+        assert_eq!(backend.request_count(), 1);
+        fetch(&cache, get_request("/a", &["Host: b.test"])).await;
+        fetch(&cache, get_request("/a", &["Host: a.test:8080"])).await;
+        assert_eq!(backend.request_count(), 3);
     });
 }
 
 #[test]
 fn routes_do_not_share_what_they_store() {
     run(async {
-        let store = memory("m");
+        let store = memory_store("m");
         let rules = penstock_config::RouteCache::new(vec!["m".to_owned()]);
         for text in ["one", "two"] {
-            let backend = TestBackend::new(move |_, _| page(&[FRESH], text));
+            let backend = TestBackend::new(move |_, _| respond_with_page(&[FRESH], text));
             let inner = Arc::clone(&backend) as Arc<dyn Handler>;
-            let cache = Cache::with_scope(
+            let cache = CacheHandler::with_scope(
                 text,
                 inner,
                 &rules,
                 vec![Arc::clone(&store)],
                 Arc::default(),
             );
-            let got = fetch(&cache, request_of(head("/a", &[]), CLIENT)).await;
-            assert_eq!(got.text(), text);
+            let got = fetch(&cache, request_of(head("/a", &[]), CLIENT_ADDRESS)).await;
+            assert_eq!(got.body_text(), text);
         }
     });
 }

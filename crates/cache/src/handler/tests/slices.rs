@@ -8,10 +8,11 @@ use penstock_http::{ByteRange, RangeOutcome, select_range};
 
 use crate::slices::SLICE_BYTES;
 use crate::testing::{
-    BackendAction, CLIENT, ChunkedBody, Gate, TaskSet, TestBackend, answer, cache, cache_of,
-    fault_of, fetch, get, head_of, memory, reply, request_of, run, until, wait_until_working,
+    BackendAction, CLIENT_ADDRESS, ChunkedBody, Gate, TaskSet, TestBackend, cache_with_rules,
+    fail_with, fetch, get_request, handle_request, head_of, memory_cache, memory_store, request_of,
+    respond_with, run, wait_until, wait_until_working,
 };
-use crate::{Cache, PurgeTarget, purge};
+use crate::{CacheHandler, PurgeTarget, purge};
 
 /// Length of the film: slightly more than ten slices.
 const TOTAL: u64 = 10 * SLICE_BYTES + 123;
@@ -42,16 +43,16 @@ fn plays(name: u64, request: &Request, lines: &[&str]) -> BackendAction {
     let mut lines = lines.to_vec();
     lines.push(&tag);
     if request.head.field("if-none-match") == Some(had.as_bytes()) {
-        return answer(304, &lines, Body::Empty);
+        return respond_with(304, &lines, Body::Empty);
     }
     match select_range(request.head.field("range"), None, TOTAL, b"", None) {
         RangeOutcome::Part(ByteRange { start, len }) => {
             let part = format!("Content-Range: bytes {start}-{}/{TOTAL}", start + len - 1);
             lines.push(&part);
-            answer(206, &lines, Body::Bytes(film(name, start, len).into()))
+            respond_with(206, &lines, Body::Bytes(film(name, start, len).into()))
         }
-        RangeOutcome::Unsatisfiable => answer(416, &lines, Body::Empty),
-        _ => answer(200, &lines, Body::Bytes(film(name, 0, TOTAL).into())),
+        RangeOutcome::Unsatisfiable => respond_with(416, &lines, Body::Empty),
+        _ => respond_with(200, &lines, Body::Bytes(film(name, 0, TOTAL).into())),
     }
 }
 
@@ -61,7 +62,7 @@ fn range(first: u64, last: u64) -> String {
 
 /// The ranges requested from the back end.
 fn range_requests(backend: &TestBackend) -> Vec<String> {
-    let ranges = (0..backend.count()).map(|number| {
+    let ranges = (0..backend.request_count()).map(|number| {
         let asked = backend.received(number);
         let range = asked.field("range").unwrap_or_default();
         String::from_utf8_lossy(range).into_owned()
@@ -75,10 +76,10 @@ fn slice(number: u64) -> String {
 }
 
 /// Repeats a request for a part until it is a hit: a new slice may still be written.
-async fn fetch_stored(cache: &Cache, line: &str) -> crate::testing::ReadResponse {
+async fn fetch_stored(cache: &CacheHandler, line: &str) -> crate::testing::CollectedResponse {
     let mut last = None;
     for _ in 0..10_000 {
-        let got = fetch(cache, get("/film", &[line])).await;
+        let got = fetch(cache, get_request("/film", &[line])).await;
         if got.is_hit() {
             return got;
         }
@@ -92,9 +93,16 @@ async fn fetch_stored(cache: &Cache, line: &str) -> crate::testing::ReadResponse
 fn a_part_is_put_together_from_slices_that_are_asked_for_once() {
     run(async {
         let backend = TestBackend::new(|_, request| plays(1, request, &[FRESH]));
-        let cache = cache(&backend);
-        let got = fetch(&cache, get("/film", &[&range(9_000_000, 9_000_099)])).await;
-        assert_eq!((got.status, got.text()), (206, &*film(1, 9_000_000, 100)));
+        let cache = memory_cache(&backend);
+        let got = fetch(
+            &cache,
+            get_request("/film", &[&range(9_000_000, 9_000_099)]),
+        )
+        .await;
+        assert_eq!(
+            (got.status, got.body_text()),
+            (206, &*film(1, 9_000_000, 100))
+        );
         assert_eq!(
             got.field("content-range"),
             format!("bytes 9000000-9000099/{TOTAL}")
@@ -106,17 +114,24 @@ fn a_part_is_put_together_from_slices_that_are_asked_for_once() {
         // Another part of the stored slice is a hit; one that continues into the next slice fetches
         // that one.
         let got = fetch_stored(&cache, &range(8_500_000, 8_500_009)).await;
-        assert_eq!((got.status, got.text()), (206, &*film(1, 8_500_000, 10)));
-        let got = fetch(&cache, get("/film", &[&range(NINTH - 5, NINTH + 5)])).await;
         assert_eq!(
-            (got.text(), got.length),
+            (got.status, got.body_text()),
+            (206, &*film(1, 8_500_000, 10))
+        );
+        let got = fetch(
+            &cache,
+            get_request("/film", &[&range(NINTH - 5, NINTH + 5)]),
+        )
+        .await;
+        assert_eq!(
+            (got.body_text(), got.length),
             (&*film(1, NINTH - 5, 11), Some(11))
         );
         assert_eq!(range_requests(&backend), [slice(8), slice(9)]);
         // An open range: the end is known by now.
         let line = format!("Range: bytes={NINTH}-");
-        let got = fetch(&cache, get("/film", &[&line])).await;
-        assert_eq!(got.text(), film(1, NINTH, TOTAL - NINTH));
+        let got = fetch(&cache, get_request("/film", &[&line])).await;
+        assert_eq!(got.body_text(), film(1, NINTH, TOTAL - NINTH));
         assert_eq!(range_requests(&backend), [slice(8), slice(9), slice(10)]);
         for (lines, status, body) in [
             (
@@ -132,35 +147,39 @@ fn a_part_is_put_together_from_slices_that_are_asked_for_once() {
             ),
             (&["Range: bytes=99999999-"], 416, "Range not satisfiable.\n"),
         ] {
-            let got = fetch(&cache, get("/film", lines)).await;
-            assert_eq!((got.status, got.text()), (status, body), "{lines:?}");
+            let got = fetch(&cache, get_request("/film", lines)).await;
+            assert_eq!((got.status, got.body_text()), (status, body), "{lines:?}");
             assert!(
                 got.is_hit() || status == 416,
                 "{lines:?}: {}",
                 got.cache_status()
             );
         }
-        assert_eq!(backend.count(), 3);
+        assert_eq!(backend.request_count(), 3);
         // A client with another film wants all of this one.
         let other = [&*range(9_000_000, 9_000_001), "If-Range: \"2\""];
-        let got = fetch(&cache, get("/film", &other)).await;
+        let got = fetch(&cache, get_request("/film", &other)).await;
         assert!(
             got.cache_status().contains("detail=range"),
             "{}",
             got.cache_status()
         );
         // The stored whole is preferred to slices.
-        let whole = fetch(&cache, get("/film", &[])).await;
+        let whole = fetch(&cache, get_request("/film", &[])).await;
         assert_eq!(whole.length, Some(TOTAL));
-        crate::testing::fetch_hit(&cache, "/film").await;
-        let count = backend.count();
-        let got = fetch(&cache, get("/film", &[&range(9_000_000, 9_000_001)])).await;
+        crate::testing::fetch_until_hit(&cache, "/film").await;
+        let count = backend.request_count();
+        let got = fetch(
+            &cache,
+            get_request("/film", &[&range(9_000_000, 9_000_001)]),
+        )
+        .await;
         assert!(
-            got.is_hit() && got.text().len() == 2,
+            got.is_hit() && got.body_text().len() == 2,
             "{}",
             got.cache_status()
         );
-        assert_eq!(backend.count(), count);
+        assert_eq!(backend.request_count(), count);
     });
 }
 
@@ -169,19 +188,20 @@ fn one_slice_is_fetched_once_for_many() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = TestBackend::new(move |_, request| plays(1, request, &[FRESH]).gated(&held));
-        let cache = cache(&backend);
+        let backend =
+            TestBackend::new(move |_, request| plays(1, request, &[FRESH]).behind_gate(&held));
+        let cache = memory_cache(&backend);
         let mut crowd = TaskSet::new();
         for number in 0..20 {
             let cache = Arc::clone(&cache);
             let line = range(9_000_000 + number, 9_000_010 + number);
-            crowd.spawn(async move { fetch(&cache, get("/film", &[&line])).await });
+            crowd.spawn(async move { fetch(&cache, get_request("/film", &[&line])).await });
         }
-        until("one asks", || gate.waiting() == 1).await;
+        wait_until("one asks", || gate.waiting() == 1).await;
         gate.open();
         for (number, got) in (0..).zip(crowd.join_all().await) {
             assert_eq!(
-                (got.status, got.text()),
+                (got.status, got.body_text()),
                 (206, &*film(1, 9_000_000 + number, 11))
             );
         }
@@ -196,13 +216,16 @@ fn an_answer_is_of_one_content_or_cut() {
             // The film changes after the first slice.
             plays(if number == 0 { 1 } else { 2 }, request, &[FRESH])
         });
-        let cache = cache(&backend);
+        let cache = memory_cache(&backend);
         let line = range(NINTH - 10, NINTH + 10);
-        let got = fetch(&cache, get("/film", &[&line])).await;
+        let got = fetch(&cache, get_request("/film", &[&line])).await;
         assert_eq!(got.body, Err(FaultKind::BackendProtocolError));
         // The next request gets only the new film.
-        let got = fetch(&cache, get("/film", &[&line])).await;
-        assert_eq!((got.status, got.text()), (206, &*film(2, NINTH - 10, 21)));
+        let got = fetch(&cache, get_request("/film", &[&line])).await;
+        assert_eq!(
+            (got.status, got.body_text()),
+            (206, &*film(2, NINTH - 10, 21))
+        );
         assert_eq!(got.field("etag"), "\"2\"");
     });
 }
@@ -211,32 +234,32 @@ fn an_answer_is_of_one_content_or_cut() {
 fn purges_and_writes_take_slices_out() {
     run(async {
         let backend = TestBackend::new(|_, request| match request.head.method() {
-            penstock_http::Method::Post => answer(204, &[], Body::Empty),
+            penstock_http::Method::Post => respond_with(204, &[], Body::Empty),
             _ => plays(1, request, &[FRESH, "Surrogate-Key: films"]),
         });
-        let store = memory("m");
-        let cache = cache_of(&backend, &store, |rules| {
+        let store = memory_store("m");
+        let cache = cache_with_rules(&backend, &store, |rules| {
             rules.tags = vec!["surrogate-key".to_owned()];
         });
         let line = range(9_000_000, 9_000_001);
         let url = PurgeTarget::Url("http://a.test/film".to_owned());
         for what in [Some(url), Some(PurgeTarget::Tag("films".to_owned())), None] {
             fetch_stored(&cache, &line).await;
-            let before = backend.count();
+            let before = backend.request_count();
             match &what {
                 Some(what) => {
                     purge(std::slice::from_ref(&store), what);
                 }
                 None => {
-                    let post = request_of(head_of("POST", "/film", &[]), CLIENT);
+                    let post = request_of(head_of("POST", "/film", &[]), CLIENT_ADDRESS);
                     fetch(&cache, post).await;
                 }
             }
-            let asked = backend.count();
+            let asked = backend.request_count();
             assert_eq!(asked - before, usize::from(what.is_none()));
-            let got = fetch(&cache, get("/film", &[&line])).await;
+            let got = fetch(&cache, get_request("/film", &[&line])).await;
             assert!(!got.is_hit(), "{what:?}: {}", got.cache_status());
-            assert_eq!(backend.count(), asked + 1, "{what:?}");
+            assert_eq!(backend.request_count(), asked + 1, "{what:?}");
         }
     });
 }
@@ -245,23 +268,23 @@ fn purges_and_writes_take_slices_out() {
 fn a_stale_index_is_revalidated_and_keeps_its_slices() {
     run(async {
         let backend = TestBackend::new(|_, request| plays(1, request, &[FRESH, "Age: 1000"]));
-        let store = memory("m");
-        let cache = cache_of(&backend, &store, |_| ());
+        let store = memory_store("m");
+        let cache = cache_with_rules(&backend, &store, |_| ());
         let line = range(9_000_000, 9_000_004);
-        let first = fetch(&cache, get("/film", &[&line])).await;
-        assert_eq!(first.text(), film(1, 9_000_000, 5));
-        until("index and slice are stored", || {
+        let first = fetch(&cache, get_request("/film", &[&line])).await;
+        assert_eq!(first.body_text(), film(1, 9_000_000, 5));
+        wait_until("index and slice are stored", || {
             store.snapshot().objects == 2
         })
         .await;
-        let second = fetch(&cache, get("/film", &[&line])).await;
-        assert_eq!(second.text(), film(1, 9_000_000, 5));
+        let second = fetch(&cache, get_request("/film", &[&line])).await;
+        assert_eq!(second.body_text(), film(1, 9_000_000, 5));
         assert!(
             second.cache_status().contains("fwd=stale; fwd-status=304"),
             "{}",
             second.cache_status()
         );
-        assert_eq!(backend.count(), 2);
+        assert_eq!(backend.request_count(), 2);
         let asked = backend.received(1);
         assert_eq!(asked.field("if-none-match"), Some(b"\"1\"" as &[u8]));
     });
@@ -286,19 +309,22 @@ fn an_unsliceable_content_bypasses_after_one_try() {
                 let part = format!("Content-Range: bytes {start}-{}/{TOTAL}", start + len - 1);
                 let mut lines: Vec<&str> = lines.iter().map(String::as_str).collect();
                 lines.push(&part);
-                answer(206, &lines, Body::Bytes(film(1, start, len).into()))
+                respond_with(206, &lines, Body::Bytes(film(1, start, len).into()))
             });
-            let cache = cache(&backend);
+            let cache = memory_cache(&backend);
             let line = range(9_000_000, 9_000_004);
             for count in [2, 3, 4] {
-                let got = fetch(&cache, get("/film", &[&line])).await;
-                assert_eq!((got.status, got.text()), (206, &*film(1, 9_000_000, 5)));
+                let got = fetch(&cache, get_request("/film", &[&line])).await;
+                assert_eq!(
+                    (got.status, got.body_text()),
+                    (206, &*film(1, 9_000_000, 5))
+                );
                 assert!(
                     got.cache_status().contains("detail=range"),
                     "{}",
                     got.cache_status()
                 );
-                assert_eq!(backend.count(), count);
+                assert_eq!(backend.request_count(), count);
             }
         }
     });
@@ -310,32 +336,32 @@ fn failures_are_errors_before_the_first_byte_and_cut_the_body_after() {
         let is_up = Arc::new(AtomicUsize::new(0));
         let up = Arc::clone(&is_up);
         let backend = TestBackend::new(move |_, request| match up.load(Ordering::SeqCst) {
-            0 => fault_of(FaultKind::Unavailable),
+            0 => fail_with(FaultKind::Unavailable),
             1 => plays(1, request, &[FRESH]),
             _ => {
                 let part = format!(
                     "Content-Range: bytes {NINTH}-{}/{TOTAL}",
                     NINTH + SLICE_BYTES - 1
                 );
-                let cut = ChunkedBody::body(&["abc", "cut"], Some(SLICE_BYTES), None);
-                answer(206, &[FRESH, "ETag: \"1\"", &part], cut)
+                let cut = ChunkedBody::new_body(&["abc", "cut"], Some(SLICE_BYTES), None);
+                respond_with(206, &[FRESH, "ETag: \"1\"", &part], cut)
             }
         });
-        let cache = cache(&backend);
+        let cache = memory_cache(&backend);
         let line = range(NINTH - 10, NINTH + 10);
-        match reply(&cache, get("/film", &[&line])).await {
+        match handle_request(&cache, get_request("/film", &[&line])).await {
             Err(fault) => assert_eq!(fault.kind, FaultKind::Unavailable),
             other => panic!("{other:?}"),
         }
         is_up.store(1, Ordering::SeqCst);
         fetch_stored(&cache, &range(NINTH - 10, NINTH - 1)).await;
         is_up.store(2, Ordering::SeqCst);
-        let got = fetch(&cache, get("/film", &[&line])).await;
+        let got = fetch(&cache, get_request("/film", &[&line])).await;
         assert_eq!(got.body, Err(FaultKind::BackendDisconnected));
         // A truncated slice is not stored.
         is_up.store(1, Ordering::SeqCst);
-        let got = fetch(&cache, get("/film", &[&line])).await;
-        assert_eq!(got.text(), film(1, NINTH - 10, 21));
+        let got = fetch(&cache, get_request("/film", &[&line])).await;
+        assert_eq!(got.body_text(), film(1, NINTH - 10, 21));
     });
 }
 
@@ -349,25 +375,28 @@ fn a_stale_index_is_served_on_error_if_allowed() {
                 let fresh = format!("Cache-Control: max-age=1000, {word}");
                 match down.load(Ordering::SeqCst) {
                     0 => plays(1, request, &[&fresh, "Age: 1000"]),
-                    1 => fault_of(FaultKind::Unavailable),
-                    _ => answer(503, &[], Body::Empty),
+                    1 => fail_with(FaultKind::Unavailable),
+                    _ => respond_with(503, &[], Body::Empty),
                 }
             });
-            let store = memory("m");
-            let cache = cache_of(&backend, &store, |_| ());
+            let store = memory_store("m");
+            let cache = cache_with_rules(&backend, &store, |_| ());
             let line = range(9_000_000, 9_000_004);
-            fetch(&cache, get("/film", &[&line])).await;
-            until("index and slice are stored", || {
+            fetch(&cache, get_request("/film", &[&line])).await;
+            wait_until("index and slice are stored", || {
                 store.snapshot().objects == 2
             })
             .await;
             is_down.store(1, Ordering::SeqCst);
-            let answered = reply(&cache, get("/film", &[&line])).await;
+            let answered = handle_request(&cache, get_request("/film", &[&line])).await;
             assert_eq!(answered.is_ok(), is_sent, "{word}");
             is_down.store(2, Ordering::SeqCst);
-            let got = fetch(&cache, get("/film", &[&line])).await;
+            let got = fetch(&cache, get_request("/film", &[&line])).await;
             if is_sent {
-                assert_eq!((got.status, got.text()), (206, &*film(1, 9_000_000, 5)));
+                assert_eq!(
+                    (got.status, got.body_text()),
+                    (206, &*film(1, 9_000_000, 5))
+                );
                 assert!(
                     got.cache_status().contains("detail=stale-if-error"),
                     "{}",
@@ -401,17 +430,21 @@ fn the_current_backend_answer_counts_before_the_first_byte() {
             let gone = Arc::clone(&is_gone);
             let backend = TestBackend::new(move |_, request| match gone.load(Ordering::SeqCst) {
                 0 => plays(1, request, &[FRESH]),
-                _ => answer(status, lines, Body::Bytes("new".into())),
+                _ => respond_with(status, lines, Body::Bytes("new".into())),
             });
-            let cache = cache(&backend);
+            let cache = memory_cache(&backend);
             fetch_stored(&cache, &range(9_000_000, 9_000_004)).await;
             is_gone.store(1, Ordering::SeqCst);
             // The index alone does not answer for a missing slice.
-            let got = fetch(&cache, get("/film", &[&range(NINTH, NINTH + 2)])).await;
-            assert_eq!((got.status, got.text()), (status, "new"));
+            let got = fetch(&cache, get_request("/film", &[&range(NINTH, NINTH + 2)])).await;
+            assert_eq!((got.status, got.body_text()), (status, "new"));
             // The stored slices are not sent any more.
-            let got = fetch(&cache, get("/film", &[&range(9_000_000, 9_000_004)])).await;
-            assert_eq!((got.status, got.text()), (status, "new"), "{status}");
+            let got = fetch(
+                &cache,
+                get_request("/film", &[&range(9_000_000, 9_000_004)]),
+            )
+            .await;
+            assert_eq!((got.status, got.body_text()), (status, "new"), "{status}");
         }
     });
 }
@@ -428,22 +461,29 @@ fn slices_are_not_sent_stale_once_their_content_was_withdrawn() {
             ];
             match now.load(Ordering::SeqCst) {
                 0 => plays(1, request, &old),
-                1 => answer(404, &["Cache-Control: no-store"], Body::Empty),
-                _ => fault_of(FaultKind::Unavailable),
+                1 => respond_with(404, &["Cache-Control: no-store"], Body::Empty),
+                _ => fail_with(FaultKind::Unavailable),
             }
         });
-        let store = memory("m");
-        let cache = cache_of(&backend, &store, |_| ());
+        let store = memory_store("m");
+        let cache = cache_with_rules(&backend, &store, |_| ());
         let line = range(9_000_000, 9_000_004);
-        fetch(&cache, get("/film", &[&line])).await;
-        until("index and slice are stored", || {
+        fetch(&cache, get_request("/film", &[&line])).await;
+        wait_until("index and slice are stored", || {
             store.snapshot().objects == 2
         })
         .await;
         turn.store(1, Ordering::SeqCst);
-        assert_eq!(fetch(&cache, get("/film", &[&line])).await.status, 404);
+        assert_eq!(
+            fetch(&cache, get_request("/film", &[&line])).await.status,
+            404
+        );
         turn.store(2, Ordering::SeqCst);
-        assert!(reply(&cache, get("/film", &[&line])).await.is_err());
+        assert!(
+            handle_request(&cache, get_request("/film", &[&line]))
+                .await
+                .is_err()
+        );
     });
 }
 
@@ -452,23 +492,24 @@ fn slices_that_come_at_the_same_time_are_of_one_content() {
     run(async {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = TestBackend::new(move |_, request| plays(1, request, &[FRESH]).gated(&held));
-        let cache = cache(&backend);
+        let backend =
+            TestBackend::new(move |_, request| plays(1, request, &[FRESH]).behind_gate(&held));
+        let cache = memory_cache(&backend);
         let mut crowd = TaskSet::new();
         for number in [8, 9] {
             let cache = Arc::clone(&cache);
             let start = number * SLICE_BYTES;
             let line = range(start, start + 9);
-            crowd.spawn(async move { fetch(&cache, get("/film", &[&line])).await });
+            crowd.spawn(async move { fetch(&cache, get_request("/film", &[&line])).await });
         }
-        until("both ask", || gate.waiting() == 2).await;
+        wait_until("both ask", || gate.waiting() == 2).await;
         gate.open();
         for (number, got) in (8..).zip(crowd.join_all().await) {
-            assert_eq!(got.text(), film(1, number * SLICE_BYTES, 10));
+            assert_eq!(got.body_text(), film(1, number * SLICE_BYTES, 10));
         }
         let got = fetch_stored(&cache, &range(NINTH - 5, NINTH + 5)).await;
-        assert_eq!(got.text(), film(1, NINTH - 5, 11));
-        assert_eq!(backend.count(), 2);
+        assert_eq!(got.body_text(), film(1, NINTH - 5, 11));
+        assert_eq!(backend.request_count(), 2);
     });
 }
 
@@ -478,28 +519,31 @@ fn a_whole_object_stored_meanwhile_stays() {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
         let backend = TestBackend::new(move |_, request| match request.head.field("range") {
-            Some(_) => plays(1, request, &[FRESH]).gated(&held),
+            Some(_) => plays(1, request, &[FRESH]).behind_gate(&held),
             None => plays(1, request, &[FRESH]),
         });
-        let cache = cache(&backend);
+        let cache = memory_cache(&backend);
         let of_part = Arc::clone(&cache);
         let mut crowd = TaskSet::new();
         crowd.spawn(async move {
             let line = range(9_000_000, 9_000_004);
-            fetch(&of_part, get("/film", &[&line])).await
+            fetch(&of_part, get_request("/film", &[&line])).await
         });
-        until("the part is asked for", || gate.waiting() == 1).await;
-        fetch(&cache, get("/film", &[])).await;
-        crate::testing::fetch_hit(&cache, "/film").await;
-        until("the whole is stored", || {
+        wait_until("the part is asked for", || gate.waiting() == 1).await;
+        fetch(&cache, get_request("/film", &[])).await;
+        crate::testing::fetch_until_hit(&cache, "/film").await;
+        wait_until("the whole is stored", || {
             cache.counters().stored.value() == 1
         })
         .await;
         gate.open();
         let got = crowd.join_next().await.unwrap().unwrap();
-        assert_eq!((got.text(), got.is_hit()), (&*film(1, 9_000_000, 5), true));
-        assert!(fetch(&cache, get("/film", &[])).await.is_hit());
-        assert_eq!(backend.count(), 2);
+        assert_eq!(
+            (got.body_text(), got.is_hit()),
+            (&*film(1, 9_000_000, 5), true)
+        );
+        assert!(fetch(&cache, get_request("/film", &[])).await.is_hit());
+        assert_eq!(backend.request_count(), 2);
     });
 }
 
@@ -511,22 +555,23 @@ fn slices_match_the_newer_content_in_progress() {
         let backend = TestBackend::new(move |number, request| match request.head.field("range") {
             Some(_) => plays(if number == 0 { 1 } else { 2 }, request, &[FRESH]),
             None => {
-                let body = ChunkedBody::body(&["abc", "def"], Some(TOTAL), Some(&held));
-                answer(200, &[FRESH, "ETag: \"2\""], body)
+                let body = ChunkedBody::new_body(&["abc", "def"], Some(TOTAL), Some(&held));
+                respond_with(200, &[FRESH, "ETag: \"2\""], body)
             }
         });
-        let cache = cache(&backend);
+        let cache = memory_cache(&backend);
         let line = range(9_000_000, 9_000_004);
         fetch_stored(&cache, &line).await;
-        let whole = reply(&cache, get("/film", &["Cache-Control: no-cache"])).await;
-        until("the new one is on its way", || gate.waiting() == 1).await;
-        let got = fetch(&cache, get("/film", &[&line])).await;
+        let whole =
+            handle_request(&cache, get_request("/film", &["Cache-Control: no-cache"])).await;
+        wait_until("the new one is on its way", || gate.waiting() == 1).await;
+        let got = fetch(&cache, get_request("/film", &[&line])).await;
         assert_eq!(
-            (got.field("etag"), got.text()),
+            (got.field("etag"), got.body_text()),
             ("\"2\"".to_owned(), &*film(2, 9_000_000, 5))
         );
         // The old slice, the whole, and the new slice.
-        assert_eq!(backend.count(), 3);
+        assert_eq!(backend.request_count(), 3);
         drop(whole);
         gate.open();
     });
@@ -538,40 +583,40 @@ fn a_whole_that_was_on_its_way_stays_when_a_slice_comes_behind_its_end() {
         let (of_whole, of_part) = (Gate::new(), Gate::new());
         let gates = (Arc::clone(&of_whole), Arc::clone(&of_part));
         let backend = TestBackend::new(move |_, request| match request.head.field("range") {
-            Some(_) => plays(1, request, &[FRESH]).gated(&gates.1),
+            Some(_) => plays(1, request, &[FRESH]).behind_gate(&gates.1),
             None => {
                 let pieces = [film(1, 0, 1000), film(1, 1000, TOTAL - 1000)];
                 let pieces = [&*pieces[0], &*pieces[1]];
-                let body = ChunkedBody::body(&pieces, Some(TOTAL), Some(&gates.0));
-                answer(200, &[FRESH, "ETag: \"1\""], body)
+                let body = ChunkedBody::new_body(&pieces, Some(TOTAL), Some(&gates.0));
+                respond_with(200, &[FRESH, "ETag: \"1\""], body)
             }
         });
-        let cache = cache(&backend);
+        let cache = memory_cache(&backend);
         let mut crowd = TaskSet::new();
         for line in [None, Some(range(9_000_000, 9_000_004))] {
             let cache = Arc::clone(&cache);
             let line: Vec<String> = line.into_iter().collect();
             crowd.spawn(async move {
                 let lines: Vec<&str> = line.iter().map(String::as_str).collect();
-                fetch(&cache, get("/film", &lines)).await
+                fetch(&cache, get_request("/film", &lines)).await
             });
             let is_at = || of_whole.waiting() == 1;
-            until("the whole is on its way", is_at).await;
+            wait_until("the whole is on its way", is_at).await;
         }
-        until("the part is asked for", || of_part.waiting() == 1).await;
+        wait_until("the part is asked for", || of_part.waiting() == 1).await;
         of_whole.open();
         let whole = crowd.join_next().await.unwrap().unwrap();
         assert_eq!(whole.length, Some(TOTAL));
-        until("the whole is stored", || {
+        wait_until("the whole is stored", || {
             cache.counters().stored.value() == 1
         })
         .await;
         of_part.open();
         let part = crowd.join_next().await.unwrap().unwrap();
-        assert_eq!(part.text(), film(1, 9_000_000, 5));
+        assert_eq!(part.body_text(), film(1, 9_000_000, 5));
         assert!(part.is_hit(), "{}", part.cache_status());
-        assert!(fetch(&cache, get("/film", &[])).await.is_hit());
-        assert_eq!(backend.count(), 2);
+        assert!(fetch(&cache, get_request("/film", &[])).await.is_hit());
+        assert_eq!(backend.request_count(), 2);
     });
 }
 
@@ -580,20 +625,24 @@ fn a_personal_response_keeps_the_slices_of_others() {
     run(async {
         let backend = TestBackend::new(|_, request| match request.head.field("cookie") {
             Some(b"new") => plays(1, request, &[FRESH, "Set-Cookie: a=b"]),
-            Some(b"stranger") => answer(401, &[], Body::Empty),
-            Some(_) => answer(302, &["Location: /login"], Body::Empty),
+            Some(b"stranger") => respond_with(401, &[], Body::Empty),
+            Some(_) => respond_with(302, &["Location: /login"], Body::Empty),
             None => plays(1, request, &[FRESH]),
         });
-        let cache = cache(&backend);
+        let cache = memory_cache(&backend);
         let line = range(9_000_000, 9_000_004);
         fetch_stored(&cache, &line).await;
         for (cookie, status) in [("new", 206), ("stranger", 401), ("old", 302)] {
             let cookie = format!("Cookie: {cookie}");
-            let got = fetch(&cache, get("/film", &[&range(NINTH, NINTH + 4), &cookie])).await;
+            let got = fetch(
+                &cache,
+                get_request("/film", &[&range(NINTH, NINTH + 4), &cookie]),
+            )
+            .await;
             assert_eq!(got.status, status);
-            let count = backend.count();
-            assert!(fetch(&cache, get("/film", &[&line])).await.is_hit());
-            assert_eq!(backend.count(), count);
+            let count = backend.request_count();
+            assert!(fetch(&cache, get_request("/film", &[&line])).await.is_hit());
+            assert_eq!(backend.request_count(), count);
         }
     });
 }
@@ -609,23 +658,27 @@ fn a_stale_while_revalidate_index_is_served_at_once() {
                 "Age: 1000",
             ];
             let act = plays(1, request, &lines);
-            if number == 0 { act } else { act.gated(&held) }
+            if number == 0 {
+                act
+            } else {
+                act.behind_gate(&held)
+            }
         });
-        let store = memory("m");
-        let cache = cache_of(&backend, &store, |_| ());
+        let store = memory_store("m");
+        let cache = cache_with_rules(&backend, &store, |_| ());
         let line = range(9_000_000, 9_000_004);
-        fetch(&cache, get("/film", &[&line])).await;
-        until("index and slice are stored", || {
+        fetch(&cache, get_request("/film", &[&line])).await;
+        wait_until("index and slice are stored", || {
             store.snapshot().objects == 2
         })
         .await;
         for _ in 0..3 {
-            let got = fetch(&cache, get("/film", &[&line])).await;
-            assert_eq!(got.text(), film(1, 9_000_000, 5));
+            let got = fetch(&cache, get_request("/film", &[&line])).await;
+            assert_eq!(got.body_text(), film(1, 9_000_000, 5));
             assert!(got.is_hit(), "{}", got.cache_status());
         }
-        until("one asks", || gate.waiting() == 1).await;
-        assert_eq!(backend.count(), 2);
+        wait_until("one asks", || gate.waiting() == 1).await;
+        assert_eq!(backend.request_count(), 2);
         assert!(backend.received(1).field("if-none-match").is_some());
         gate.open();
     });
@@ -645,9 +698,9 @@ fn slices_outlive_a_restart_and_readers_outlive_their_store() {
         let line = range(9_000_000, 9_000_099);
         let store = start();
         wait_until_working(&store).await;
-        let cache = cache_of(&backend, &store, |_| ());
-        fetch(&cache, get("/film", &[&line])).await;
-        until("index and slice are on the disk", || {
+        let cache = cache_with_rules(&backend, &store, |_| ());
+        fetch(&cache, get_request("/film", &[&line])).await;
+        wait_until("index and slice are on the disk", || {
             store.snapshot().counters.stores == 2
         })
         .await;
@@ -655,22 +708,24 @@ fn slices_outlive_a_restart_and_readers_outlive_their_store() {
         drop((cache, store));
         let store = start();
         wait_until_working(&store).await;
-        let cache = cache_of(&backend, &store, |_| ());
-        let got = fetch(&cache, get("/film", &[&line])).await;
+        let cache = cache_with_rules(&backend, &store, |_| ());
+        let got = fetch(&cache, get_request("/film", &[&line])).await;
         assert_eq!(
-            (got.text(), got.is_hit()),
+            (got.body_text(), got.is_hit()),
             (&*film(1, 9_000_000, 100), true)
         );
-        assert_eq!(backend.count(), 1);
+        assert_eq!(backend.request_count(), 1);
         // The store fails during the response: the rest comes directly from the back end.
         let line = range(9_000_000, NINTH + SLICE_BYTES);
-        let Ok(Reply::Response(response)) = reply(&cache, get("/film", &[&line])).await else {
+        let Ok(Reply::Response(response)) =
+            handle_request(&cache, get_request("/film", &[&line])).await
+        else {
             panic!("a response");
         };
         store.stop();
-        let got = crate::testing::read(*response).await;
+        let got = crate::testing::collect_response(*response).await;
         assert_eq!(
-            got.text(),
+            got.body_text(),
             film(1, 9_000_000, NINTH + SLICE_BYTES - 9_000_000 + 1)
         );
         let straight = format!("bytes={NINTH}-{}", NINTH + SLICE_BYTES);

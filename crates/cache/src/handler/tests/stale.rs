@@ -6,8 +6,9 @@ use penstock_exchange::{Body, FaultKind};
 
 use super::FRESH;
 use crate::testing::{
-    BackendAction, CLIENT, Gate, TaskSet, TestBackend, answer, cache, fault_of, fetch, fetch_hit,
-    get, head_of, page, reply, request_of, run, until,
+    BackendAction, CLIENT_ADDRESS, Gate, TaskSet, TestBackend, fail_with, fetch, fetch_until_hit,
+    get_request, handle_request, head_of, memory_cache, request_of, respond_with,
+    respond_with_page, run, wait_until,
 };
 
 /// A response that is stale at once, with a validator.
@@ -19,20 +20,20 @@ fn stale_then(
     then: impl Fn(usize) -> BackendAction + Send + Sync + 'static,
 ) -> Arc<TestBackend> {
     TestBackend::new(move |number, _| match number {
-        0 => page(lines, "stored"),
+        0 => respond_with_page(lines, "stored"),
         number => then(number),
     })
 }
 
-async fn stored(backend: &Arc<TestBackend>) -> Arc<crate::Cache> {
-    let cache = cache(backend);
-    let got = fetch(&cache, get("/a", &[])).await;
+async fn stored(backend: &Arc<TestBackend>) -> Arc<crate::CacheHandler> {
+    let cache = memory_cache(backend);
+    let got = fetch(&cache, get_request("/a", &[])).await;
     assert!(
         got.cache_status().ends_with("; stored"),
         "{}",
         got.cache_status()
     );
-    until("it is stored", || cache.counters().stored.value() == 1).await;
+    wait_until("it is stored", || cache.counters().stored.value() == 1).await;
     cache
 }
 
@@ -41,11 +42,11 @@ fn a_304_freshens_the_stored_response() {
     run(async {
         let backend = stale_then(&STALE, |_| {
             let lines = ["Cache-Control: max-age=100", "ETag: \"a\"", "X-New: 1"];
-            answer(304, &lines, Body::Empty)
+            respond_with(304, &lines, Body::Empty)
         });
         let cache = stored(&backend).await;
-        let got = fetch(&cache, get("/a", &[])).await;
-        assert_eq!((got.status, got.text()), (200, "stored"));
+        let got = fetch(&cache, get_request("/a", &[])).await;
+        assert_eq!((got.status, got.body_text()), (200, "stored"));
         let told = got.cache_status();
         assert!(
             told.starts_with("Penstock; fwd=stale; fwd-status=304; ttl="),
@@ -53,9 +54,12 @@ fn a_304_freshens_the_stored_response() {
         );
         let asked = backend.received(1);
         assert_eq!(asked.field("if-none-match"), Some(b"\"a\"".as_slice()));
-        let hit = fetch_hit(&cache, "/a").await;
-        assert_eq!((hit.text(), hit.field("x-new").as_str()), ("stored", "1"));
-        assert_eq!(backend.count(), 2);
+        let hit = fetch_until_hit(&cache, "/a").await;
+        assert_eq!(
+            (hit.body_text(), hit.field("x-new").as_str()),
+            ("stored", "1")
+        );
+        assert_eq!(backend.request_count(), 2);
     });
 }
 
@@ -80,19 +84,19 @@ fn a_304_adds_nothing_for_the_front_end_or_the_hub() {
                 "X-Sendfile-Type: X",
                 "X-New: 1",
             ];
-            answer(304, &lines, Body::Empty)
+            respond_with(304, &lines, Body::Empty)
         });
         let cache = stored(&backend).await;
-        let validated = fetch(&cache, get("/a", &[])).await;
-        let hit = fetch_hit(&cache, "/a").await;
+        let validated = fetch(&cache, get_request("/a", &[])).await;
+        let hit = fetch_until_hit(&cache, "/a").await;
         for got in [&validated, &hit] {
-            assert_eq!((got.status, got.text()), (200, "stored"));
+            assert_eq!((got.status, got.body_text()), (200, "stored"));
             assert_eq!(got.field("x-new"), "1");
             for name in NAMES {
                 assert_eq!(got.field(name), "", "{name}");
             }
         }
-        assert_eq!(backend.count(), 2);
+        assert_eq!(backend.request_count(), 2);
     });
 }
 
@@ -104,9 +108,9 @@ fn a_response_is_stored_without_fields_for_the_front_end() {
             "X-Sendfile-Type: X",
             "X-Own: 1",
         ];
-        let backend = TestBackend::new(move |_, _| page(&lines, "stored"));
+        let backend = TestBackend::new(move |_, _| respond_with_page(&lines, "stored"));
         let cache = stored(&backend).await;
-        let hit = fetch_hit(&cache, "/a").await;
+        let hit = fetch_until_hit(&cache, "/a").await;
         assert_eq!(hit.field("x-own"), "1");
         assert_eq!(hit.field("x-sendfile-type"), "");
     });
@@ -116,9 +120,9 @@ fn a_response_is_stored_without_fields_for_the_front_end() {
 fn the_condition_of_a_client_is_judged_by_what_a_304_made_fresh() {
     run(async {
         for (line, status) in [("If-None-Match: \"b\"", 200), ("If-None-Match: \"a\"", 304)] {
-            let backend = stale_then(&STALE, |_| answer(304, &["ETag: \"a\""], Body::Empty));
+            let backend = stale_then(&STALE, |_| respond_with(304, &["ETag: \"a\""], Body::Empty));
             let cache = stored(&backend).await;
-            let got = fetch(&cache, get("/a", &[line])).await;
+            let got = fetch(&cache, get_request("/a", &[line])).await;
             assert_eq!(got.status, status, "{line}");
             let asked = backend.received(1);
             assert_eq!(asked.field("if-none-match"), Some(b"\"a\"".as_slice()));
@@ -130,24 +134,32 @@ fn the_condition_of_a_client_is_judged_by_what_a_304_made_fresh() {
 fn a_304_about_something_else_is_asked_again_without_conditions() {
     run(async {
         let backend = stale_then(&STALE, |number| match number {
-            1 => answer(304, &["ETag: \"b\""], Body::Empty),
-            _ => page(&[FRESH], "new"),
+            1 => respond_with(304, &["ETag: \"b\""], Body::Empty),
+            _ => respond_with_page(&[FRESH], "new"),
         });
         let cache = stored(&backend).await;
-        assert_eq!(fetch(&cache, get("/a", &[])).await.text(), "new");
+        assert_eq!(
+            fetch(&cache, get_request("/a", &[])).await.body_text(),
+            "new"
+        );
         assert!(backend.received(2).field("if-none-match").is_none());
-        assert_eq!(fetch_hit(&cache, "/a").await.text(), "new");
+        assert_eq!(fetch_until_hit(&cache, "/a").await.body_text(), "new");
     });
 }
 
 #[test]
 fn a_full_response_replaces_the_stale_one() {
     run(async {
-        let backend = stale_then(&STALE, |_| page(&[FRESH, "Vary: Accept"], "new"));
+        let backend = stale_then(&STALE, |_| {
+            respond_with_page(&[FRESH, "Vary: Accept"], "new")
+        });
         let cache = stored(&backend).await;
-        assert_eq!(fetch(&cache, get("/a", &[])).await.text(), "new");
-        assert_eq!(fetch_hit(&cache, "/a").await.text(), "new");
-        assert_eq!(backend.count(), 2);
+        assert_eq!(
+            fetch(&cache, get_request("/a", &[])).await.body_text(),
+            "new"
+        );
+        assert_eq!(fetch_until_hit(&cache, "/a").await.body_text(), "new");
+        assert_eq!(backend.request_count(), 2);
     });
 }
 
@@ -155,12 +167,19 @@ fn a_full_response_replaces_the_stale_one() {
 fn an_unstorable_response_removes_the_stored_one() {
     run(async {
         let backend = stale_then(&STALE, |number| match number {
-            1 => page(&["Cache-Control: no-store"], "private"),
-            _ => fault_of(FaultKind::ConnectFailed),
+            1 => respond_with_page(&["Cache-Control: no-store"], "private"),
+            _ => fail_with(FaultKind::ConnectFailed),
         });
         let cache = stored(&backend).await;
-        assert_eq!(fetch(&cache, get("/a", &[])).await.text(), "private");
-        assert!(reply(&cache, get("/a", &[])).await.is_err());
+        assert_eq!(
+            fetch(&cache, get_request("/a", &[])).await.body_text(),
+            "private"
+        );
+        assert!(
+            handle_request(&cache, get_request("/a", &[]))
+                .await
+                .is_err()
+        );
     });
 }
 
@@ -173,23 +192,25 @@ fn a_stale_response_is_served_and_revalidated_once() {
         ];
         let gate = Gate::new();
         let held = Arc::clone(&gate);
-        let backend = stale_then(&LINES, move |_| page(&[FRESH], "new").gated(&held));
+        let backend = stale_then(&LINES, move |_| {
+            respond_with_page(&[FRESH], "new").behind_gate(&held)
+        });
         let cache = stored(&backend).await;
         for _ in 0..10 {
-            let got = fetch(&cache, get("/a", &[])).await;
-            assert_eq!(got.text(), "stored");
+            let got = fetch(&cache, get_request("/a", &[])).await;
+            assert_eq!(got.body_text(), "stored");
             assert!(
                 got.cache_status().starts_with("Penstock; hit; ttl=-"),
                 "{}",
                 got.cache_status()
             );
         }
-        until("the back end is asked", || gate.waiting() == 1).await;
-        assert_eq!(backend.count(), 2);
+        wait_until("the back end is asked", || gate.waiting() == 1).await;
+        assert_eq!(backend.request_count(), 2);
         gate.open();
-        until("it is stored", || cache.counters().stored.value() == 2).await;
-        assert_eq!(fetch_hit(&cache, "/a").await.text(), "new");
-        assert_eq!(backend.count(), 2);
+        wait_until("it is stored", || cache.counters().stored.value() == 2).await;
+        assert_eq!(fetch_until_hit(&cache, "/a").await.body_text(), "new");
+        assert_eq!(backend.request_count(), 2);
     });
 }
 
@@ -204,27 +225,29 @@ fn a_stale_response_is_served_if_the_backend_fails() {
         ];
         type Failure = fn() -> BackendAction;
         let failures: [(&str, Failure); 4] = [
-            ("unreachable", || fault_of(FaultKind::ConnectFailed)),
-            ("too late", || fault_of(FaultKind::AppTimeout)),
-            ("503", || answer(503, &[], Body::Empty)),
-            ("500 to be stored", || answer(500, &[FRESH], Body::Empty)),
+            ("unreachable", || fail_with(FaultKind::ConnectFailed)),
+            ("too late", || fail_with(FaultKind::AppTimeout)),
+            ("503", || respond_with(503, &[], Body::Empty)),
+            ("500 to be stored", || {
+                respond_with(500, &[FRESH], Body::Empty)
+            }),
         ];
         for (what, failure) in failures {
             let backend = stale_then(&ERRORS, move |_| failure());
             let cache = stored(&backend).await;
             for number in 2..4 {
-                let got = fetch(&cache, get("/a", &[])).await;
-                assert_eq!((got.status, got.text()), (200, "stored"), "{what}");
+                let got = fetch(&cache, get_request("/a", &[])).await;
+                assert_eq!((got.status, got.body_text()), (200, "stored"), "{what}");
                 assert!(
                     got.cache_status().ends_with("; detail=stale-if-error"),
                     "{what}"
                 );
                 assert!(got.is_hit(), "{what}");
-                assert_eq!(backend.count(), number, "{what}");
+                assert_eq!(backend.request_count(), number, "{what}");
             }
             let backend = stale_then(&NEVER, move |_| failure());
             let cache = stored(&backend).await;
-            match reply(&cache, get("/a", &[])).await {
+            match handle_request(&cache, get_request("/a", &[])).await {
                 Ok(penstock_exchange::Reply::Response(response)) => {
                     assert!(response.status.code() >= 500, "{what}");
                 }
@@ -239,9 +262,9 @@ fn a_stale_response_is_served_if_the_backend_fails() {
 fn a_client_error_is_no_failure_of_the_back_end() {
     run(async {
         const LINES: [&str; 2] = ["Cache-Control: max-age=10, stale-if-error=100", "Age: 50"];
-        let backend = stale_then(&LINES, |_| answer(404, &[], Body::Empty));
+        let backend = stale_then(&LINES, |_| respond_with(404, &[], Body::Empty));
         let cache = stored(&backend).await;
-        assert_eq!(fetch(&cache, get("/a", &[])).await.status, 404);
+        assert_eq!(fetch(&cache, get_request("/a", &[])).await.status, 404);
     });
 }
 
@@ -251,19 +274,19 @@ fn no_cache_responses_are_revalidated_per_request() {
         let gate = Gate::new();
         let held = Arc::clone(&gate);
         let backend = TestBackend::new(move |number, _| match number {
-            0 => page(&["Cache-Control: no-cache", "ETag: \"a\""], "stored"),
-            _ => answer(304, &["ETag: \"a\""], Body::Empty).gated(&held),
+            0 => respond_with_page(&["Cache-Control: no-cache", "ETag: \"a\""], "stored"),
+            _ => respond_with(304, &["ETag: \"a\""], Body::Empty).behind_gate(&held),
         });
         let cache = stored(&backend).await;
         let mut all = TaskSet::new();
         for _ in 0..5 {
             let cache = Arc::clone(&cache);
-            all.spawn(async move { fetch(&cache, get("/a", &[])).await });
+            all.spawn(async move { fetch(&cache, get_request("/a", &[])).await });
         }
-        until("all are asked", || gate.waiting() == 5).await;
+        wait_until("all are asked", || gate.waiting() == 5).await;
         gate.open();
         for got in all.join_all().await {
-            assert_eq!((got.status, got.text()), (200, "stored"));
+            assert_eq!((got.status, got.body_text()), (200, "stored"));
         }
     });
 }
@@ -274,14 +297,18 @@ fn a_head_response_of_other_content_removes_the_stored_one() {
         for (tag, is_kept) in [("ETag: \"a\"", true), ("ETag: \"b\"", false)] {
             let backend = TestBackend::new(move |number, request| {
                 match (request.head.method_str(), number) {
-                    ("HEAD", _) => answer(200, &[tag], Body::Omitted(None)),
-                    (_, 0) => page(&STALE, "stored"),
-                    _ => answer(304, &["ETag: \"a\""], Body::Empty),
+                    ("HEAD", _) => respond_with(200, &[tag], Body::Omitted(None)),
+                    (_, 0) => respond_with_page(&STALE, "stored"),
+                    _ => respond_with(304, &["ETag: \"a\""], Body::Empty),
                 }
             });
             let cache = stored(&backend).await;
-            fetch(&cache, request_of(head_of("HEAD", "/a", &[]), CLIENT)).await;
-            let status = fetch(&cache, get("/a", &[])).await.status;
+            fetch(
+                &cache,
+                request_of(head_of("HEAD", "/a", &[]), CLIENT_ADDRESS),
+            )
+            .await;
+            let status = fetch(&cache, get_request("/a", &[])).await.status;
             assert_eq!(status == 200, is_kept, "{tag}");
         }
     });

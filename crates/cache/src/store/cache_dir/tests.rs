@@ -38,10 +38,10 @@ fn a_dir_has_one_owner_and_foreign_files_stay() {
     for name in foreign {
         std::fs::write(temp.path().join(name), "mine").unwrap();
     }
-    drop(folder.create(3).unwrap());
-    drop(folder.create(9).unwrap());
+    drop(folder.create_temporary(3).unwrap());
+    drop(folder.create_temporary(9).unwrap());
     folder.remove_stale_temporaries(9).unwrap();
-    assert!(folder.create(9).is_err() && folder.create(3).is_ok());
+    assert!(folder.create_temporary(9).is_err() && folder.create_temporary(3).is_ok());
     assert!(folder.object_names(0xab).unwrap().is_empty());
     folder.probe([20, 21]).unwrap();
     for name in foreign {
@@ -52,7 +52,7 @@ fn a_dir_has_one_owner_and_foreign_files_stay() {
     let (again, _lease) = CacheDir::open(temp.path(), None).unwrap();
     assert!(again.is_at(temp.path()).unwrap());
     folder.close();
-    assert!(folder.create(30).is_err());
+    assert!(folder.create_temporary(30).is_err());
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_dir_with_other_content_is_refused() {
     }
     let opened = CacheDir::open(temp.path(), None);
     assert!(
-        matches!(opened, Err(OpenDirError::NotOurs(_))),
+        matches!(opened, Err(OpenDirError::NotCacheDir(_))),
         "{opened:?}"
     );
     assert!(!temp.path().join("lock").exists() && !temp.path().join("tmp").exists());
@@ -89,13 +89,21 @@ fn a_dir_with_other_content_is_refused() {
 fn bytes_are_reserved_within_the_bound() {
     let temp = TempFolder::new("bytes");
     let (folder, _lease) = CacheDir::open(temp.path(), None).unwrap();
-    assert!(folder.reserve(60, 100) && !folder.reserve(60, 100) && folder.reserve(40, 100));
-    folder.release(50);
-    assert!(folder.reserve(50, 100) && !folder.reserve(u64::MAX, u64::MAX));
-    folder.release(1000);
+    assert!(
+        folder.reserve_bytes(60, 100)
+            && !folder.reserve_bytes(60, 100)
+            && folder.reserve_bytes(40, 100)
+    );
+    folder.release_bytes(50);
+    assert!(folder.reserve_bytes(50, 100) && !folder.reserve_bytes(u64::MAX, u64::MAX));
+    folder.release_bytes(1000);
     assert_eq!(folder.used_bytes(), 0);
     assert_eq!(
-        (disk_usage(0), disk_usage(4096), disk_usage(4097)),
+        (
+            allocated_bytes(0),
+            allocated_bytes(4096),
+            allocated_bytes(4097)
+        ),
         (4096, 4096, 8192)
     );
 }
@@ -117,9 +125,9 @@ fn a_file_system_that_asks_others_is_waited_for_in_the_pool() {
     let temp = TempFolder::new("kind");
     let (mut folder, _lease) = CacheDir::open(temp.path(), None).unwrap();
     let name = ObjectName { hash: 1, number: 2 };
-    drop(folder.create(2).unwrap());
+    drop(folder.create_temporary(2).unwrap());
     folder.commit(name).unwrap();
     folder.is_local = false;
-    assert!(folder.open_cached(name).is_none());
+    assert!(folder.open_object_if_cached(name).is_none());
     assert!(folder.open_object(name, OFlags::RDONLY).is_ok());
 }

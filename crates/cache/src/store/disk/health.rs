@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use penstock_runtime::clock;
 use rustix::io::Errno;
 
-use super::{Disk, OpenDir, OperationKind};
+use super::{Disk, DiskOperationKind, OpenDir};
 
 /// Time after which the same failure is logged again.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -56,7 +56,7 @@ impl Disk {
     }
 
     /// How long the oldest operation has been running.
-    pub(crate) fn oldest_operation(&self) -> Option<Duration> {
+    pub(crate) fn oldest_operation_age(&self) -> Option<Duration> {
         let oldest = self.running_operations.lock().values().min().copied();
         oldest.map(|begun| clock::now().saturating_duration_since(begun))
     }
@@ -64,7 +64,7 @@ impl Disk {
     /// Takes the disk out of service if its oldest operation has stalled.
     pub(crate) fn check_stall(&self) {
         // The pool also knows the bodies that are read while they are sent.
-        let oldest = self.oldest_operation().max(self.pool.oldest_job_time());
+        let oldest = self.oldest_operation_age().max(self.pool.oldest_job_time());
         if let Some(oldest) = oldest
             && oldest >= self.stall_timeout
         {
@@ -73,12 +73,12 @@ impl Disk {
         }
     }
 
-    pub(crate) fn handle_error(&self, kind: OperationKind, error: &io::Error) {
+    pub(crate) fn handle_error(&self, kind: DiskOperationKind, error: &io::Error) {
         let errno = error.raw_os_error().map(Errno::from_raw_os_error);
         let blames_disk = match errno {
             // On reading, the object's file was removed, which its reader notices. On writing, the
             // directory was removed.
-            Some(Errno::NOENT) if kind == OperationKind::Write => true,
+            Some(Errno::NOENT) if kind == DiskOperationKind::Write => true,
             Some(
                 Errno::IO
                 | Errno::ROFS
@@ -119,11 +119,11 @@ impl Disk {
         }
         if self.current_max_size.swap(bound, Relaxed) > bound {
             let megabytes = bound >> 20;
-            self.log_once(&format!(
+            self.log_throttled(&format!(
                 "its file system is full: size limited to {megabytes} MB"
             ));
         }
-        self.wake_maintenance.notify_one();
+        self.maintenance_wakeup.notify_one();
     }
 
     /// Raises a lowered limit by one step.
@@ -144,17 +144,17 @@ impl Disk {
         self.went_out.notify_waiters();
         self.space_freed.notify_waiters();
         if was != DiskHealth::OutOfService {
-            self.log_once(&format!("out of service: {why}"));
+            self.log_throttled(&format!("out of service: {why}"));
         }
         self.outage_reason.lock().text = why;
-        self.wake_maintenance.notify_one();
+        self.maintenance_wakeup.notify_one();
     }
 
     /// Records why the disk is still out of service.
-    pub(crate) fn record_still_out(&self, why: String) {
+    pub(crate) fn update_outage_reason(&self, why: String) {
         let is_new = self.outage_reason.lock().text != why;
         if is_new {
-            self.log_once(&format!("out of service: {why}"));
+            self.log_throttled(&format!("out of service: {why}"));
             self.outage_reason.lock().text = why;
         }
     }
@@ -179,7 +179,7 @@ impl Disk {
                 self.path.display()
             );
         }
-        self.wake_maintenance.notify_one();
+        self.maintenance_wakeup.notify_one();
     }
 
     /// Marks the index as complete.
@@ -205,11 +205,11 @@ impl Disk {
         self.release_dir();
         self.went_out.notify_waiters();
         self.space_freed.notify_waiters();
-        self.wake_maintenance.notify_one();
+        self.maintenance_wakeup.notify_one();
     }
 
     /// Logs a failure unless the same one was logged lately.
-    pub(crate) fn log_once(&self, what: &str) {
+    pub(crate) fn log_throttled(&self, what: &str) {
         let now = clock::now();
         let mut reason = self.outage_reason.lock();
         let logged = reason.last_logged.as_ref();

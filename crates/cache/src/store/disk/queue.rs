@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use super::{Disk, DiskItem};
+use super::{Disk, DiskIndexEntry};
 use crate::store::cache_dir::CacheDir;
 use crate::store::object_file::ObjectFile;
 use crate::store::purge_rules::{NumberedPurges, PurgeRule};
@@ -31,9 +31,9 @@ pub(crate) struct MaintenanceQueue {
     /// Files to be removed or closed.
     pub(crate) discarded: Vec<DiscardedFile>,
     /// Objects with metadata to be written.
-    pub(crate) rewrites: VecDeque<Arc<DiskItem>>,
+    pub(crate) rewrites: VecDeque<Arc<DiskIndexEntry>>,
     /// Objects to be read into memory.
-    pub(crate) promotions: VecDeque<Arc<DiskItem>>,
+    pub(crate) promotions: VecDeque<Arc<DiskIndexEntry>>,
     /// Purges for the directory's journal.
     pub(crate) purges: NumberedPurges,
     /// Numbers of the objects that were discarded when their directory was released: they must not
@@ -45,7 +45,7 @@ pub(crate) struct MaintenanceQueue {
 impl MaintenanceQueue {
     /// Takes the work for a released directory, to be dropped in a pool, as that closes files.
     /// Keeps what must be known when it is opened again.
-    fn take_for_released_dir(&mut self) -> Self {
+    fn take_released_dir_work(&mut self) -> Self {
         let mut left = std::mem::take(self);
         self.purges = std::mem::take(&mut left.purges);
         self.discarded_numbers = std::mem::take(&mut left.discarded_numbers);
@@ -75,7 +75,7 @@ pub(crate) enum DiscardedFile {
 
 impl Disk {
     /// Queues the files of removed objects.
-    pub(crate) fn discard(&self, items: impl IntoIterator<Item = Arc<DiskItem>>) {
+    pub(crate) fn queue_discarded(&self, items: impl IntoIterator<Item = Arc<DiskIndexEntry>>) {
         let mut work = self.maintenance_queue();
         let before = work.discarded.len();
         for item in items {
@@ -86,55 +86,55 @@ impl Disk {
         let is_more = work.discarded.len() > before;
         drop(work);
         if is_more {
-            self.wake_maintenance.notify_one();
+            self.maintenance_wakeup.notify_one();
         }
     }
 
-    pub(crate) fn discard_temporary(&self, dying: DiscardedFile) {
+    pub(crate) fn queue_discarded_temporary(&self, dying: DiscardedFile) {
         let mut work = self.maintenance_queue();
         if let DiscardedFile::Temporary { bytes, .. } = &dying {
             work.discarded_bytes += bytes;
         }
         work.discarded.push(dying);
         drop(work);
-        self.wake_maintenance.notify_one();
+        self.maintenance_wakeup.notify_one();
     }
 
     /// Queues an object to be read into memory, unless the queue is full.
-    pub(crate) fn queue_promotion(&self, item: &Arc<DiskItem>) {
+    pub(crate) fn queue_promotion(&self, item: &Arc<DiskIndexEntry>) {
         let mut work = self.maintenance_queue();
         let is_queued = work.promotions.iter().any(|other| Arc::ptr_eq(other, item));
         if !is_queued && work.promotions.len() < MAX_PROMOTIONS {
             work.promotions.push_back(Arc::clone(item));
             drop(work);
-            self.wake_maintenance.notify_one();
+            self.maintenance_wakeup.notify_one();
         }
     }
 
     /// Queues an object's metadata to be written. Returns `false` if the queue is full.
-    pub(crate) fn queue_rewrite(&self, item: &Arc<DiskItem>) -> bool {
+    pub(crate) fn queue_meta_rewrite(&self, item: &Arc<DiskIndexEntry>) -> bool {
         let mut work = self.maintenance_queue();
         if work.rewrites.len() >= MAX_REWRITES {
             return false;
         }
         work.rewrites.push_back(Arc::clone(item));
         drop(work);
-        self.wake_maintenance.notify_one();
+        self.maintenance_wakeup.notify_one();
         true
     }
 
-    pub(crate) fn queue_purge_note(&self, rule: &PurgeRule) {
+    pub(crate) fn queue_journal_entry(&self, rule: &PurgeRule) {
         let number = self.new_file_number();
         self.maintenance_queue().purges.add(number, rule.clone());
-        self.wake_maintenance.notify_one();
+        self.maintenance_wakeup.notify_one();
     }
 
     /// Takes the work for a released directory, if there is any. It must be dropped in a pool.
-    pub(crate) fn take_for_released_dir(&self) -> Option<MaintenanceQueue> {
+    pub(crate) fn take_released_dir_work(&self) -> Option<MaintenanceQueue> {
         let mut work = self.maintenance_queue();
         let is_any =
             !work.discarded.is_empty() || !work.rewrites.is_empty() || !work.promotions.is_empty();
-        is_any.then(|| work.take_for_released_dir())
+        is_any.then(|| work.take_released_dir_work())
     }
 
     /// The queues. The lock is never held across an await.

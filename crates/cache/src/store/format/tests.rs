@@ -87,7 +87,10 @@ fn a_changed_byte_is_noticed_and_no_bytes_panic() {
     }
     let mut other = bytes;
     other[8] = 2;
-    assert_eq!(Preamble::decode(&other), Err(FormatError::Version));
+    assert_eq!(
+        Preamble::decode(&other),
+        Err(FormatError::UnsupportedVersion)
+    );
 
     let meta = encode_meta(&full_meta());
     let size = slot_bytes(meta.len(), Some(1)).unwrap();

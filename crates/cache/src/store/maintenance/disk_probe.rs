@@ -19,7 +19,7 @@ use std::time::Duration;
 use penstock_runtime::clock;
 
 use super::super::cache_dir::{self, CacheDir};
-use super::super::disk::{Disk, DiskHealth, OpenDir, OperationKind};
+use super::super::disk::{Disk, DiskHealth, DiskOperationKind, OpenDir};
 use super::super::purge_rules::NumberedPurges;
 use super::{DIR_CHECK_INTERVAL, Maintenance, Recovery};
 
@@ -34,7 +34,7 @@ const STABLE_TIME: Duration = Duration::from_secs(60);
 
 impl Maintenance {
     /// Probes a disk that is out of service.
-    pub(super) async fn probe(&mut self) -> bool {
+    pub(super) async fn probe_disk(&mut self) -> bool {
         self.close_released_dir();
         let now = clock::now();
         if now < self.probe_at || self.is_probing.swap(true, Relaxed) {
@@ -53,7 +53,7 @@ impl Maintenance {
             is_probing.store(false, Relaxed);
             Ok(outcome)
         };
-        let tried = self.disk.run_unchecked(OperationKind::Write, probe);
+        let tried = self.disk.run_unchecked(DiskOperationKind::Write, probe);
         let outcome = match clock::timeout_at(now + self.disk.stall_timeout, tried).await {
             Some(Ok(outcome)) => outcome,
             Some(Err(error)) => {
@@ -69,7 +69,7 @@ impl Maintenance {
                 self.enter_service(opened);
             }
             Err(why) => {
-                self.disk.record_still_out(why);
+                self.disk.update_outage_reason(why);
                 self.probe_at = clock::now() + self.probe_delay;
                 self.increase_probe_delay();
             }
@@ -83,7 +83,7 @@ impl Maintenance {
             return;
         }
         let open = self.disk.take_open_files();
-        let (work, recovery) = (self.disk.take_for_released_dir(), self.recovery.take());
+        let (work, recovery) = (self.disk.take_released_dir_work(), self.recovery.take());
         let removed = std::mem::take(&mut self.removed_still_open);
         if !open.is_empty() || !removed.is_empty() || work.is_some() || recovery.is_some() {
             let left = (open, removed, work, recovery);

@@ -17,15 +17,15 @@ use twox_hash::XxHash3_64;
 
 use super::super::Store;
 use super::super::cache_dir::CacheDir;
-use super::super::disk::{DiskError, OperationKind};
+use super::super::disk::{DiskError, DiskOperationKind};
 use super::super::purge_rules::{NumberedPurges, PurgeRule};
 use super::Maintenance;
 
-const NOTE_NAME: &str = "purges";
+const JOURNAL_NAME: &str = "purges";
 
 impl Maintenance {
     /// Adds new purges to the journal, and clears it when their files are removed.
-    pub(super) async fn note_purges(&mut self) {
+    pub(super) async fn write_journal(&mut self) {
         if (self.recovery.as_ref()).is_some_and(|recovery| !recovery.is_journal_read) {
             // The directory's own journal is read first, in this round.
             return;
@@ -39,7 +39,7 @@ impl Maintenance {
             self.is_journal_dirty |= !self.journal.is_empty();
             self.journal = NumberedPurges::default();
         } else {
-            for (number, rule) in new.list() {
+            for (number, rule) in new.to_sorted_vec() {
                 self.is_journal_dirty = true;
                 self.journal.add(number, rule);
             }
@@ -50,18 +50,22 @@ impl Maintenance {
         let Some(opened) = self.disk.open_dir() else {
             return;
         };
-        let (purges, number) = (self.journal.list(), self.disk.new_file_number());
-        let write = move || opened.dir.write_note(NOTE_NAME, &encode(&purges), number);
+        let (purges, number) = (self.journal.to_sorted_vec(), self.disk.new_file_number());
+        let write = move || {
+            opened
+                .dir
+                .write_root_file(JOURNAL_NAME, &encode(&purges), number)
+        };
         // A failed write is repeated in the next round of a working disk.
-        let written = self.disk.run(OperationKind::Write, write).await;
+        let written = self.disk.run(DiskOperationKind::Write, write).await;
         self.is_journal_dirty = written.is_err();
     }
 
     /// Reads the purges of earlier processes. Returns `false` if that must be retried.
-    pub(super) async fn read_purges(&mut self, store: &Store, folder: &Arc<CacheDir>) -> bool {
+    pub(super) async fn read_journal(&mut self, store: &Store, folder: &Arc<CacheDir>) -> bool {
         let (folder, number) = (Arc::clone(folder), self.disk.new_file_number());
-        let read = move || folder.read_note(NOTE_NAME);
-        let former = match self.disk.run(OperationKind::Read, read).await {
+        let read = move || folder.read_root_file(JOURNAL_NAME);
+        let former = match self.disk.run(DiskOperationKind::Read, read).await {
             Ok(None) => Some(Vec::new()),
             Ok(Some(bytes)) => decode(&bytes),
             Err(DiskError::Io(_)) => None,
@@ -72,7 +76,7 @@ impl Maintenance {
             self.journal.add(number, rule);
         }
         let mut pending = store.pending_purges.lock();
-        for (number, rule) in self.journal.list() {
+        for (number, rule) in self.journal.to_sorted_vec() {
             pending.add(number, rule);
         }
         true

@@ -7,7 +7,9 @@ use penstock_runtime::blocking::Pool;
 
 use super::super::disk::OpenDir;
 use super::super::purge_rules::PurgeRule;
-use super::super::tests::{TempFolder, body_of, config, find, key, put, sleep_briefly, started};
+use super::super::tests::{
+    TempFolder, find_hit, key, sleep_briefly, start_store, store_object, test_config, unique_body,
+};
 use super::*;
 
 fn keeper_of(disk: &Arc<Disk>, folder: &Arc<CacheDir>) -> Maintenance {
@@ -38,11 +40,11 @@ fn keeper_of(disk: &Arc<Disk>, folder: &Arc<CacheDir>) -> Maintenance {
 fn a_full_pool_at_a_start_costs_no_object() {
     loops::block_on(async {
         let temp = TempFolder::new("full-pool");
-        let config = config(Some(temp.path()));
-        let before = started(&config).await;
+        let config = test_config(Some(temp.path()));
+        let before = start_store(&config).await;
         for number in 0..20 {
             let text = format!("http://h/{number}");
-            assert!(put(&before, &text, &body_of(&text, 1000)).await);
+            assert!(store_object(&before, &text, &unique_body(&text, 1000)).await);
         }
         before.stop();
         drop(before);
@@ -96,7 +98,7 @@ fn a_full_pool_at_a_start_costs_no_object() {
 fn a_note_that_failed_is_written_again_and_keys_are_noted() {
     loops::block_on(async {
         let temp = TempFolder::new("note-again");
-        let config = config(Some(temp.path()));
+        let config = test_config(Some(temp.path()));
         let store = Store::new(&config, Pool::new("test", 1, 10));
         let disk = Arc::clone(store.disk.as_ref().unwrap());
         let (folder, lease) = CacheDir::open(temp.path(), None).unwrap();
@@ -108,21 +110,21 @@ fn a_note_that_failed_is_written_again_and_keys_are_noted() {
         disk.set_in_service(Some(opened), DiskHealth::Working);
         let mut keeper = keeper_of(&disk, &folder);
         keeper.recovery = None;
-        assert!(put(&store, "http://h/", &body_of("x", 1000)).await);
+        assert!(store_object(&store, "http://h/", &unique_body("x", 1000)).await);
         store.remove_key(&key("http://h/"));
-        assert!(find(&store, "http://h/").is_none());
+        assert!(find_hit(&store, "http://h/").is_none());
         disk.set_out_of_service("a test".to_owned());
-        keeper.note_purges().await;
+        keeper.write_journal().await;
         assert!(!temp.path().join("purges").exists());
         disk.set_in_service(None, DiskHealth::Working);
-        keeper.note_purges().await;
-        let note = folder.read_note("purges").unwrap().unwrap();
+        keeper.write_journal().await;
+        let note = folder.read_root_file("purges").unwrap().unwrap();
         let number = u64::from_le_bytes(note[8..16].try_into().unwrap());
         let rule = PurgeRule::Key(key("http://h/").text);
         assert_eq!(note, purge_journal::encode(&[(number, rule)]));
         // The journal is removed once the files are.
         while keeper.remove_discarded().await || !disk.maintenance_queue().discarded.is_empty() {}
-        keeper.note_purges().await;
+        keeper.write_journal().await;
         assert!(!temp.path().join("purges").exists());
     })
     .unwrap();

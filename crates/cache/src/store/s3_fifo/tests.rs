@@ -12,7 +12,7 @@ use super::*;
 struct TestObject {
     name: u64,
     weight: u64,
-    marks: UseMarks,
+    marks: EvictionState,
 }
 
 impl Evictable for TestObject {
@@ -22,7 +22,7 @@ impl Evictable for TestObject {
     fn ghost_key(&self) -> u64 {
         self.name
     }
-    fn use_marks(&self) -> &UseMarks {
+    fn eviction_state(&self) -> &EvictionState {
         &self.marks
     }
 }
@@ -31,7 +31,7 @@ fn test_object(name: u64, weight: u64) -> Arc<TestObject> {
     Arc::new(TestObject {
         name,
         weight,
-        marks: UseMarks::default(),
+        marks: EvictionState::default(),
     })
 }
 
@@ -167,7 +167,7 @@ fn counts_match_the_queues_under_random_operations() {
                 0..=3 => {
                     let new = test_object(dice.next() % 300, 1 + dice.next() % 9_000);
                     if dice.next().is_multiple_of(4) {
-                        fifo.insert_proven(&new);
+                        fifo.insert_into_main(&new);
                     } else {
                         fifo.insert(&new);
                     }

@@ -20,16 +20,21 @@ fn object_files(path: &Path) -> Vec<PathBuf> {
 fn nothing_is_served_of_files_that_are_not_as_they_were_written() {
     loops::block_on(async {
         let temp = TempFolder::new("garbled");
-        let mut of_files = config(Some(temp.path()));
+        let mut of_files = test_config(Some(temp.path()));
         of_files.max_memory = 0;
         let name = |number: usize| format!("http://h/{number}");
         let size = |number: usize| 1 + number * 7919 % 150_000;
         for seed in 0..8_usize {
-            let store = started(&of_files).await;
+            let store = start_store(&of_files).await;
             for number in 0..40 {
-                put(&store, &name(number), &body_of(&name(number), size(number))).await;
+                store_object(
+                    &store,
+                    &name(number),
+                    &unique_body(&name(number), size(number)),
+                )
+                .await;
             }
-            until(&store, |_| files(temp.path()).0 == 40).await;
+            wait_until(&store, |_| file_count_and_usage(temp.path()).0 == 40).await;
             // Every second time while the store that wrote them is running.
             let live = (seed % 2 == 1).then_some(store);
             for (index, path) in object_files(temp.path()).into_iter().enumerate() {
@@ -54,14 +59,14 @@ fn nothing_is_served_of_files_that_are_not_as_they_were_written() {
             std::fs::write(temp.path().join("objects/readme"), "not ours").unwrap();
             let store = match live {
                 Some(store) => store,
-                None => started(&of_files).await,
+                None => start_store(&of_files).await,
             };
             let mut found = 0;
             for number in 0..40 {
                 for _ in 0..2 {
-                    if let Some(body) = get(&store, &name(number)).await {
+                    if let Some(body) = read_stored_body(&store, &name(number)).await {
                         assert!(
-                            body == body_of(&name(number), size(number)),
+                            body == unique_body(&name(number), size(number)),
                             "seed {seed}: {number}"
                         );
                         found += 1;
@@ -82,21 +87,21 @@ fn nothing_is_served_of_files_that_are_not_as_they_were_written() {
 fn a_file_that_changes_while_it_is_known_is_a_miss() {
     loops::block_on(async {
         let temp = TempFolder::new("changed");
-        let mut of_files = config(Some(temp.path()));
+        let mut of_files = test_config(Some(temp.path()));
         of_files.max_memory = 0;
-        let store = started(&of_files).await;
-        put(&store, "http://h/", &body_of("x", 100_000)).await;
-        assert!(get(&store, "http://h/").await.is_some());
+        let store = start_store(&of_files).await;
+        store_object(&store, "http://h/", &unique_body("x", 100_000)).await;
+        assert!(read_stored_body(&store, "http://h/").await.is_some());
         let path = object_files(temp.path()).remove(0);
         let file = std::fs::File::options().write(true).open(&path).unwrap();
         // Only its times change: it is verified and served.
         file.set_modified(std::time::SystemTime::UNIX_EPOCH)
             .unwrap();
         let reads = store.snapshot().read_time.count;
-        assert!(get(&store, "http://h/").await.is_some());
+        assert!(read_stored_body(&store, "http://h/").await.is_some());
         assert!(store.snapshot().read_time.count > reads);
         let reads = store.snapshot().read_time.count;
-        assert!(get(&store, "http://h/").await.is_some());
+        assert!(read_stored_body(&store, "http://h/").await.is_some());
         assert_eq!(
             store.snapshot().read_time.count,
             reads,
@@ -105,9 +110,9 @@ fn a_file_that_changes_while_it_is_known_is_a_miss() {
         file.write_all_at(b"garbled", 50_000).unwrap();
         file.set_modified(std::time::SystemTime::UNIX_EPOCH)
             .unwrap();
-        assert!(get(&store, "http://h/").await.is_none());
-        assert!(find(&store, "http://h/").is_none());
-        until(&store, |_| files(temp.path()).0 == 0).await;
+        assert!(read_stored_body(&store, "http://h/").await.is_none());
+        assert!(find_hit(&store, "http://h/").is_none());
+        wait_until(&store, |_| file_count_and_usage(temp.path()).0 == 0).await;
         assert_eq!(store.snapshot().counters.errors, 1);
         assert!(store.is_working());
     })
@@ -118,18 +123,18 @@ fn a_file_that_changes_while_it_is_known_is_a_miss() {
 fn two_stores_never_share_a_dir() {
     loops::block_on(async {
     let temp = TempFolder::new("shared");
-    let first = started(&config(Some(temp.path()))).await;
-    put(&first, "http://h/", b"body").await;
-    let second = Store::start(&config(Some(temp.path())), Pool::new("second", 1, 100));
+    let first = start_store(&test_config(Some(temp.path()))).await;
+    store_object(&first, "http://h/", b"body").await;
+    let second = Store::start(&test_config(Some(temp.path())), Pool::new("second", 1, 100));
     let is_refused = |usage: &StoreSnapshot| matches!(&usage.state, StoreState::OutOfService { reason } if reason.contains("another process"));
-    until(&second, is_refused).await;
+    wait_until(&second, is_refused).await;
     assert!(second.begin_object(&key("x"), meta_of("x"), None).is_none());
     let shelf = StoreSet::new(vec![Arc::clone(&second)]);
     assert!(shelf.store_for(&key("http://h/")).is_none());
     first.stop();
-    assert!(find(&first, "http://h/").is_none());
-    until(&second, |usage| usage.state == StoreState::Working).await;
-    assert_eq!(get(&second, "http://h/").await.unwrap(), b"body");
+    assert!(find_hit(&first, "http://h/").is_none());
+    wait_until(&second, |usage| usage.state == StoreState::Working).await;
+    assert_eq!(read_stored_body(&second, "http://h/").await.unwrap(), b"body");
     assert!(shelf.store_for(&key("http://h/")).is_some() && shelf.stores().len() == 1);
 }).unwrap();
 }
@@ -138,11 +143,11 @@ fn two_stores_never_share_a_dir() {
 fn what_was_purged_does_not_come_back_with_its_files() {
     loops::block_on(async {
         let temp = TempFolder::new("purged");
-        let store = started(&config(Some(temp.path()))).await;
+        let store = start_store(&test_config(Some(temp.path()))).await;
         for number in 0..20 {
             let mut meta = meta_of(&format!("http://h/{number}"));
             meta.tags = vec![format!("t{}", number % 2)];
-            put_meta(&store, meta, b"body").await;
+            store_with_meta(&store, meta, b"body").await;
         }
         let copies: Vec<_> = object_files(temp.path())
             .into_iter()
@@ -152,35 +157,41 @@ fn what_was_purged_does_not_come_back_with_its_files() {
         // The state after a kill between the journal write and the last removal.
         let opened = store.disk.as_ref().unwrap().open_dir().unwrap();
         crate::purge(&[Arc::clone(&store)], &crate::PurgeTarget::Tag("t1".into()));
-        until(&store, |_| {
+        wait_until(&store, |_| {
             object_files(temp.path()).len() == 10 && !note.exists()
         })
         .await;
         let number = store.disk.as_ref().unwrap().new_file_number();
         let purges = [(number, PurgeRule::Tag("t1".into()))];
         let bytes = maintenance::purge_journal::encode(&purges);
-        opened.dir.write_note("purges", &bytes, number).unwrap();
+        opened
+            .dir
+            .write_root_file("purges", &bytes, number)
+            .unwrap();
         drop(opened);
         drop(store);
         for (bytes, path) in copies {
             std::fs::write(path, bytes).unwrap();
         }
-        let store = started(&config(Some(temp.path()))).await;
+        let store = start_store(&test_config(Some(temp.path()))).await;
         for number in 0..20 {
-            let is_there = find(&store, &format!("http://h/{number}")).is_some();
+            let is_there = find_hit(&store, &format!("http://h/{number}")).is_some();
             assert_eq!(is_there, number % 2 == 0, "{number}");
         }
         // Objects stored later are not purged.
         let mut meta = meta_of("http://h/1");
         meta.tags = vec!["t1".to_owned()];
-        put_meta(&store, meta, b"new").await;
-        until(&store, |_| {
+        store_with_meta(&store, meta, b"new").await;
+        wait_until(&store, |_| {
             object_files(temp.path()).len() == 11 && !note.exists()
         })
         .await;
         drop(store);
-        let store = started(&config(Some(temp.path()))).await;
-        assert_eq!(get(&store, "http://h/1").await.unwrap(), b"new");
+        let store = start_store(&test_config(Some(temp.path()))).await;
+        assert_eq!(
+            read_stored_body(&store, "http://h/1").await.unwrap(),
+            b"new"
+        );
     })
     .unwrap();
 }
@@ -189,18 +200,21 @@ fn what_was_purged_does_not_come_back_with_its_files() {
 fn of_two_files_of_one_object_the_newer_counts() {
     loops::block_on(async {
         let temp = TempFolder::new("twice");
-        let store = started(&config(Some(temp.path()))).await;
-        put(&store, "http://h/", b"old").await;
+        let store = start_store(&test_config(Some(temp.path()))).await;
+        store_object(&store, "http://h/", b"old").await;
         let old = object_files(temp.path()).remove(0);
         let kept = std::fs::read(&old).unwrap();
-        put(&store, "http://h/", b"newer").await;
-        until(&store, |_| !old.exists()).await;
+        store_object(&store, "http://h/", b"newer").await;
+        wait_until(&store, |_| !old.exists()).await;
         drop(store);
         // The state after a kill before the older file was removed.
         std::fs::write(&old, kept).unwrap();
-        let store = started(&config(Some(temp.path()))).await;
-        assert_eq!(get(&store, "http://h/").await.unwrap(), b"newer");
-        until(&store, |_| !old.exists()).await;
+        let store = start_store(&test_config(Some(temp.path()))).await;
+        assert_eq!(
+            read_stored_body(&store, "http://h/").await.unwrap(),
+            b"newer"
+        );
+        wait_until(&store, |_| !old.exists()).await;
         assert_eq!(store.snapshot().objects, 1);
     })
     .unwrap();

@@ -65,19 +65,19 @@ fn a_deleted_dir_is_created_again_without_errors() {
     loops::block_on(async {
         let temp = TempFolder::new("deleted");
         let path = temp.path().join("cache");
-        let store = started(&config(Some(&path))).await;
-        put(&store, "http://h/large", &body_of("large", 2_000_000)).await;
-        let HitBody::Disk(object) = find(&store, "http://h/large").unwrap().body else {
+        let store = start_store(&test_config(Some(&path))).await;
+        store_object(&store, "http://h/large", &unique_body("large", 2_000_000)).await;
+        let HitBody::Disk(object) = find_hit(&store, "http://h/large").unwrap().body else {
             panic!("it is on the disk");
         };
         let open = object.open().await.unwrap();
-        let body = body_of("growing", 3_000_000);
+        let body = unique_body("growing", 3_000_000);
         let meta = meta_of("http://h/growing");
         let (mut filler, growing) = store
             .begin_object(&key("http://h/growing"), meta, None)
             .unwrap();
         let (reader, mut slow) = (growing.reader().unwrap(), growing.reader().unwrap());
-        let reader = loops::spawn_with_handle(read(reader));
+        let reader = loops::spawn_with_handle(read_to_end(reader));
         let mut slow_got = Vec::new();
         for (number, piece) in body.chunks(100_000).enumerate() {
             if number == 8 {
@@ -90,25 +90,25 @@ fn a_deleted_dir_is_created_again_without_errors() {
             }
             filler.push(piece);
             filler.wait_for_capacity().await;
-            slow_got.extend_from_slice(&next(&mut slow).await.unwrap().unwrap());
+            slow_got.extend_from_slice(&next_chunk(&mut slow).await.unwrap().unwrap());
         }
         assert!(!filler.finish().await, "it is not kept");
-        while let Some(piece) = next(&mut slow).await {
+        while let Some(piece) = next_chunk(&mut slow).await {
             slow_got.extend_from_slice(&piece.unwrap());
         }
         assert!(slow_got == body && reader.await.unwrap().unwrap() == body);
         // A response being sent from an open file continues.
         let mut bytes = vec![0; 2_000_000];
         object_file::read_full(open.file.file().unwrap(), &mut bytes, open.start).unwrap();
-        assert!(bytes == body_of("large", 2_000_000));
-        until(&store, |usage| usage.state == StoreState::Working).await;
-        assert!(get(&store, "http://h/large").await.is_none());
-        assert!(put(&store, "http://h/large", &body).await);
-        assert!(get(&store, "http://h/large").await.unwrap() == body);
+        assert!(bytes == unique_body("large", 2_000_000));
+        wait_until(&store, |usage| usage.state == StoreState::Working).await;
+        assert!(read_stored_body(&store, "http://h/large").await.is_none());
+        assert!(store_object(&store, "http://h/large", &body).await);
+        assert!(read_stored_body(&store, "http://h/large").await.unwrap() == body);
         // Once more, detected without a request.
         std::fs::remove_dir_all(&path).unwrap();
-        until(&store, |_| path.join("objects").exists()).await;
-        until(&store, |usage| usage.state == StoreState::Working).await;
+        wait_until(&store, |_| path.join("objects").exists()).await;
+        wait_until(&store, |usage| usage.state == StoreState::Working).await;
     })
     .unwrap();
 }
@@ -119,24 +119,24 @@ fn a_full_file_system_shrinks_the_bound_and_costs_no_reader_a_byte() {
         let Some(mounted) = TestMount::new("full", "6m") else {
             return;
         };
-        let store = started(&config(Some(mounted.0.path()))).await;
+        let store = start_store(&test_config(Some(mounted.0.path()))).await;
         for number in 0..30 {
             let text = format!("http://h/{number}");
-            let body = body_of(&text, 900_000);
+            let body = unique_body(&text, 900_000);
             let (mut filler, growing) = store
                 .begin_object(&key(&text), meta_of(&text), None)
                 .unwrap();
-            let reader = loops::spawn_with_handle(read(growing.reader().unwrap()));
+            let reader = loops::spawn_with_handle(read_to_end(growing.reader().unwrap()));
             for piece in body.chunks(100_000) {
                 filler.push(piece);
                 filler.wait_for_capacity().await;
             }
             filler.finish().await;
             assert!(reader.await.unwrap().unwrap() == body);
-            if let Some(stored) = get(&store, &text).await {
+            if let Some(stored) = read_stored_body(&store, &text).await {
                 assert!(stored == body);
             }
-            until(&store, |usage| usage.state == StoreState::Working).await;
+            wait_until(&store, |usage| usage.state == StoreState::Working).await;
         }
         let usage = store.snapshot();
         assert!(
@@ -155,20 +155,20 @@ fn an_unmounted_disk_is_out_of_service_until_it_is_back() {
             return;
         };
         let path = mounted.0.path().join("cache");
-        let store = started(&config(Some(&path))).await;
-        put(&store, "http://h/", &body_of("x", 500_000)).await;
+        let store = start_store(&test_config(Some(&path))).await;
+        store_object(&store, "http://h/", &unique_body("x", 500_000)).await;
         mounted.unmount();
-        until(&store, is_out_of_service).await;
-        until(&store, |usage| {
+        wait_until(&store, is_out_of_service).await;
+        wait_until(&store, |usage| {
         matches!(&usage.state, StoreState::OutOfService { reason } if reason.contains("not mounted"))
     })
     .await;
         assert!(!path.exists(), "the disk below is left alone");
         assert!(mounted.mount("32m"));
         // A new disk in its place works as well.
-        until(&store, |usage| usage.state == StoreState::Working).await;
-        assert!(find(&store, "http://h/").is_none());
-        assert!(put(&store, "http://h/", &body_of("x", 500_000)).await);
+        wait_until(&store, |usage| usage.state == StoreState::Working).await;
+        assert!(find_hit(&store, "http://h/").is_none());
+        assert!(store_object(&store, "http://h/", &unique_body("x", 500_000)).await);
     })
     .unwrap();
 }
@@ -177,29 +177,29 @@ fn an_unmounted_disk_is_out_of_service_until_it_is_back() {
 fn a_disk_that_stalls_is_out_and_waited_for_by_nobody() {
     loops::block_on(async {
         let temp = TempFolder::new("stalled");
-        let mut of_files = config(Some(temp.path()));
+        let mut of_files = test_config(Some(temp.path()));
         of_files.stall_timeout = Duration::from_millis(100);
-        let store = started(&of_files).await;
-        put(&store, "http://h/", &body_of("x", 500_000)).await;
+        let store = start_store(&of_files).await;
+        store_object(&store, "http://h/", &unique_body("x", 500_000)).await;
         let disk = Arc::clone(store.disk.as_ref().unwrap());
         let (release, held) = std::sync::mpsc::channel::<()>();
-        let stuck = disk.run(disk::OperationKind::Read, move || {
+        let stuck = disk.run(disk::DiskOperationKind::Read, move || {
             held.recv().ok();
             Ok(())
         });
         assert!(matches!(stuck.await, Err(disk::DiskError::OutOfService)));
-        until(&store, is_out_of_service).await;
+        wait_until(&store, is_out_of_service).await;
         assert!(store.begin_object(&key("x"), meta_of("x"), None).is_none());
-        assert!(find(&store, "http://h/").is_none());
+        assert!(find_hit(&store, "http://h/").is_none());
         assert!(
-            disk.run(disk::OperationKind::Read, || Ok(()))
+            disk.run(disk::DiskOperationKind::Read, || Ok(()))
                 .await
                 .is_err()
         );
         release.send(()).unwrap();
-        until(&store, |usage| usage.state == StoreState::Working).await;
+        wait_until(&store, |usage| usage.state == StoreState::Working).await;
         assert!(
-            get(&store, "http://h/").await.is_some(),
+            read_stored_body(&store, "http://h/").await.is_some(),
             "the index is kept"
         );
     })
@@ -208,7 +208,7 @@ fn a_disk_that_stalls_is_out_and_waited_for_by_nobody() {
 
 /// The open file of an object on the disk.
 async fn open_dir_of(store: &Arc<Store>, text: &str) -> Arc<DiskFile> {
-    let HitBody::Disk(object) = find(store, text).unwrap().body else {
+    let HitBody::Disk(object) = find_hit(store, text).unwrap().body else {
         panic!("it is on the disk");
     };
     object.open().await.unwrap().file
@@ -218,9 +218,9 @@ async fn open_dir_of(store: &Arc<Store>, text: &str) -> Arc<DiskFile> {
 fn an_object_that_cannot_be_read_takes_the_disk_out_and_does_not_come_back() {
     loops::block_on(async {
         let temp = TempFolder::new("unreadable");
-        let store = started(&config(Some(temp.path()))).await;
-        put(&store, "http://h/bad", &body_of("bad", 500_000)).await;
-        put(&store, "http://h/good", &body_of("good", 500_000)).await;
+        let store = start_store(&test_config(Some(temp.path()))).await;
+        store_object(&store, "http://h/bad", &unique_body("bad", 500_000)).await;
+        store_object(&store, "http://h/good", &unique_body("good", 500_000)).await;
         let file = open_dir_of(&store, "http://h/bad").await;
         file.report_error(&std::io::Error::from_raw_os_error(5));
         let usage = store.snapshot();
@@ -228,10 +228,13 @@ fn an_object_that_cannot_be_read_takes_the_disk_out_and_does_not_come_back() {
             is_out_of_service(&usage) && usage.counters.errors == 1,
             "{usage:?}"
         );
-        assert!(find(&store, "http://h/good").is_none(), "nobody waits");
-        until(&store, |usage| usage.state == StoreState::Working).await;
-        assert!(find(&store, "http://h/bad").is_none());
-        assert!(get(&store, "http://h/good").await.unwrap() == body_of("good", 500_000));
+        assert!(find_hit(&store, "http://h/good").is_none(), "nobody waits");
+        wait_until(&store, |usage| usage.state == StoreState::Working).await;
+        assert!(find_hit(&store, "http://h/bad").is_none());
+        assert!(
+            read_stored_body(&store, "http://h/good").await.unwrap()
+                == unique_body("good", 500_000)
+        );
     })
     .unwrap();
 }
@@ -240,8 +243,8 @@ fn an_object_that_cannot_be_read_takes_the_disk_out_and_does_not_come_back() {
 fn a_file_that_is_shorter_than_it_was_costs_its_object_and_not_the_disk() {
     loops::block_on(async {
         let temp = TempFolder::new("shorter");
-        let store = started(&config(Some(temp.path()))).await;
-        put(&store, "http://h/short", &body_of("short", 500_000)).await;
+        let store = start_store(&test_config(Some(temp.path()))).await;
+        store_object(&store, "http://h/short", &unique_body("short", 500_000)).await;
         let file = open_dir_of(&store, "http://h/short").await;
         file.report_error(&std::io::ErrorKind::UnexpectedEof.into());
         let usage = store.snapshot();
@@ -249,7 +252,7 @@ fn a_file_that_is_shorter_than_it_was_costs_its_object_and_not_the_disk() {
             !is_out_of_service(&usage) && usage.counters.errors == 1,
             "{usage:?}"
         );
-        assert!(find(&store, "http://h/short").is_none());
+        assert!(find_hit(&store, "http://h/short").is_none());
     })
     .unwrap();
 }
@@ -261,22 +264,22 @@ fn a_disk_that_is_out_holds_no_file_open_and_may_be_read_only_before() {
             return;
         };
         let path = mounted.0.path().join("cache");
-        let store = started(&config(Some(&path))).await;
+        let store = start_store(&test_config(Some(&path))).await;
         for name in ["http://h/1", "http://h/2"] {
-            put(&store, name, &body_of(name, 500_000)).await;
+            store_object(&store, name, &unique_body(name, 500_000)).await;
             drop(open_dir_of(&store, name).await);
         }
         let disk = Arc::clone(store.disk.as_ref().unwrap());
-        until(&store, |_| disk.maintenance_queue().discarded.is_empty()).await;
+        wait_until(&store, |_| disk.maintenance_queue().discarded.is_empty()).await;
         assert!(!mounted.run("umount", &[]), "the folder is open");
         // No file is open for writing once all have their names.
-        until(&store, |_| mounted.run("mount", &["-o", "remount,ro"])).await;
-        assert!(!put(&store, "http://h/3", &body_of("3", 2_000_000)).await);
-        until(&store, is_out_of_service).await;
-        until(&store, |_| mounted.run("umount", &[])).await;
+        wait_until(&store, |_| mounted.run("mount", &["-o", "remount,ro"])).await;
+        assert!(!store_object(&store, "http://h/3", &unique_body("3", 2_000_000)).await);
+        wait_until(&store, is_out_of_service).await;
+        wait_until(&store, |_| mounted.run("umount", &[])).await;
         assert!(mounted.mount("32m"));
-        until(&store, |usage| usage.state == StoreState::Working).await;
-        assert!(put(&store, "http://h/1", &body_of("x", 500_000)).await);
+        wait_until(&store, |usage| usage.state == StoreState::Working).await;
+        assert!(store_object(&store, "http://h/1", &unique_body("x", 500_000)).await);
     })
     .unwrap();
 }

@@ -9,25 +9,25 @@ use super::*;
 fn readers_at_different_paces_get_every_byte() {
     loops::block_on(async {
         for path in [Some(TempFolder::new("paces")), None] {
-            let store = started(&config(path.as_ref().map(TempFolder::path))).await;
-            let body = body_of("x", 3_000_000);
+            let store = start_store(&test_config(path.as_ref().map(TempFolder::path))).await;
+            let body = unique_body("x", 3_000_000);
             let meta = meta_of("http://h/");
             let (mut filler, growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
             let early = growing.reader().unwrap();
             let mut slow = growing.reader().unwrap();
             let part = growing.reader_from(2_000_000, Some(500_000)).unwrap();
-            let fast = loops::spawn_with_handle(read(early));
-            let part = loops::spawn_with_handle(read(part));
+            let fast = loops::spawn_with_handle(read_to_end(early));
+            let part = loops::spawn_with_handle(read_to_end(part));
             let mut slow_got = Vec::new();
             let mut late = None;
             for (number, piece) in body.chunks(30_000).enumerate() {
                 filler.push(piece);
                 filler.wait_for_capacity().await;
                 if number % 20 == 0 {
-                    slow_got.extend_from_slice(&next(&mut slow).await.unwrap().unwrap());
+                    slow_got.extend_from_slice(&next_chunk(&mut slow).await.unwrap().unwrap());
                 }
                 if number == 60 {
-                    let hit = find(&store, "http://h/").unwrap();
+                    let hit = find_hit(&store, "http://h/").unwrap();
                     let HitBody::Partial(found) = hit.body else {
                         panic!("it is on its way");
                     };
@@ -37,12 +37,12 @@ fn readers_at_different_paces_get_every_byte() {
             assert!(filler.finish().await);
             assert_eq!(fast.await.unwrap().unwrap(), body);
             assert_eq!(part.await.unwrap().unwrap(), body[2_000_000..2_500_000]);
-            assert_eq!(read(late.unwrap()).await.unwrap(), body);
-            while let Some(piece) = next(&mut slow).await {
+            assert_eq!(read_to_end(late.unwrap()).await.unwrap(), body);
+            while let Some(piece) = next_chunk(&mut slow).await {
                 slow_got.extend_from_slice(&piece.unwrap());
             }
             assert!(slow_got == body);
-            assert_eq!(get(&store, "http://h/").await.unwrap(), body);
+            assert_eq!(read_stored_body(&store, "http://h/").await.unwrap(), body);
             drop((slow, growing));
             assert_eq!(store.partial_memory.load(Relaxed), 0);
             assert_eq!(store.partial_count.load(Relaxed), 0);
@@ -55,7 +55,7 @@ fn readers_at_different_paces_get_every_byte() {
 fn a_body_that_is_cut_is_cut_for_its_readers_and_not_kept() {
     loops::block_on(async {
         let temp = TempFolder::new("cut");
-        let store = started(&config(Some(temp.path()))).await;
+        let store = start_store(&test_config(Some(temp.path()))).await;
         for (how, size) in ["drop", "abort", "short", "drop"]
             .into_iter()
             .zip([10, 10, 10, 900_000])
@@ -66,20 +66,20 @@ fn a_body_that_is_cut_is_cut_for_its_readers_and_not_kept() {
                 .begin_object(&key("http://h/"), meta, declared)
                 .unwrap();
             let reader = growing.reader().unwrap();
-            filler.push(&body_of(how, size));
+            filler.push(&unique_body(how, size));
             filler.wait_for_capacity().await;
             match how {
                 "drop" => drop(filler),
                 "abort" => filler.abort(&Fault::new(FaultKind::BackendTimeout, "slow")),
                 _ => assert!(!filler.finish().await),
             }
-            let fault = read(reader).await.unwrap_err();
+            let fault = read_to_end(reader).await.unwrap_err();
             let is_timeout = fault.kind == FaultKind::BackendTimeout;
             assert_eq!(is_timeout, how == "abort", "{how}");
-            assert!(find(&store, "http://h/").is_none() && growing.reader().is_none());
+            assert!(find_hit(&store, "http://h/").is_none() && growing.reader().is_none());
         }
-        until(&store, |_| files(temp.path()).0 == 0).await;
-        until(&store, |usage| usage.bytes == 0).await;
+        wait_until(&store, |_| file_count_and_usage(temp.path()).0 == 0).await;
+        wait_until(&store, |usage| usage.bytes == 0).await;
         assert_eq!(store.partial_count.load(Relaxed), 0);
     })
     .unwrap();
@@ -89,10 +89,10 @@ fn a_body_that_is_cut_is_cut_for_its_readers_and_not_kept() {
 fn an_object_that_is_too_large_goes_on_for_its_readers_at_the_pace_of_the_slowest() {
     loops::block_on(async {
         for path in [Some(TempFolder::new("doomed")), None] {
-            let mut config = config(path.as_ref().map(TempFolder::path));
+            let mut config = test_config(path.as_ref().map(TempFolder::path));
             config.max_object_size = 700_000;
-            let store = started(&config).await;
-            let body = body_of("x", 5_000_000);
+            let store = start_store(&config).await;
+            let body = unique_body("x", 5_000_000);
             let meta = meta_of("http://h/");
             let (mut filler, growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
             let (first, mut second) = (growing.reader().unwrap(), growing.reader().unwrap());
@@ -106,7 +106,7 @@ fn an_object_that_is_too_large_goes_on_for_its_readers_at_the_pace_of_the_slowes
                 }
                 filler.finish().await
             });
-            let first = loops::spawn_with_handle(read(first));
+            let first = loops::spawn_with_handle(read_to_end(first));
             let mut got = Vec::new();
             loop {
                 // The writer never gets far ahead of the slowest reader.
@@ -116,13 +116,13 @@ fn an_object_that_is_too_large_goes_on_for_its_readers_at_the_pace_of_the_slowes
                 let ahead = pushed.load(Relaxed) - got.len() as u64;
                 assert!(ahead < 1_400_000, "{ahead} ahead");
                 assert!(store.partial_memory.load(Relaxed) < 1_400_000);
-                match next(&mut second).await {
+                match next_chunk(&mut second).await {
                     Some(piece) => got.extend_from_slice(&piece.unwrap()),
                     None => break,
                 }
             }
             assert!(got == body && first.await.unwrap().unwrap() == body);
-            assert!(!task.await.unwrap() && find(&store, "http://h/").is_none());
+            assert!(!task.await.unwrap() && find_hit(&store, "http://h/").is_none());
         }
     })
     .unwrap();
@@ -131,9 +131,9 @@ fn an_object_that_is_too_large_goes_on_for_its_readers_at_the_pace_of_the_slowes
 #[test]
 fn a_discarded_object_without_readers_is_unneeded() {
     loops::block_on(async {
-        let mut config = config(None);
+        let mut config = test_config(None);
         config.max_object_size = 1000;
-        let store = started(&config).await;
+        let store = start_store(&config).await;
         let meta = meta_of("http://h/");
         let (mut filler, growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
         let reader = growing.reader().unwrap();

@@ -55,12 +55,12 @@ async fn within_a_moment<F: Future>(work: F) -> Option<F::Output> {
 fn a_slow_reader_of_a_removed_file_does_not_block_storing() {
     loops::block_on(async {
         let temp = TempFolder::new("slow-client");
-        let mut config = config(Some(temp.path()));
+        let mut config = test_config(Some(temp.path()));
         config.max_memory = 0;
         config.stall_timeout = Duration::from_secs(30);
-        let store = started(&config).await;
-        assert!(put(&store, "http://h/old", &body_of("old", 4_000_000)).await);
-        let HitBody::Disk(object) = find(&store, "http://h/old").unwrap().body else {
+        let store = start_store(&config).await;
+        assert!(store_object(&store, "http://h/old", &unique_body("old", 4_000_000)).await);
+        let HitBody::Disk(object) = find_hit(&store, "http://h/old").unwrap().body else {
             panic!("it is on the disk");
         };
         let body = object.open().await.unwrap();
@@ -68,15 +68,16 @@ fn a_slow_reader_of_a_removed_file_does_not_block_storing() {
         for number in 0..12 {
             let text = format!("http://h/{number}");
             assert!(
-                put(&store, &text, &body_of(&text, 1_900_000)).await,
+                store_object(&store, &text, &unique_body(&text, 1_900_000)).await,
                 "{text}"
             );
         }
         assert!(store.snapshot().bytes >= 4_000_000);
         drop((object, body));
         let disk = Arc::clone(store.disk.as_ref().unwrap());
-        until(&store, |usage| {
-            disk.maintenance_queue().discarded_bytes == 0 && usage.bytes == files(temp.path()).1
+        wait_until(&store, |usage| {
+            disk.maintenance_queue().discarded_bytes == 0
+                && usage.bytes == file_count_and_usage(temp.path()).1
         })
         .await;
     })
@@ -87,15 +88,18 @@ fn a_slow_reader_of_a_removed_file_does_not_block_storing() {
 fn an_older_body_in_memory_does_not_hide_the_newer_one() {
     loops::block_on(async {
         let temp = TempFolder::new("hidden");
-        let mut config = config(Some(temp.path()));
+        let mut config = test_config(Some(temp.path()));
         config.max_memory = 4 << 20;
-        let store = started(&config).await;
-        assert!(put(&store, "http://h/a", b"old").await);
+        let store = start_store(&config).await;
+        assert!(store_object(&store, "http://h/a", b"old").await);
         // Memory is short because of other partial objects.
         store.partial_memory.fetch_add(9 << 20, Relaxed);
-        assert!(put(&store, "http://h/a", b"new").await);
+        assert!(store_object(&store, "http://h/a", b"new").await);
         store.partial_memory.fetch_sub(9 << 20, Relaxed);
-        assert_eq!(get(&store, "http://h/a").await.unwrap(), b"new");
+        assert_eq!(
+            read_stored_body(&store, "http://h/a").await.unwrap(),
+            b"new"
+        );
     })
     .unwrap();
 }
@@ -103,14 +107,14 @@ fn an_older_body_in_memory_does_not_hide_the_newer_one() {
 #[test]
 fn slow_readers_do_not_keep_a_memory_cache_from_storing() {
     loops::block_on(async {
-        let mut config = config(None);
+        let mut config = test_config(None);
         config.max_size = 64 << 20;
         config.max_object_size = 20 << 20;
-        let store = started(&config).await;
+        let store = start_store(&config).await;
         let mut readers = Vec::new();
         for number in 0..2 {
             let text = format!("http://h/{number}");
-            let body = body_of(&text, 9 << 20);
+            let body = unique_body(&text, 9 << 20);
             let meta = meta_of(&text);
             let (mut filler, growing) = store.begin_object(&key(&text), meta, None).unwrap();
             readers.push((text, growing.reader().unwrap()));
@@ -122,9 +126,9 @@ fn slow_readers_do_not_keep_a_memory_cache_from_storing() {
             growing.discard();
         }
         assert_eq!(store.partial_memory.load(Relaxed), 0);
-        assert!(put(&store, "http://h/small", b"small").await);
+        assert!(store_object(&store, "http://h/small", b"small").await);
         for (text, reader) in readers {
-            assert!(read(reader).await.unwrap() == body_of(&text, 9 << 20));
+            assert!(read_to_end(reader).await.unwrap() == unique_body(&text, 9 << 20));
         }
         assert_eq!(store.partial_memory.load(Relaxed), 0);
     })
@@ -136,9 +140,9 @@ fn a_large_body_is_joined_in_the_pool() {
     loops::block_on(async {
         let pool = Pool::new("test", 1, 10);
         let blocked = BlockedPool::new(&pool).await;
-        let store = Store::start(&config(None), pool.clone());
+        let store = Store::start(&test_config(None), pool.clone());
         for (size, is_small) in [(1 << 20, true), (2 << 20, false)] {
-            let body = body_of("x", size);
+            let body = unique_body("x", size);
             let (mut filler, _growing) = store
                 .begin_object(&key("http://h/"), meta_of("http://h/"), None)
                 .unwrap();
@@ -150,7 +154,7 @@ fn a_large_body_is_joined_in_the_pool() {
             if !is_small {
                 drop(blocked);
                 assert!(finish.await);
-                assert!(get(&store, "http://h/").await.unwrap() == body);
+                assert!(read_stored_body(&store, "http://h/").await.unwrap() == body);
                 break;
             }
         }
@@ -163,12 +167,12 @@ fn scarce_memory_slows_pushes_during_a_write() {
     loops::block_on(async {
         let temp = TempFolder::new("short");
         let pool = Pool::new("test", 1, 1000);
-        let store = Store::start(&config(Some(temp.path())), pool.clone());
-        until(&store, |usage| usage.state == StoreState::Working).await;
+        let store = Store::start(&test_config(Some(temp.path())), pool.clone());
+        wait_until(&store, |usage| usage.state == StoreState::Working).await;
         let meta = meta_of("http://h/");
         let (mut filler, _growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
         let blocked = BlockedPool::new(&pool).await;
-        filler.push(&body_of("x", 70_000));
+        filler.push(&unique_body("x", 70_000));
         assert!(within_a_moment(filler.wait_for_capacity()).await.is_some());
         store.partial_memory.fetch_add(9 << 20, Relaxed);
         assert!(within_a_moment(filler.wait_for_capacity()).await.is_none());
@@ -186,13 +190,13 @@ fn a_late_commit_does_not_undo_a_purge() {
         for is_left in [false, true] {
             let temp = TempFolder::new(&format!("commit-{is_left}"));
             let pool = Pool::new("test", 1, 1000);
-            let mut config = config(Some(temp.path()));
+            let mut config = test_config(Some(temp.path()));
             config.stall_timeout = Duration::from_millis(300);
             let store = Store::start(&config, pool.clone());
-            until(&store, |usage| usage.state == StoreState::Working).await;
+            wait_until(&store, |usage| usage.state == StoreState::Working).await;
             let meta = meta_of("http://h/");
             let (mut filler, growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
-            filler.push(&body_of("x", 100_000));
+            filler.push(&unique_body("x", 100_000));
             let deadline = clock::now() + Duration::from_secs(10);
             while growing.state.lock().written_bytes < 100_000 {
                 assert!(clock::now() < deadline);
@@ -211,10 +215,10 @@ fn a_late_commit_does_not_undo_a_purge() {
             drop(blocked);
             // Runs after the commit.
             pool.run(|| ()).await.unwrap();
-            assert!(!growing.may_be_kept());
-            until(&store, |usage| usage.state == StoreState::Working).await;
-            assert!(find(&store, "http://h/").is_none());
-            until(&store, |usage| usage.objects == 0 && usage.bytes == 0).await;
+            assert!(!growing.can_be_stored());
+            wait_until(&store, |usage| usage.state == StoreState::Working).await;
+            assert!(find_hit(&store, "http://h/").is_none());
+            wait_until(&store, |usage| usage.objects == 0 && usage.bytes == 0).await;
         }
     })
     .unwrap();
@@ -224,8 +228,8 @@ fn a_late_commit_does_not_undo_a_purge() {
 fn readers_of_a_partial_body_go_on_when_the_disk_fails() {
     loops::block_on(async {
         let temp = TempFolder::new("out-reader");
-        let store = started(&config(Some(temp.path()))).await;
-        let body = body_of("x", 3_000_000);
+        let store = start_store(&test_config(Some(temp.path()))).await;
+        let body = unique_body("x", 3_000_000);
         let (mut filler, growing) = store
             .begin_object(&key("http://h/"), meta_of("http://h/"), None)
             .unwrap();
@@ -251,7 +255,7 @@ fn readers_of_a_partial_body_go_on_when_the_disk_fails() {
             .as_ref()
             .unwrap()
             .set_out_of_service("a test".to_owned());
-        let reading = loops::spawn_with_handle(read(reader));
+        let reading = loops::spawn_with_handle(read_to_end(reader));
         filler.wait_for_capacity().await;
         assert!(!filler.finish().await);
         assert!(reading.await.unwrap().unwrap() == body);
@@ -265,13 +269,13 @@ fn invalidations_share_one_scan_and_take_effect_at_once() {
         let temp = TempFolder::new("soon");
         for path in [None, Some(temp.path())] {
             let pool = Pool::new("test", 1, 20);
-            let store = Store::start(&config(path), pool.clone());
-            until(&store, |usage| usage.state == StoreState::Working).await;
+            let store = Store::start(&test_config(path), pool.clone());
+            wait_until(&store, |usage| usage.state == StoreState::Working).await;
             for number in 0..40 {
                 let text = format!("http://h/{number}");
-                assert!(put(&store, &text, b"x").await);
+                assert!(store_object(&store, &text, b"x").await);
             }
-            until(&store, |usage| usage.objects == 40).await;
+            wait_until(&store, |usage| usage.objects == 40).await;
             let purges = store.purge_count();
             let blocked = BlockedPool::new(&pool).await;
             // With a full queue, too: background purges wait for room.
@@ -287,14 +291,14 @@ fn invalidations_share_one_scan_and_take_effect_at_once() {
             }
             assert_eq!(store.snapshot().objects, 40, "not on a loop");
             for number in 0..40 {
-                let is_found = find(&store, &format!("http://h/{number}")).is_some();
+                let is_found = find_hit(&store, &format!("http://h/{number}")).is_some();
                 assert_eq!(is_found, number >= 20, "{number}");
             }
             drop(blocked);
-            until(&store, |usage| usage.counters.purged_objects == 20).await;
+            wait_until(&store, |usage| usage.counters.purged_objects == 20).await;
             for number in 0..40 {
                 assert_eq!(
-                    find(&store, &format!("http://h/{number}")).is_some(),
+                    find_hit(&store, &format!("http://h/{number}")).is_some(),
                     number >= 20
                 );
             }

@@ -8,16 +8,16 @@ use super::*;
 
 /// A store that recovered an object of 9 MB: three steps of a verification.
 async fn restarted_store(temp: &TempFolder, pool: Pool) -> (Arc<Store>, DiskObject) {
-    let mut config = config(Some(temp.path()));
+    let mut config = test_config(Some(temp.path()));
     config.max_memory = 0;
     config.max_size = 64 << 20;
     config.max_object_size = 10 << 20;
-    let store = started(&config).await;
-    assert!(put(&store, "http://h/", &body_of("large", 9_000_000)).await);
+    let store = start_store(&config).await;
+    assert!(store_object(&store, "http://h/", &unique_body("large", 9_000_000)).await);
     drop(store);
     let store = Store::start(&config, pool);
-    until(&store, |usage| usage.state == StoreState::Working).await;
-    let HitBody::Disk(object) = find(&store, "http://h/").unwrap().body else {
+    wait_until(&store, |usage| usage.state == StoreState::Working).await;
+    let HitBody::Disk(object) = find_hit(&store, "http://h/").unwrap().body else {
         panic!("it is on the disk");
     };
     (store, object)
@@ -38,9 +38,9 @@ fn an_object_that_is_freshened_while_it_is_verified_is_not_damaged() {
         let mut meta = ObjectMeta::clone(&object.item.meta);
         meta.lifetime.fresh_for = Duration::from_secs(99);
         // With coarse time stamps the change may leave the identity unchanged for a moment.
-        let before = cache_dir::ObjectFileId::of(file.file().unwrap()).unwrap();
+        let before = cache_dir::ObjectFileStamp::from_file(file.file().unwrap()).unwrap();
         let deadline = clock::now() + Duration::from_secs(10);
-        while cache_dir::ObjectFileId::of(file.file().unwrap()).unwrap() == before {
+        while cache_dir::ObjectFileStamp::from_file(file.file().unwrap()).unwrap() == before {
             assert!(clock::now() < deadline);
             body.write_meta(&meta).unwrap();
         }
@@ -48,7 +48,7 @@ fn an_object_that_is_freshened_while_it_is_verified_is_not_damaged() {
             panic!("there is more");
         };
         assert!(matches!(rest.step().unwrap(), VerificationStep::Changed));
-        let hit = find(&store, "http://h/").unwrap();
+        let hit = find_hit(&store, "http://h/").unwrap();
         store.freshen(&hit, meta);
         assert!(object.open().await.is_ok());
         assert_eq!(store.snapshot().counters.errors, 0);
@@ -68,7 +68,7 @@ fn a_verification_survives_its_waiters_and_serves_the_next() {
         });
         let deadline = clock::now() + Duration::from_secs(10);
         // Until both wait for one verification; a quick one may end before it is observed.
-        while store.disk.as_ref().unwrap().verifications.count() == 0
+        while store.disk.as_ref().unwrap().verifications.pending_count() == 0
             && object.item.body.open_file().is_none()
         {
             assert!(clock::now() < deadline);
@@ -79,7 +79,7 @@ fn a_verification_survives_its_waiters_and_serves_the_next() {
                 })
                 .await;
             }
-            assert!(store.disk.as_ref().unwrap().verifications.count() <= 1);
+            assert!(store.disk.as_ref().unwrap().verifications.pending_count() <= 1);
             sleep_briefly().await;
         }
         drop(opens);
@@ -87,11 +87,13 @@ fn a_verification_survives_its_waiters_and_serves_the_next() {
             assert!(clock::now() < deadline, "nobody verifies it any more");
             sleep_briefly().await;
         }
-        until(&store, |_| {
-            store.disk.as_ref().unwrap().verifications.count() == 0
+        wait_until(&store, |_| {
+            store.disk.as_ref().unwrap().verifications.pending_count() == 0
         })
         .await;
-        assert!(get(&store, "http://h/").await.unwrap() == body_of("large", 9_000_000));
+        assert!(
+            read_stored_body(&store, "http://h/").await.unwrap() == unique_body("large", 9_000_000)
+        );
         assert_eq!(store.snapshot().counters.errors, 0);
     })
     .unwrap();

@@ -146,7 +146,7 @@ fn index_and_queues_agree_whatever_is_done_to_them() {
             assert!(
                 model
                     .iter()
-                    .all(|item| tier.if_present(item, || ()).is_some())
+                    .all(|item| tier.run_if_present(item, || ()).is_some())
             );
         }
         assert_eq!(tier.remove_where(|_| true).len(), model.len());

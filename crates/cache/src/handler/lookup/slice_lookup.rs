@@ -38,16 +38,16 @@ struct FoundIndex {
 }
 
 /// The result of a request for a part.
-pub(super) enum SlicedOutcome {
+pub(super) enum SliceLookupOutcome {
     /// The response, and whether it was a hit.
     Answered(Result<(Reply, bool), Fault>),
     /// Send the request to the back end unchanged.
     NotApplicable,
     /// Another client's request, for which this one waited, failed.
-    NextLeader,
+    LeaderFailed,
 }
 
-impl From<Option<Result<Reply, Fault>>> for SlicedOutcome {
+impl From<Option<Result<Reply, Fault>>> for SliceLookupOutcome {
     fn from(answered: Option<Result<Reply, Fault>>) -> Self {
         let answered = answered.map(|answered| answered.map(|reply| (reply, false)));
         answered.map_or(Self::NotApplicable, Self::Answered)
@@ -56,13 +56,13 @@ impl From<Option<Result<Reply, Fault>>> for SlicedOutcome {
 
 /// The back end was asked and did not answer with a slice.
 struct NoSlice {
-    fallback: SlicedOutcome,
+    fallback: SliceLookupOutcome,
     /// The back end failed (RFC 5861 §4).
     is_failure: bool,
 }
 
-impl From<SlicedOutcome> for NoSlice {
-    fn from(otherwise: SlicedOutcome) -> Self {
+impl From<SliceLookupOutcome> for NoSlice {
+    fn from(otherwise: SliceLookupOutcome) -> Self {
         Self {
             fallback: otherwise,
             is_failure: false,
@@ -73,14 +73,20 @@ impl From<SlicedOutcome> for NoSlice {
 impl CacheLookup {
     /// Answers with a part of a sliced content, and stores the missing slices. With `whole`, a
     /// partial object, the slices must be of the same content.
-    pub(super) async fn answer_from_slices(&self, whole: Option<&ObjectMeta>) -> SlicedOutcome {
+    pub(super) async fn answer_from_slices(
+        &self,
+        whole: Option<&ObjectMeta>,
+    ) -> SliceLookupOutcome {
         let Some(start) = self.start_in_slices() else {
-            return SlicedOutcome::NotApplicable;
+            return SliceLookupOutcome::NotApplicable;
         };
         match self.fresh_index(start / SLICE_BYTES, whole).await {
             Ok(index) => {
                 let answered = self.answer_from_index(index).await;
-                answered.map_or(SlicedOutcome::NotApplicable, SlicedOutcome::Answered)
+                answered.map_or(
+                    SliceLookupOutcome::NotApplicable,
+                    SliceLookupOutcome::Answered,
+                )
             }
             Err(otherwise) => otherwise,
         }
@@ -145,7 +151,7 @@ impl CacheLookup {
             && !self.directives.directives.only_if_cached
             && !self.is_reload()
             && head.field("authorization").is_none();
-        let range = serve::single_value(head, "range")?;
+        let range = serve::single_field_value(head, "range")?;
         let RangeOutcome::Part(part) = select_range(Some(range), None, u64::MAX, b"", None) else {
             return None;
         };
@@ -156,7 +162,7 @@ impl CacheLookup {
     /// `min_uses` requests.
     fn may_begin_slicing(&self) -> bool {
         let rules = &self.shared.rules;
-        let mark = slices::slicing_key(&self.key);
+        let mark = slices::unsliceable_key(&self.key);
         !self.shared.fetches.is_uncacheable(&mark, clock::now())
             && (rules.config.min_uses <= 1
                 || self.store.count_request(&mark) >= rules.config.min_uses)
@@ -165,9 +171,9 @@ impl CacheLookup {
     /// The index that this request selects, fresh or not.
     fn find_index(&self, whole: Option<&ObjectMeta>) -> Option<Hit> {
         let head = &self.client.head;
-        let tag = whole.map(|whole| slices::strong_tag(&whole.fields));
+        let tag = whole.map(|whole| slices::strong_etag(&whole.fields));
         self.store.find(&self.key, &mut |meta| {
-            let is_of_whole = tag.is_none_or(|tag| slices::strong_tag(&meta.fields) == tag);
+            let is_of_whole = tag.is_none_or(|tag| slices::strong_etag(&meta.fields) == tag);
             meta.slice_set.is_some() && selects_variant(head, meta) && is_of_whole
         })
     }
@@ -177,17 +183,17 @@ impl CacheLookup {
         &self,
         number: u64,
         whole: Option<&ObjectMeta>,
-    ) -> Result<FoundIndex, SlicedOutcome> {
+    ) -> Result<FoundIndex, SliceLookupOutcome> {
         let mut lead = None;
         let mut fwd = None;
         for asks_left in (0..MAX_LOOKUPS).rev() {
             let found = self.find_index(whole);
             if let (Some(whole), None) = (whole, &found)
-                && (slices::strong_tag(&whole.fields).is_none() || self.find_index(None).is_some())
+                && (slices::strong_etag(&whole.fields).is_none() || self.find_index(None).is_some())
             {
                 // The partial object has no strong validator, or is another content than the
                 // slices.
-                return Err(SlicedOutcome::NotApplicable);
+                return Err(SliceLookupOutcome::NotApplicable);
             }
             let mut for_errors = None;
             let base = match found.map(|hit| judge_hit(hit, &self.directives, clock::wall_time())) {
@@ -223,7 +229,7 @@ impl CacheLookup {
                 || is_beyond_any_content(number)
                 || base.is_none() && !self.may_begin_slicing()
             {
-                return Err(SlicedOutcome::NotApplicable);
+                return Err(SliceLookupOutcome::NotApplicable);
             }
             fwd = Some(match base {
                 Some(_) => ForwardReason::Stale,
@@ -239,7 +245,7 @@ impl CacheLookup {
                 }
             }
         }
-        Err(SlicedOutcome::NotApplicable)
+        Err(SliceLookupOutcome::NotApplicable)
     }
 
     fn found_index(
@@ -282,7 +288,7 @@ impl CacheLookup {
         let meta = base.as_ref().map(|base| &*base.meta);
         let hint = slice.variant_hint(&self.client.head, meta);
         let (waiter, completion) = match is_shared {
-            true => fetches.join(&self.key, hint, None),
+            true => fetches.join_or_begin(&self.key, hint, None),
             false => fetches.begin_exclusive(&self.key),
         };
         if let Some(completion) = completion {
@@ -290,24 +296,24 @@ impl CacheLookup {
         }
         let outcome = waiter.wait(self.deadline);
         let Some(outcome) = self.client_state.run_while_connected(outcome).await else {
-            return Err(SlicedOutcome::Answered(Err(client_disconnected())).into());
+            return Err(SliceLookupOutcome::Answered(Err(client_disconnected())).into());
         };
         let (lead, is_leader) = (waiter.take_leader_result(), waiter.is_leader);
         drop(waiter);
         match outcome {
             Some(FetchOutcome::Stored { .. } | FetchOutcome::Revalidated(_)) => Ok(lead),
             // The whole is stored.
-            Some(FetchOutcome::LookAgain) => Err(SlicedOutcome::NotApplicable.into()),
+            Some(FetchOutcome::RetryLookup) => Err(SliceLookupOutcome::NotApplicable.into()),
             Some(FetchOutcome::Failed(kind, cause)) => {
                 let is_failure = kind.side() != FaultSide::Client;
                 let fallback = match lead.and_then(|lead| lead.reply) {
                     Some(answered) => Some(answered).into(),
                     None if kind.is_before_sending() => {
-                        SlicedOutcome::Answered(Err(Fault::new(kind, cause)))
+                        SliceLookupOutcome::Answered(Err(Fault::new(kind, cause)))
                     }
-                    None if is_leader => SlicedOutcome::NotApplicable,
+                    None if is_leader => SliceLookupOutcome::NotApplicable,
                     // The leader's request may have provoked it.
-                    None => SlicedOutcome::NextLeader,
+                    None => SliceLookupOutcome::LeaderFailed,
                 };
                 Err(NoSlice {
                     fallback,
@@ -318,7 +324,7 @@ impl CacheLookup {
                 fallback: self.unstored_reply(lead).into(),
                 is_failure: is_error,
             }),
-            None => Err(SlicedOutcome::NotApplicable.into()),
+            None => Err(SliceLookupOutcome::NotApplicable.into()),
         }
     }
 
@@ -362,7 +368,7 @@ impl CacheLookup {
         }
         match self.respond_unstored(lead, ForwardReason::UriMiss) {
             LookupStep::Done(answered) => Some(answered),
-            LookupStep::LookAgain | LookupStep::NextLeader | LookupStep::Bypass(_) => None,
+            LookupStep::RetryLookup | LookupStep::LeaderFailed | LookupStep::Bypass(_) => None,
         }
     }
 }
