@@ -39,7 +39,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 /// Accepts on `socket` until `stop`, this listener's own drain, begins. All
 /// connections count as open, for `limits.connections` and for the drain. They go to `tunnel` from
 /// the first byte on, if there is one.
-pub async fn accept(
+pub async fn accept_connections(
     edge: Arc<Edge>,
     socket: OwnedFd,
     info: Arc<ListenerInfo>,
@@ -100,7 +100,7 @@ pub async fn accept(
 /// Serves a connection that was dialled, not accepted, as one of `peer`, on the loop that this runs
 /// on; `early` was read from it already. It counts as open, for `limits.connections` and for the
 /// drain.
-pub fn serve_dialled(
+pub fn serve_connection(
     edge: &Arc<Edge>,
     stream: Arc<Stream>,
     peer: PeerAddress,
@@ -154,7 +154,7 @@ impl ConnectionSource {
     }
 
     /// The other end of the connection.
-    pub(crate) fn peer(&self) -> PeerAddress {
+    pub(crate) fn peer_address(&self) -> PeerAddress {
         match self {
             Self::Peer(peer) => *peer,
             Self::Proxied(proxied) => proxied.balancer,
@@ -168,7 +168,7 @@ impl ConnectionSource {
 }
 
 /// Starts to serve a connection; `early` was read from it already.
-pub(crate) fn serve(
+pub(crate) fn serve_or_tunnel(
     edge: ConnectionGuard,
     stream: Arc<Stream>,
     sender: ConnectionSource,
@@ -261,12 +261,12 @@ impl Acceptor {
                 log::Level::Warn,
                 &format!(
                     "{} closed: a PROXY protocol header is taken from server.trusted_proxies only",
-                    access_log::peer_text(peer)
+                    access_log::format_peer(peer)
                 ),
             );
         }
         let mut edge = ConnectionGuard::new(&self.edge);
-        if let Err(max) = edge.count_client(peer) {
+        if let Err(max) = edge.admit_client(peer) {
             return edge.log_client_limit(&self.info, peer, max);
         }
         let stream = match Stream::new(socket) {
@@ -284,7 +284,7 @@ impl Acceptor {
             ));
         } else {
             let sender = ConnectionSource::Peer(peer);
-            serve(edge, stream, sender, info, self.tunnel.as_ref(), Vec::new());
+            serve_or_tunnel(edge, stream, sender, info, self.tunnel.as_ref(), Vec::new());
         }
     }
 }

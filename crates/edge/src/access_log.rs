@@ -43,7 +43,7 @@ pub(crate) struct AccessRecord<'a> {
     pub(crate) peer: PeerAddress,
     pub(crate) status: u16,
     /// Those of the body, as in the combined format.
-    pub(crate) bytes: u64,
+    pub(crate) body_bytes: u64,
     pub(crate) timing: &'a RequestTiming,
     pub(crate) total_time: Duration,
 }
@@ -71,14 +71,14 @@ impl AccessLog {
             LogFormat::Combined => {
                 let date = format_log_date(now.as_secs());
                 let line = if line.is_empty() { b"-" } else { line };
-                let (from, line) = (peer_text(from), EscapedBytes(line));
+                let (from, line) = (format_peer(from), EscapedBytes(line));
                 format!("{from} - - [{date}] \"{line}\" {status} 0 \"-\" \"-\"\n")
             }
             LogFormat::Json => {
                 let value = serde_json::json!({
                     "time": now.as_secs_f64(),
-                    "client": peer_text(from),
-                    "peer": peer_text(sender.peer()),
+                    "client": format_peer(from),
+                    "peer": format_peer(sender.peer_address()),
                     "method": null,
                     "target": null,
                     "line": String::from_utf8_lossy(line),
@@ -112,13 +112,13 @@ fn format_combined(record: &AccessRecord<'_>, now: u64, mask: &LogMask) -> Strin
     let _ = write!(
         line,
         "{} - - [{}] \"{} {} {}\" {} {} \"",
-        peer_text(record.client),
+        format_peer(record.client),
         format_log_date(now),
         head.method_str(),
         EscapedBytes(&mask.apply_url(head.target().as_bytes())),
         head.version().as_str(),
         record.status,
-        record.bytes,
+        record.body_bytes,
     );
     for (name, end) in [("referer", "\" \""), ("user-agent", "\"")] {
         let value = head.field(name).map(|value| match name {
@@ -163,14 +163,14 @@ fn format_json(record: &AccessRecord<'_>, now: Duration, mask: &LogMask) -> Stri
     let timing = record.timing;
     let value = serde_json::json!({
         "time": now.as_secs_f64(),
-        "client": peer_text(record.client),
-        "peer": peer_text(record.peer),
+        "client": format_peer(record.client),
+        "peer": format_peer(record.peer),
         "method": head.method_str(),
         "host": head.host(),
         "target": mask.apply_url_str(head.target()),
         "version": head.version().as_str(),
         "status": record.status,
-        "bytes_sent": record.bytes,
+        "bytes_sent": record.body_bytes,
         "referer": field("referer").map(|value| mask.apply_url_str(&value).into_owned()),
         "user_agent": field("user-agent"),
         "queue_time": timing.queue_time.as_secs_f64(),
@@ -205,7 +205,7 @@ fn escape_controls(json: String) -> String {
 }
 
 /// A peer's address without the port.
-pub(crate) fn peer_text(peer: PeerAddress) -> String {
+pub(crate) fn format_peer(peer: PeerAddress) -> String {
     match peer {
         PeerAddress::Tcp(address) => address.ip().to_string(),
         PeerAddress::Unix => "unix".to_owned(),
@@ -272,7 +272,7 @@ mod tests {
             client: PeerAddress::Unix,
             peer: PeerAddress::Unix,
             status: 200,
-            bytes: 5,
+            body_bytes: 5,
             timing: &timing,
             total_time: Duration::from_millis(2),
         };
@@ -317,7 +317,7 @@ mod tests {
             client: PeerAddress::Unix,
             peer: PeerAddress::Unix,
             status: 200,
-            bytes: 5,
+            body_bytes: 5,
             timing: &timing,
             total_time: Duration::from_millis(2),
         };

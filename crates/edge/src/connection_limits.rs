@@ -82,7 +82,7 @@ pub(crate) fn default_max_per_client(connections: usize) -> usize {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct ClientCounts {
+pub(crate) struct ClientConnectionCounts {
     /// Keyed hashes, as clients choose their addresses.
     hasher: RandomState,
     /// Each held for one look-up.
@@ -98,7 +98,7 @@ pub(crate) struct ClientConnections {
     count: AtomicUsize,
 }
 
-impl ClientCounts {
+impl ClientConnectionCounts {
     /// Counts one more connection of a client of `edge`, unless it has `max` already.
     pub(crate) fn admit(
         &self,

@@ -43,7 +43,7 @@ impl ErrorPages {
     }
 
     /// The response with this status, where there is a page for it or for its class.
-    pub(crate) fn response(&self, status: Status) -> Option<Response> {
+    pub(crate) fn response_for(&self, status: Status) -> Option<Response> {
         let (code, pages) = (status.code(), &self.0);
         let page = pages.get(&code).or_else(|| pages.get(&(code / 100)))?;
         let mut response = Response::new(status, Body::Bytes(page.body.clone()));
@@ -133,7 +133,7 @@ mod tests {
         }
         file.set_len(MAX_ERROR_PAGE_BYTES).unwrap();
         let pages = ErrorPages::load(&[(404, large)].into()).unwrap();
-        let body = pages.response(Status::NOT_FOUND).unwrap().body;
+        let body = pages.response_for(Status::NOT_FOUND).unwrap().body;
         assert_eq!(body.length(), Some(MAX_ERROR_PAGE_BYTES));
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -1,6 +1,6 @@
 //! One request from its head to its record, whichever protocol carried it.
 //!
-//! A connection ([`crate::http1`]) passes a head to [`Ingress::receive`], lends the request a body,
+//! A connection ([`crate::http1`]) passes a head to [`ConnectionContext::receive_request`], lends the request a body,
 //! polls the handler that [`Exchange::dispatch`] starts, sends the response that
 //! [`Exchange::finish`] gives and reports the end by [`RequestMeta::record`].
 //!
@@ -36,7 +36,7 @@ pub(crate) use response::{FinalResponse, SendError};
 
 /// The connection that a request came by, as far as routing, handlers and records need it.
 #[derive(Clone, Copy)]
-pub(crate) struct Ingress<'c> {
+pub(crate) struct ConnectionContext<'c> {
     pub(crate) edge: &'c Edge,
     pub(crate) source: &'c ConnectionSource,
     pub(crate) listener: &'c Arc<ListenerInfo>,
@@ -81,9 +81,9 @@ pub(crate) enum HandlerState {
     Running(RunningHandler),
 }
 
-impl<'c> Ingress<'c> {
+impl<'c> ConnectionContext<'c> {
     /// Counts a request, reads what a trusted proxy says about its client, and finds its route.
-    pub(crate) fn receive<'s>(
+    pub(crate) fn receive_request<'s>(
         self,
         settings: &'s Arc<Settings>,
         head: RequestHead,
@@ -114,7 +114,7 @@ impl<'c> Ingress<'c> {
 }
 
 impl<'s> ReceivedRequest<'s> {
-    pub(crate) fn meta(&self) -> RequestMeta<'_> {
+    pub(crate) fn request_meta(&self) -> RequestMeta<'_> {
         RequestMeta {
             settings: self.settings,
             head: &self.head,
@@ -127,7 +127,7 @@ impl<'s> ReceivedRequest<'s> {
     /// request that has a body, or that its route changes first.
     pub(crate) fn inline_handler(
         &self,
-        ingress: Ingress<'_>,
+        ingress: ConnectionContext<'_>,
     ) -> Option<(&'s dyn Handler, RequestView<'_>)> {
         let RouteMatch::Route(path, route) = &self.route else {
             return None;
@@ -160,7 +160,7 @@ impl<'s> ReceivedRequest<'s> {
 }
 
 impl Exchange {
-    pub(crate) fn meta(&self) -> RequestMeta<'_> {
+    pub(crate) fn request_meta(&self) -> RequestMeta<'_> {
         RequestMeta {
             settings: &self.settings,
             head: &self.head,
@@ -172,12 +172,12 @@ impl Exchange {
     /// Starts the handlers of the client's route, until one responds or has to be awaited.
     pub(crate) fn dispatch(
         &mut self,
-        ingress: Ingress<'_>,
+        ingress: ConnectionContext<'_>,
         route: RouteMatch<OwnedRoute>,
         body: RequestBody,
     ) -> HandlerState {
         let outcome = match route {
-            RouteMatch::Edge(response) => HandlerOutcome::Finished(response),
+            RouteMatch::EdgeResponse(response) => HandlerOutcome::Finished(response),
             RouteMatch::Route(path, route) => {
                 self.filters = route.filters;
                 self.run_route(ingress, path, route.handlers, body)
@@ -188,13 +188,13 @@ impl Exchange {
     }
 
     /// Continues behind the reply of a handler that was awaited.
-    pub(crate) fn resume(
+    pub(crate) fn resume_after_reply(
         &mut self,
-        ingress: Ingress<'_>,
+        ingress: ConnectionContext<'_>,
         handler: &mut RunningHandler,
         reply: Result<Reply, Fault>,
     ) -> HandlerState {
-        let outcome = handler.outcome_of(reply);
+        let outcome = handler.continue_with_reply(reply);
         self.follow_redirects(ingress, outcome)
     }
 }

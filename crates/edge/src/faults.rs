@@ -2,11 +2,11 @@
 //!
 //! The client gets the kind of failure in one sentence, or its site's page for it. The cause goes
 //! to the log, where each of the server's own faults is throttled. In development the page
-//! (`faults/builtin_page.rs`) shows cause, traceback and request too. Failures of clients are not
+//! (`faults/builtin_error_page.rs`) shows cause, traceback and request too. Failures of clients are not
 //! errors in the log. Error responses of applications and back ends are not faults and never come
 //! here.
 
-mod builtin_page;
+mod builtin_error_page;
 
 use std::borrow::Cow;
 
@@ -16,9 +16,9 @@ use penstock_runtime::clock;
 use penstock_runtime::log_throttle::{LogThrottle, suppressed_suffix};
 use penstock_sys::net::PeerAddress;
 
-use self::builtin_page::BuiltinPage;
+use self::builtin_error_page::BuiltinErrorPage;
 use crate::Settings;
-use crate::access_log::{EscapedBytes, peer_text};
+use crate::access_log::{EscapedBytes, format_peer};
 
 /// Bytes of a refused request's first line that are logged.
 pub(crate) const MAX_LOGGED_LINE_BYTES: usize = 200;
@@ -27,7 +27,7 @@ pub(crate) const MAX_LOGGED_LINE_BYTES: usize = 200;
 const RETRY_AFTER: &str = "1";
 
 /// The response to a fault; without `asked` there was no valid request.
-pub(crate) fn respond(
+pub(crate) fn respond_to_fault(
     fault: Fault,
     asked: Option<(&RequestHead, &Settings)>,
     repeats: &LogThrottle,
@@ -59,7 +59,7 @@ fn site_error_page(status: Status, head: &RequestHead, settings: &Settings) -> O
         return None;
     }
     let pages = settings.routes.error_pages(head.host())?;
-    pages.response(status)
+    pages.response_for(status)
 }
 
 fn builtin_error_page(
@@ -69,7 +69,7 @@ fn builtin_error_page(
 ) -> Response {
     let head = asked.map(|(head, _)| head);
     let shown = asked.filter(|(_, settings)| settings.is_development);
-    let page = BuiltinPage {
+    let page = BuiltinErrorPage {
         status,
         fault,
         debug_request: shown.map(|(head, settings)| (head, &settings.log_mask)),
@@ -110,7 +110,7 @@ pub(crate) fn log_refused_head(
 ) {
     if let Some(count) = repeats.admit_line(reason, clock::now()) {
         let (client, line, more) = (
-            peer_text(client),
+            format_peer(client),
             EscapedBytes(line),
             suppressed_suffix(count),
         );
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn an_overload_response_has_retry_after() {
-        let response = respond(
+        let response = respond_to_fault(
             Fault::new(FaultKind::QueueFull, "100 wait"),
             None,
             &LogThrottle::default(),

@@ -40,7 +40,7 @@ pub struct Filters {
 
 /// The values of placeholders, always of the request as the client sent it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Placeholders<'a> {
+pub(crate) struct HeaderPlaceholders<'a> {
     pub(crate) head: &'a RequestHead,
     pub(crate) client: PeerAddress,
     pub(crate) host: &'a str,
@@ -123,7 +123,7 @@ impl Filters {
         }))
     }
 
-    pub(crate) fn changes_forwarded(&self, trust: &TrustedProxies) -> bool {
+    pub(crate) fn changes_forwarding_fields(&self, trust: &TrustedProxies) -> bool {
         let client_field = trust.client_field();
         self.request_rules.field_names().any(|name| {
             ForwardedInfo::is_forwarded_name(name.as_bytes())
@@ -160,7 +160,7 @@ impl Filters {
     pub(crate) fn apply_to_request(
         &self,
         head: &RequestHead,
-        values: &Placeholders<'_>,
+        values: &HeaderPlaceholders<'_>,
         trust: Option<&TrustedProxies>,
     ) -> Result<Option<FilteredRequest>, Fault> {
         let rules = &self.request_rules;
@@ -195,7 +195,7 @@ impl Filters {
     pub(crate) fn apply_to_response(
         &self,
         fields: &mut FieldBlock,
-        values: &Placeholders<'_>,
+        values: &HeaderPlaceholders<'_>,
         target: &str,
     ) {
         // A path that was not changed in the request is not in the response.
@@ -328,7 +328,7 @@ impl Template {
     }
 
     /// The value; `text` is a buffer for one with placeholders.
-    fn render<'a>(&'a self, values: &Placeholders<'_>, text: &'a mut Vec<u8>) -> &'a [u8] {
+    fn render<'a>(&'a self, values: &HeaderPlaceholders<'_>, text: &'a mut Vec<u8>) -> &'a [u8] {
         if let [HeaderTemplatePart::Text(text)] = &self.0[..] {
             return text.as_bytes();
         }
@@ -337,7 +337,7 @@ impl Template {
             match part {
                 HeaderTemplatePart::Text(plain) => text.extend_from_slice(plain.as_bytes()),
                 HeaderTemplatePart::Client => {
-                    text.extend_from_slice(access_log::peer_text(values.client).as_bytes());
+                    text.extend_from_slice(access_log::format_peer(values.client).as_bytes());
                 }
                 HeaderTemplatePart::Host => text.extend_from_slice(values.host.as_bytes()),
                 HeaderTemplatePart::Scheme => text.extend_from_slice(values.scheme.as_bytes()),

@@ -45,7 +45,7 @@ impl ConnectionGuard {
     ///
     /// # Errors
     /// The client's bound, if it is reached.
-    pub(crate) fn count_client(&mut self, client: PeerAddress) -> Result<(), usize> {
+    pub(crate) fn admit_client(&mut self, client: PeerAddress) -> Result<(), usize> {
         let is_many =
             client == PeerAddress::Unix || self.edge.settings().trusted_proxies.covers(client);
         let Some(max) = self.edge.max_connections_per_client().filter(|_| !is_many) else {
@@ -75,7 +75,7 @@ impl ConnectionGuard {
                  (limits.connections_per_client; list a proxy in server.trusted_proxies) \
                  (closed={count})",
                 listener.name,
-                access_log::peer_text(client),
+                access_log::format_peer(client),
             );
         }
     }

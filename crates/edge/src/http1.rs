@@ -34,7 +34,7 @@ use self::receive_buffer::ReceiveBuffer;
 use self::send::UnsentResponse;
 use crate::accept::ConnectionSource;
 use crate::exchange::dispatch::RunningHandler;
-use crate::exchange::{Exchange, HandlerState, Ingress};
+use crate::exchange::{ConnectionContext, Exchange, HandlerState};
 use crate::handover::{ConnectionGuard, UpgradeTarget};
 use crate::idle_connections::IdleEntry;
 
@@ -127,7 +127,7 @@ struct PendingSend {
     unsent: UnsentResponse,
     summary: ResponseSummary,
     /// The next owner of the connection, if it serves no further request.
-    upgrade_target: Option<UpgradeTarget>,
+    handover_target: Option<UpgradeTarget>,
 }
 
 /// The connection's next step after an exchange.
@@ -224,8 +224,8 @@ impl Connection {
         }
     }
 
-    fn ingress(&self) -> Ingress<'_> {
-        Ingress {
+    fn connection_context(&self) -> ConnectionContext<'_> {
+        ConnectionContext {
             edge: &self.edge,
             source: &self.source,
             listener: &self.listener,
@@ -260,13 +260,15 @@ impl Connection {
         head: RequestHead,
     ) -> Result<ConnectionAction, Box<PendingExchange>> {
         let mut settings = self.edge.acquire_settings();
-        let request = self.ingress().receive(settings.load(), head);
+        let request = self
+            .connection_context()
+            .receive_request(settings.load(), head);
         let inline = self.respond_inline(&request);
         if let Some(Ok(action)) = inline {
             self.edge.release_settings(settings);
             return Ok(action);
         }
-        let arrived = request.meta().arrived;
+        let arrived = request.request_meta().arrived;
         let (mut exchange, route) = request.into_exchange();
         self.edge.release_settings(settings);
         let mut wire = WireState::default();
@@ -277,8 +279,8 @@ impl Connection {
                 PendingStage::Sending(sending),
             ));
         }
-        let body = self.lend_body_reader(&exchange, &mut wire, route.max_body());
-        let stage = match exchange.dispatch(self.ingress(), route, body) {
+        let body = self.lend_body_reader(&exchange, &mut wire, route.max_body_bytes());
+        let stage = match exchange.dispatch(self.connection_context(), route, body) {
             HandlerState::Finished(result) => {
                 match self.respond(&mut exchange, &mut wire, result, arrived) {
                     Ok(action) => return Ok(action),
@@ -307,7 +309,7 @@ impl Connection {
         while let PendingStage::Handling(wait) = stage {
             let version = exchange.head.version();
             let reply = ready!(self.poll_handler_and_client(cx, wait, wire, version));
-            match exchange.resume(self.ingress(), &mut wait.handler, reply) {
+            match exchange.resume_after_reply(self.connection_context(), &mut wait.handler, reply) {
                 HandlerState::Running(next) => *wait = self.start_wait(next, wire),
                 HandlerState::Finished(result) => {
                     let created_at = result.as_ref().ok().and_then(|it| it.created_at);

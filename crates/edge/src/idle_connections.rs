@@ -29,7 +29,7 @@ pub(crate) struct IdleConnections {
     epoch: Instant,
     shards: Box<[LoopShard]>,
     /// Connections that were told to close and are still open.
-    closing: AtomicUsize,
+    closing_count: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl IdleEntry {
         }
     }
 
-    pub(crate) fn restart(&mut self, waiting: &IdleConnections, now: Instant) {
+    pub(crate) fn record_activity(&mut self, waiting: &IdleConnections, now: Instant) {
         self.idle_since = waiting.tick(now);
     }
 }
@@ -76,7 +76,7 @@ impl IdleConnections {
         Self {
             epoch,
             shards: (0..loops.max(1)).map(shard).collect(),
-            closing: AtomicUsize::new(0),
+            closing_count: AtomicUsize::new(0),
         }
     }
 
@@ -150,7 +150,7 @@ impl IdleConnections {
             // Otherwise another loop was faster, and has published a newer tick.
             if let Some(waker) = waker {
                 shard.closing.fetch_add(1, Ordering::Relaxed);
-                self.closing.fetch_add(1, Ordering::Relaxed);
+                self.closing_count.fetch_add(1, Ordering::Relaxed);
                 drop(list);
                 waker.wake();
                 return true;
@@ -160,7 +160,7 @@ impl IdleConnections {
 
     /// Connections that were told to close and are still open.
     pub(crate) fn closing(&self) -> usize {
-        self.closing.load(Ordering::Relaxed)
+        self.closing_count.load(Ordering::Relaxed)
     }
 
     fn is_closing(&self, place: &IdleEntry) -> bool {
@@ -171,7 +171,7 @@ impl IdleConnections {
 
     fn cancel_closing(&self, shard: &LoopShard) {
         shard.closing.fetch_sub(1, Ordering::Relaxed);
-        self.closing.fetch_sub(1, Ordering::Relaxed);
+        self.closing_count.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn shard(&self, place: &IdleEntry) -> &LoopShard {

@@ -21,9 +21,9 @@ mod filters;
 mod handover;
 mod http1;
 mod idle_connections;
-mod pace;
 mod proxy_protocol;
 mod router;
+mod transfer_rate;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,15 +37,15 @@ use penstock_runtime::{
     Drain, LogThrottle, LoopHandle, OncePerSecondThrottle, PerLoop, clock, loops,
 };
 
-use self::connection_limits::ClientCounts;
+use self::connection_limits::ClientConnectionCounts;
 use self::idle_connections::IdleConnections;
 
-pub use accept::{accept, serve_dialled};
+pub use accept::{accept_connections, serve_connection};
 pub use access_log::AccessLog;
 pub use connection_limits::DescriptorBudget;
 pub use error_pages::ErrorPages;
 pub use filters::Filters;
-pub use router::{Handlers, Route, RouteTable, Site};
+pub use router::{HandlerChain, Route, RouteTable, Site};
 
 /// The state that all connections of one front end share.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub struct Edge {
     open_connections: AtomicUsize,
     /// Open connections that may be closed to make room.
     idle_connections: IdleConnections,
-    client_counts: ClientCounts,
+    client_counts: ClientConnectionCounts,
     descriptor_budget: DescriptorBudget,
     eviction_log: OncePerSecondThrottle,
     refusal_log: OncePerSecondThrottle,
@@ -98,7 +98,7 @@ impl Edge {
             drain: Drain::new(),
             open_connections: AtomicUsize::new(0),
             idle_connections: IdleConnections::new(loops, clock::now()),
-            client_counts: ClientCounts::default(),
+            client_counts: ClientConnectionCounts::default(),
             descriptor_budget: DescriptorBudget::default(),
             eviction_log: OncePerSecondThrottle::default(),
             refusal_log: OncePerSecondThrottle::default(),

@@ -55,10 +55,10 @@ pub(crate) async fn read_header_and_serve(
             received.drain(..len);
             let sender = connection_source(header, peer);
             let address = sender.client_address();
-            if let Err(max) = edge.count_client(address) {
+            if let Err(max) = edge.admit_client(address) {
                 return edge.log_client_limit(&info, address, max);
             }
-            accept::serve(edge, stream, sender, info, tunnel.as_ref(), received);
+            accept::serve_or_tunnel(edge, stream, sender, info, tunnel.as_ref(), received);
         }
         Err(HeaderError::Closed) => {}
         Err(HeaderError::TimedOut) => {

@@ -16,7 +16,7 @@ use crate::filters::Filters;
 use path_index::PathIndex;
 
 /// The handlers of a route, shared with requests in progress.
-pub type Handlers = Arc<[Arc<dyn Handler>]>;
+pub type HandlerChain = Arc<[Arc<dyn Handler>]>;
 
 /// All sites.
 #[derive(Debug, Default)]
@@ -48,11 +48,11 @@ pub struct Route {
     /// of a route `/shop/*`.
     pub redirects_directories: bool,
     /// Longest request body in bytes; `None` for `limits.body_bytes`.
-    pub max_body: Option<u64>,
+    pub max_body_bytes: Option<u64>,
     /// Changes to requests and responses; `None` when there are none.
     pub filters: Option<Arc<Filters>>,
     /// The handlers.
-    pub handlers: Handlers,
+    pub handlers: HandlerChain,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +164,9 @@ impl Site {
         let found = match (matching, folder) {
             (Some(matching), Some(folder)) if folder < matching => {
                 // A route for exactly that path is more specific.
-                self.path_index.first_exact(path, is_open).unwrap_or(folder)
+                self.path_index
+                    .first_exact_match(path, is_open)
+                    .unwrap_or(folder)
             }
             (matching, folder) => matching.or(folder)?,
         };
@@ -199,7 +201,7 @@ mod tests {
             path: PathPattern::any(),
             is_internal: false,
             redirects_directories: false,
-            max_body: None,
+            max_body_bytes: None,
             filters: None,
             handlers: Arc::default(),
         };
@@ -242,7 +244,7 @@ mod tests {
             path,
             is_internal: false,
             redirects_directories: false,
-            max_body: None,
+            max_body_bytes: None,
             filters: None,
             handlers: Arc::default(),
         });
@@ -277,7 +279,7 @@ mod tests {
             let names: Vec<String> = routes.iter().map(ToString::to_string).collect();
             let routes = routes.into_iter().map(|path| Route {
                 redirects_directories: path == prefix("/shop/"),
-                max_body: None,
+                max_body_bytes: None,
                 path,
                 is_internal: false,
                 filters: None,
@@ -314,7 +316,7 @@ mod tests {
             path: PathPattern::Prefix(path.into()),
             is_internal: internal,
             redirects_directories: false,
-            max_body: None,
+            max_body_bytes: None,
             filters: None,
             handlers: Arc::default(),
         };

@@ -49,7 +49,7 @@ impl TestEdge {
         let (house, socket) = Self::without_acceptor(routes, adjust);
         let info = house.info(false);
         let (edge, stop) = (Arc::clone(&house.edge), Drain::new());
-        house.spawn(accept(edge, socket, info, stop, None));
+        house.spawn(accept_connections(edge, socket, info, stop, None));
         house
     }
 
@@ -247,7 +247,7 @@ fn pending(
 fn route(path: &str, handler: Arc<dyn Handler>) -> Route {
     Route {
         redirects_directories: false,
-        max_body: None,
+        max_body_bytes: None,
         path: PathPattern::Prefix(path.into()),
         is_internal: false,
         filters: None,

@@ -426,7 +426,7 @@ impl TunnelHandler for ControlGate {
                 &self.refused_edge
             }
         };
-        penstock_edge::serve_dialled(edge, client, peer, listener, early);
+        penstock_edge::serve_connection(edge, client, peer, listener, early);
         Box::pin(std::future::ready(()))
     }
 }

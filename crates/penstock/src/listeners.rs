@@ -392,7 +392,7 @@ impl Listener {
         for socket in self.sockets.drain(..) {
             let (edge, info) = (Arc::clone(edge), Arc::clone(&self.info));
             let (stop, handler) = (self.stop.clone(), handler.cloned());
-            let accepting = penstock_edge::accept(edge, socket, info, stop, handler);
+            let accepting = penstock_edge::accept_connections(edge, socket, info, stop, handler);
             match loops.next() {
                 Some(event_loop) => event_loop.spawn(accepting),
                 None => loops::spawn_here(accepting),

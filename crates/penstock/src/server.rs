@@ -312,7 +312,7 @@ fn internal_limits(limits: &Limits) -> Limits {
 fn internal_edge(config: &Config, handler: Arc<dyn Handler>, shows_causes: bool) -> Arc<Edge> {
     let route = Route {
         redirects_directories: false,
-        max_body: None,
+        max_body_bytes: None,
         path: PathPattern::any(),
         is_internal: false,
         filters: None,

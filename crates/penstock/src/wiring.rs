@@ -117,7 +117,7 @@ pub(crate) fn build_settings(
                 path: route.path.clone(),
                 is_internal: route.internal,
                 redirects_directories: strips_own_prefix(route),
-                max_body: route.max_body_size,
+                max_body_bytes: route.max_body_size,
                 filters: Filters::compile(&route.rewrite, asked, answered, own_cookies),
                 handlers: handlers.into(),
             });

@@ -54,7 +54,7 @@ pub(crate) fn joiner_setup(
         pool,
         serve: Arc::new(move |stream, peer, early| {
             let info = Arc::clone(&info);
-            penstock_edge::serve_dialled(&edge, Arc::new(stream), peer, info, early);
+            penstock_edge::serve_connection(&edge, Arc::new(stream), peer, info, early);
         }),
         config: joins,
     })

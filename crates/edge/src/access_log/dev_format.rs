@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use penstock_http::LogMask;
 
-use super::{AccessRecord, EscapedBytes, peer_text};
+use super::{AccessRecord, EscapedBytes, format_peer};
 
 /// `GET /path 200 1.2 KiB 3.4 ms (queue 0.1, app 2.9)`.
 pub(super) fn format_line(record: &AccessRecord<'_>, colours: bool, mask: &LogMask) -> String {
@@ -19,7 +19,7 @@ pub(super) fn format_line(record: &AccessRecord<'_>, colours: bool, mask: &LogMa
         head.method_str(),
         EscapedBytes(&mask.apply_url(head.target().as_bytes())),
         StatusDisplay(record.status, colours),
-        SizeDisplay(record.bytes),
+        SizeDisplay(record.body_bytes),
         DurationDisplay(record.total_time),
     );
     let (queue, app) = (record.timing.queue_time, record.timing.app_time);
@@ -39,7 +39,7 @@ pub(super) fn format_refused(
     format!(
         "- {} refused, from {}\n",
         StatusDisplay(status, colours),
-        peer_text(from)
+        format_peer(from)
     )
 }
 
@@ -118,7 +118,7 @@ mod tests {
             client: PeerAddress::Unix,
             peer: PeerAddress::Unix,
             status: 200,
-            bytes: 1234,
+            body_bytes: 1234,
             timing: &timing,
             total_time: Duration::from_micros(3400),
         };
@@ -127,7 +127,7 @@ mod tests {
         let coloured = "GET /a?b=c \x1b[32m200\x1b[0m 1.2 KiB 3.4 ms (queue 0.1, app 2.9)\n";
         assert_eq!(format_line(&record, true, &LogMask::default()), coloured);
         let none = RequestTiming::default();
-        (record.timing, record.status, record.bytes) = (&none, 404, 0);
+        (record.timing, record.status, record.body_bytes) = (&none, 404, 0);
         record.total_time = Duration::from_millis(1500);
         assert_eq!(
             format_line(&record, false, &LogMask::default()),

@@ -15,7 +15,7 @@ use penstock_exchange::{
 use penstock_http::{Method, RequestHead};
 
 use crate::filters::Filters;
-use crate::router::{Handlers, LookupOrigin, Route};
+use crate::router::{HandlerChain, LookupOrigin, Route};
 use crate::{Settings, faults};
 
 /// The response of an exchange, or the reason why there is none.
@@ -26,20 +26,20 @@ pub(crate) enum RouteMatch<R> {
     /// The handlers of a route, for this path.
     Route(RequestPath, R),
     /// Edge itself, with this.
-    Edge(ResponseResult),
+    EdgeResponse(ResponseResult),
 }
 
 /// The parts of its route that an exchange keeps.
 pub(crate) struct OwnedRoute {
-    pub(crate) handlers: Handlers,
+    pub(crate) handlers: HandlerChain,
     pub(crate) filters: Option<Arc<Filters>>,
-    pub(crate) max_body: Option<u64>,
+    pub(crate) max_body_bytes: Option<u64>,
 }
 
 /// A handler at work; `next_handler` runs if it passes.
 pub(crate) struct RunningHandler {
     pub(crate) future: HandlerFuture,
-    pub(crate) handlers: Handlers,
+    pub(crate) handlers: HandlerChain,
     pub(crate) next_handler: usize,
 }
 
@@ -63,28 +63,28 @@ impl RouteMatch<&Route> {
                 let kept = OwnedRoute {
                     handlers: Arc::clone(&route.handlers),
                     filters: route.filters.clone(),
-                    max_body: route.max_body,
+                    max_body_bytes: route.max_body_bytes,
                 };
                 RouteMatch::Route(path, kept)
             }
-            Self::Edge(response) => RouteMatch::Edge(response),
+            Self::EdgeResponse(response) => RouteMatch::EdgeResponse(response),
         }
     }
 }
 
 impl RouteMatch<OwnedRoute> {
     /// The route's own bound on request bodies.
-    pub(crate) fn max_body(&self) -> Option<u64> {
+    pub(crate) fn max_body_bytes(&self) -> Option<u64> {
         match self {
-            Self::Route(_, route) => route.max_body,
-            Self::Edge(_) => None,
+            Self::Route(_, route) => route.max_body_bytes,
+            Self::EdgeResponse(_) => None,
         }
     }
 }
 
 impl RunningHandler {
     /// The outcome of a reply of this handler, which is over.
-    pub(crate) fn outcome_of(&mut self, reply: Result<Reply, Fault>) -> HandlerOutcome {
+    pub(crate) fn continue_with_reply(&mut self, reply: Result<Reply, Fault>) -> HandlerOutcome {
         // The handler's future holds its resources until its reply and no longer.
         self.future = Box::pin(std::future::pending());
         split_reply(reply).unwrap_or_else(|request| {
@@ -103,11 +103,14 @@ pub(crate) fn match_route<'s>(
     let path = match RequestPath::from_head(head) {
         Ok(path) => path,
         Err(error) => {
-            return RouteMatch::Edge(Err(Fault::new(FaultKind::BadRequest, error.to_string())));
+            return RouteMatch::EdgeResponse(Err(Fault::new(
+                FaultKind::BadRequest,
+                error.to_string(),
+            )));
         }
     };
     if let Some(response) = respond_without_route(head) {
-        return RouteMatch::Edge(response);
+        return RouteMatch::EdgeResponse(response);
     }
     // Not read where every site answers for any host: each read checks that it is text.
     let host = match settings.routes.depends_on_host() {
@@ -128,16 +131,16 @@ pub(crate) fn match_route<'s>(
             let query = head.target_path_query().split_once('?');
             let location = outer.directory_location(bytes, query.map(|(_, query)| query));
             let response = faults::redirect_to_directory(head.method(), location.as_bytes());
-            RouteMatch::Edge(Ok(Box::new(response)))
+            RouteMatch::EdgeResponse(Ok(Box::new(response)))
         }
         Ok(route) => RouteMatch::Route(path, route),
-        Err(fault) => RouteMatch::Edge(Err(fault)),
+        Err(fault) => RouteMatch::EdgeResponse(Err(fault)),
     }
 }
 
 /// Runs the handlers in order from `next` on, until one responds or has to be awaited.
 pub(crate) fn run_handlers(
-    handlers: Handlers,
+    handlers: HandlerChain,
     next: usize,
     mut request: Request,
 ) -> HandlerOutcome {

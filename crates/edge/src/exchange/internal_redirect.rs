@@ -37,7 +37,10 @@ impl RedirectChain {
     ///
     /// # Errors
     /// When there were too many.
-    pub(crate) fn follow(&mut self, redirect: InternalRedirect) -> Result<RedirectTarget, Fault> {
+    pub(crate) fn push_redirect(
+        &mut self,
+        redirect: InternalRedirect,
+    ) -> Result<RedirectTarget, Fault> {
         let InternalRedirect {
             target,
             handler,
@@ -60,7 +63,7 @@ impl RedirectChain {
     }
 
     /// The client's response, from the last target's.
-    pub(crate) fn finish(self, result: ResponseResult) -> ResponseResult {
+    pub(crate) fn apply_to_result(self, result: ResponseResult) -> ResponseResult {
         match result {
             Ok(mut response) => {
                 // The type of a document does not fit the page of an error.
@@ -113,7 +116,7 @@ pub(crate) fn redirect_path(head: &RequestHead) -> Result<RequestPath, Fault> {
     })
 }
 
-pub(crate) fn missing_target(fault: Fault, target: &str) -> Fault {
+pub(crate) fn missing_target_fault(fault: Fault, target: &str) -> Fault {
     let cause = format!("internal redirect to `{target}`: {}", fault.cause);
     Fault::new(fault.kind, cause)
 }

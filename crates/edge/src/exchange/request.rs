@@ -14,12 +14,12 @@ use penstock_runtime::clock;
 use penstock_runtime::log_throttle::suppressed_suffix;
 
 use super::dispatch::{HandlerOutcome, run_handlers};
-use super::{Exchange, HandlerState, Ingress, internal_redirect};
-use crate::filters::{Filters, Placeholders};
-use crate::router::{Handlers, LookupOrigin};
+use super::{ConnectionContext, Exchange, HandlerState, internal_redirect};
+use crate::filters::{Filters, HeaderPlaceholders};
+use crate::router::{HandlerChain, LookupOrigin};
 use crate::{Settings, access_log};
 
-impl Ingress<'_> {
+impl ConnectionContext<'_> {
     /// Reads what a trusted peer says about its client. Other peers cost nothing, and a trusted one
     /// without such fields a look at the names of its fields.
     pub(super) fn read_forwarded(
@@ -38,7 +38,7 @@ impl Ingress<'_> {
         Some(Arc::new(info))
     }
 
-    /// As [`Ingress::read_forwarded`], for a head that a route's rules have made: fields that they
+    /// As [`ConnectionContext::read_forwarded`], for a head that a route's rules have made: fields that they
     /// set are trusted.
     fn read_forwarded_with_rules(
         self,
@@ -65,7 +65,7 @@ impl Ingress<'_> {
                 log::warn!(
                     "edge: {} of proxy {} ignored: {} (value={:?}){}",
                     field.name,
-                    access_log::peer_text(self.source.client_address()),
+                    access_log::format_peer(self.source.client_address()),
                     field.cause,
                     field.value,
                     suppressed_suffix(count),
@@ -82,9 +82,9 @@ impl Exchange {
     /// When its target or the route's filters make no valid request.
     pub(super) fn run_route(
         &mut self,
-        ingress: Ingress<'_>,
+        ingress: ConnectionContext<'_>,
         path: RequestPath,
-        handlers: Handlers,
+        handlers: HandlerChain,
         body: RequestBody,
     ) -> Result<HandlerOutcome, Fault> {
         let (head, forwarded) = (Arc::clone(&self.head), self.forwarded.clone());
@@ -99,7 +99,7 @@ impl Exchange {
     /// Follows internal redirects until a handler responds or has to be awaited.
     pub(super) fn follow_redirects(
         &mut self,
-        ingress: Ingress<'_>,
+        ingress: ConnectionContext<'_>,
         mut outcome: HandlerOutcome,
     ) -> HandlerState {
         loop {
@@ -119,11 +119,11 @@ impl Exchange {
     /// When there is no such target, or there were too many.
     fn run_redirect_target(
         &mut self,
-        ingress: Ingress<'_>,
+        ingress: ConnectionContext<'_>,
         redirect: InternalRedirect,
     ) -> Result<HandlerOutcome, Fault> {
         let chain = self.redirects.get_or_insert_default();
-        let (target, handler) = chain.follow(redirect)?;
+        let (target, handler) = chain.push_redirect(redirect)?;
         let head = Arc::new(internal_redirect::redirect_head(&self.head, &target)?);
         let path = internal_redirect::redirect_path(&head)?;
         let mut request = HandlerRequest::unambiguous(head, path, self.forwarded.clone())?;
@@ -135,7 +135,8 @@ impl Exchange {
         let host = self.head.host();
         let path = request.path.bytes(&request.head);
         let route = (settings.routes).find_route(host, path, LookupOrigin::InternalRedirect);
-        let route = route.map_err(|fault| internal_redirect::missing_target(fault, &target))?;
+        let route =
+            route.map_err(|fault| internal_redirect::missing_target_fault(fault, &target))?;
         if let Some(filters) = &route.filters {
             request = self.apply_filters(ingress, filters, request)?;
             if let Some(chain) = &mut self.redirects {
@@ -148,7 +149,7 @@ impl Exchange {
 
     fn build_request(
         &mut self,
-        ingress: Ingress<'_>,
+        ingress: ConnectionContext<'_>,
         request: HandlerRequest,
         body: RequestBody,
     ) -> Request {
@@ -180,7 +181,7 @@ impl Exchange {
     /// When they make no valid request of it.
     fn apply_filters(
         &self,
-        ingress: Ingress<'_>,
+        ingress: ConnectionContext<'_>,
         filters: &Filters,
         request: HandlerRequest,
     ) -> Result<HandlerRequest, Fault> {
@@ -194,7 +195,7 @@ impl Exchange {
         };
         let path = RequestPath::from_head(&filtered.head);
         let path = path.map_err(|error| Fault::new(FaultKind::BadRequest, error.to_string()))?;
-        let forwarded = match filters.changes_forwarded(&settings.trusted_proxies) {
+        let forwarded = match filters.changes_forwarding_fields(&settings.trusted_proxies) {
             true => {
                 ingress.read_forwarded_with_rules(self, &filtered.head, &filtered.trusted_headers)
             }
@@ -211,18 +212,21 @@ impl Exchange {
 
     /// The values of placeholders in a response's filters: prefix and host are those that its
     /// handlers got.
-    pub(super) fn response_placeholders(&self, ingress: Ingress<'_>) -> Placeholders<'_> {
+    pub(super) fn response_placeholders(
+        &self,
+        ingress: ConnectionContext<'_>,
+    ) -> HeaderPlaceholders<'_> {
         let forwarded = self.handler_forwarded.as_deref();
-        Placeholders {
+        HeaderPlaceholders {
             outer_mount: forwarded.map(|it| &it.mount),
             forwarded_host: forwarded.and_then(|it| it.host.as_deref()),
             ..self.request_placeholders(ingress)
         }
     }
 
-    fn request_placeholders(&self, ingress: Ingress<'_>) -> Placeholders<'_> {
+    fn request_placeholders(&self, ingress: ConnectionContext<'_>) -> HeaderPlaceholders<'_> {
         let forwarded = self.forwarded.as_deref();
-        Placeholders {
+        HeaderPlaceholders {
             head: &self.head,
             client: ingress.client_address(forwarded),
             host: (forwarded.and_then(|it| it.host.as_deref())).unwrap_or_else(|| self.head.host()),

@@ -15,7 +15,7 @@ use penstock_runtime::log_throttle::suppressed_suffix;
 
 use super::dispatch::ResponseResult;
 use super::internal_redirect::RedirectChain;
-use super::{Exchange, Ingress, RequestMeta};
+use super::{ConnectionContext, Exchange, RequestMeta};
 use crate::access_log::AccessRecord;
 use crate::{Edge, faults};
 
@@ -41,9 +41,9 @@ impl Exchange {
     ///
     /// # Errors
     /// The fault of a client that left.
-    pub(crate) fn finish(
+    pub(crate) fn finalize_response(
         &mut self,
-        ingress: Ingress<'_>,
+        ingress: ConnectionContext<'_>,
         result: ResponseResult,
         switch_refusal: impl FnOnce(&RequestHead, Status) -> Option<&'static str>,
     ) -> Result<FinalResponse, Fault> {
@@ -67,7 +67,7 @@ impl Exchange {
                 let request = (&*self.head, &*self.settings);
                 let throttle = &ingress.edge.log_throttle;
                 faults::log_refused_request(client, &fault, request, throttle);
-                Box::new(faults::respond(fault, Some(request), throttle))
+                Box::new(faults::respond_to_fault(fault, Some(request), throttle))
             }
         };
         if let Some(filters) = &self.filters {
@@ -85,7 +85,7 @@ impl Exchange {
     /// The client's response, from the one of a redirect's last target.
     fn finish_redirects(
         &self,
-        ingress: Ingress<'_>,
+        ingress: ConnectionContext<'_>,
         mut chain: RedirectChain,
         result: ResponseResult,
     ) -> ResponseResult {
@@ -97,16 +97,16 @@ impl Exchange {
             }
             response
         });
-        chain.finish(result)
+        chain.apply_to_result(result)
     }
 }
 
 impl RequestMeta<'_> {
     /// Counts an exchange that has ended, and writes it to the access log. `bytes` are those of the
     /// body that were sent.
-    pub(crate) fn record(
+    pub(crate) fn record_exchange(
         self,
-        ingress: Ingress<'_>,
+        ingress: ConnectionContext<'_>,
         status: Status,
         timing: &RequestTiming,
         bytes: u64,
@@ -120,16 +120,16 @@ impl RequestMeta<'_> {
             log.write(&AccessRecord {
                 head: self.head,
                 client: ingress.client_address(self.forwarded),
-                peer: ingress.source.peer(),
+                peer: ingress.source.peer_address(),
                 status: status.code(),
-                bytes,
+                body_bytes: bytes,
                 timing,
                 total_time,
             });
         }
     }
 
-    pub(crate) fn record_cut(self, edge: &Edge, error: &SendError) {
+    pub(crate) fn record_send_error(self, edge: &Edge, error: &SendError) {
         let (method, target) = (self.head.method_str(), self.head.target());
         match error {
             SendError::ClientDisconnected => edge.metrics().client_disconnects.increment(),

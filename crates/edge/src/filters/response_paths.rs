@@ -17,7 +17,7 @@ use std::sync::Arc;
 use penstock_exchange::Mount;
 use penstock_http::{FieldBlock, refresh_target, starts_with_ignore_case};
 
-use super::Placeholders;
+use super::HeaderPlaceholders;
 
 /// Maps a server's paths to the client's.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl ResponsePathRewriter {
     }
 
     /// Changes the fields of a response to a request with a changed path.
-    pub(super) fn rewrite_paths(&self, fields: &mut FieldBlock, values: &Placeholders<'_>) {
+    pub(super) fn rewrite_paths(&self, fields: &mut FieldBlock, values: &HeaderPlaceholders<'_>) {
         for name in ["Location", "Content-Location"] {
             let Some(value) = fields
                 .get(name)
@@ -72,7 +72,11 @@ impl ResponsePathRewriter {
     }
 
     /// A reference for the client; `None` for one that stays.
-    fn rewrite_reference(&self, reference: &str, values: &Placeholders<'_>) -> Option<String> {
+    fn rewrite_reference(
+        &self,
+        reference: &str,
+        values: &HeaderPlaceholders<'_>,
+    ) -> Option<String> {
         let Some((before, authority, rest)) = split_authority(reference) else {
             return self.rewrite_path(reference, values);
         };
@@ -93,7 +97,7 @@ impl ResponsePathRewriter {
     }
 
     /// A path for the client, with its query and fragment.
-    fn rewrite_path(&self, reference: &str, values: &Placeholders<'_>) -> Option<String> {
+    fn rewrite_path(&self, reference: &str, values: &HeaderPlaceholders<'_>) -> Option<String> {
         if !reference.starts_with('/') {
             return None;
         }
@@ -124,7 +128,7 @@ impl ResponsePathRewriter {
         Some(format!("{front}{slash}{rest}"))
     }
 
-    fn rewrite_cookie_paths(&self, fields: &mut FieldBlock, values: &Placeholders<'_>) {
+    fn rewrite_cookie_paths(&self, fields: &mut FieldBlock, values: &HeaderPlaceholders<'_>) {
         const NAME: &str = "Set-Cookie";
         let is_ours = |(name, _): &(&str, &[u8])| name.eq_ignore_ascii_case(NAME);
         if !fields.iter().any(|field| is_ours(&field)) {
@@ -148,7 +152,7 @@ impl ResponsePathRewriter {
     /// A cookie with its path rewritten; `None` for one that stays. Browsers refuse a cookie named
     /// `__Host-` whose path is not `/`. One of Penstock's own with the path of a route would be
     /// sent beside that of another route.
-    fn rewrite_cookie(&self, value: &[u8], values: &Placeholders<'_>) -> Option<Vec<u8>> {
+    fn rewrite_cookie(&self, value: &[u8], values: &HeaderPlaceholders<'_>) -> Option<Vec<u8>> {
         if starts_with_ignore_case(value, "__host-") {
             return None;
         }
@@ -231,7 +235,7 @@ mod tests {
             panic!("the head is whole");
         };
         let mount = mount.map(Mount::new);
-        let values = Placeholders {
+        let values = HeaderPlaceholders {
             head: &head,
             client: PeerAddress::Unix,
             host: "shop.test",

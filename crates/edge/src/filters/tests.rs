@@ -11,8 +11,8 @@ fn head(text: &str) -> RequestHead {
     }
 }
 
-fn values(head: &RequestHead) -> Placeholders<'_> {
-    Placeholders {
+fn values(head: &RequestHead) -> HeaderPlaceholders<'_> {
+    HeaderPlaceholders {
         head,
         client: PeerAddress::Tcp("192.0.2.7:1234".parse().unwrap()),
         host: head.host(),
@@ -375,7 +375,11 @@ fn rules_on_forwarding_fields_are_recognised() {
             rules(&[], &[], &[(name, "a")]),
         ] {
             let filters = compile(&Rewrite::default(), &rules, &HeaderRules::default());
-            assert_eq!(filters.changes_forwarded(&trust), expected, "{name}");
+            assert_eq!(
+                filters.changes_forwarding_fields(&trust),
+                expected,
+                "{name}"
+            );
         }
     }
 }

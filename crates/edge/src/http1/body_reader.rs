@@ -1,6 +1,6 @@
 //! A request body: read from the connection's socket, decoded, bounded, timed.
 //!
-//! The connection lends its reading side to the request ([`ConnectionBody`]) and gets it back
+//! The connection lends its reading side to the request ([`Http1RequestBody`]) and gets it back
 //! ([`ReaderSlot`]) when the handler drops the body, read to the end or not. `100 Continue` is sent
 //! at the first read, so a request that is refused unread does not invite its body.
 //!
@@ -16,7 +16,7 @@ use penstock_exchange::{ClientState, Fault, FaultKind, IncomingBody};
 use penstock_http::{BodyDecoder, BodyFraming, FieldBlock, RequestHead, Status};
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
-use crate::pace::TransferTimeout;
+use crate::transfer_rate::TransferTimeout;
 
 /// The reading side of a connection while a body is outstanding.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl ReaderSlot {
 }
 
 #[derive(Debug)]
-pub(crate) struct ConnectionBody {
+pub(crate) struct Http1RequestBody {
     reader: Option<Box<BodyReader>>,
     reader_slot: ReaderSlot,
 }
@@ -265,7 +265,7 @@ impl BodyReader {
     }
 }
 
-impl ConnectionBody {
+impl Http1RequestBody {
     pub(crate) fn new(reader: BodyReader) -> (Self, ReaderSlot) {
         let reader_slot = ReaderSlot::default();
         let body = Self {
@@ -276,7 +276,7 @@ impl ConnectionBody {
     }
 }
 
-impl IncomingBody for ConnectionBody {
+impl IncomingBody for Http1RequestBody {
     fn poll_fill(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
         match &mut self.reader {
             Some(reader) => reader.poll_fill(cx, into, WaitMode::Timed),
@@ -306,7 +306,7 @@ impl IncomingBody for ConnectionBody {
     }
 }
 
-impl Drop for ConnectionBody {
+impl Drop for Http1RequestBody {
     fn drop(&mut self) {
         if let Some(reader) = self.reader.take() {
             self.reader_slot.put(reader);

@@ -23,7 +23,7 @@ use penstock_http::{
 };
 use penstock_runtime::{buffers, clock};
 
-use super::body_reader::{BodyReader, ConnectionBody};
+use super::body_reader::{BodyReader, Http1RequestBody};
 use super::client_watch::{FIRST_PROBE_DELAY, MAX_PIPELINED_BYTES};
 use super::{Connection, HandlerWait, WireState};
 use crate::exchange::dispatch::RunningHandler;
@@ -143,7 +143,7 @@ impl Connection {
     fn send_interim(&self, cx: &mut Context<'_>, wire: &mut WireState, version: Version) {
         let unsent = &mut wire.unsent_interim;
         if unsent.is_empty() {
-            *unsent = take_interim(&self.client_state, version);
+            *unsent = take_interim_responses(&self.client_state, version);
             if !unsent.is_empty() {
                 unsent.drain(..usize::from(std::mem::take(&mut wire.status_bytes_sent)));
             }
@@ -199,7 +199,7 @@ impl Connection {
         let limits = &exchange.settings.limits;
         let client = &self.client_state;
         let reader = BodyReader::new(stream, head, pending, client, limits, max_body);
-        let (body, slot) = ConnectionBody::new(reader);
+        let (body, slot) = Http1RequestBody::new(reader);
         wire.reader_slot = Some(slot);
         RequestBody::Incoming(Box::new(body))
     }
@@ -225,7 +225,7 @@ impl Connection {
 }
 
 /// Takes the interim responses that wait to be sent, encoded. HTTP/1.0 has none (RFC 9110 §15.2).
-pub(super) fn take_interim(client: &ClientState, version: Version) -> Vec<u8> {
+pub(super) fn take_interim_responses(client: &ClientState, version: Version) -> Vec<u8> {
     let mut encoded = Vec::new();
     for (status, fields) in client.take_interim() {
         let head = ResponseHeadParts {

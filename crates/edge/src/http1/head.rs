@@ -138,7 +138,8 @@ impl Connection {
         if self.head_started_at.is_none() {
             let now = clock::now();
             self.head_started_at = Some(now);
-            self.idle_entry.restart(&self.edge.idle_connections, now);
+            self.idle_entry
+                .record_activity(&self.edge.idle_connections, now);
             if !self.awaits_first_request {
                 self.deadline
                     .set(now + self.edge.settings().limits.header_timeout);
@@ -168,7 +169,7 @@ impl Connection {
                 let line: Box<[u8]> = first_line(self.received.unread()).into();
                 let fault = Fault::new(FaultKind::ClientTooSlow, "limits.header_timeout");
                 log_refusal(fault.kind.status(), &fault.cause, &line);
-                (faults::respond(fault, None, throttle), line)
+                (faults::respond_to_fault(fault, None, throttle), line)
             }
             HeadOutcome::Head(_) | HeadOutcome::Closed => return ConnectionAction::Close,
         };

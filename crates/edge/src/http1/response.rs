@@ -15,7 +15,7 @@ use penstock_runtime::clock;
 
 use super::client_watch::ClientWatch;
 use super::framing::{ResponsePlan, is_bodiless, switch_refusal};
-use super::handler_wait::take_interim;
+use super::handler_wait::take_interim_responses;
 use super::send::{
     self, BufferedResponse, OutgoingResponse, SendProgress, SentBytes, UnsentResponse,
 };
@@ -33,7 +33,7 @@ impl Connection {
         &mut self,
         request: &ReceivedRequest<'_>,
     ) -> Option<Result<ConnectionAction, Box<PendingSend>>> {
-        let (handler, view) = request.inline_handler(self.ingress())?;
+        let (handler, view) = request.inline_handler(self.connection_context())?;
         let close = self.must_close();
         let mut encoded = None;
         let started = send::try_send_buffered(&self.stream, |out| {
@@ -77,7 +77,7 @@ impl Connection {
             keeps_alive: plan.keeps_alive,
             must_close: false,
         };
-        Some(self.finish_or_defer(request.meta(), summary, started, None))
+        Some(self.finish_or_defer(request.request_meta(), summary, started, None))
     }
 
     /// Sends the response of an exchange, as far as the socket takes it at once.
@@ -92,12 +92,12 @@ impl Connection {
         let is_tunnel = exchange.head.method() == Method::Connect;
         let must_close = !self.reclaim_body_reader(wire) || is_tunnel;
         let refusal = |head: &RequestHead, status| switch_refusal(head, status, must_close);
-        match exchange.finish(self.ingress(), result, refusal) {
+        match exchange.finalize_response(self.connection_context(), result, refusal) {
             Ok(FinalResponse {
                 response,
                 is_request_invalid,
             }) => {
-                let interim = take_interim(&self.client_state, exchange.head.version());
+                let interim = take_interim_responses(&self.client_state, exchange.head.version());
                 wire.unsent_interim.extend(interim);
                 let must_close = must_close || is_request_invalid;
                 self.send_response(exchange, wire, response, must_close, now)
@@ -108,7 +108,12 @@ impl Connection {
 
     fn record_disconnect(&mut self, exchange: &Exchange, fault: &Fault) -> ConnectionAction {
         self.edge.metrics().client_disconnects.increment();
-        self.record_exchange(exchange.meta(), fault.kind.status(), &fault.timing, 0);
+        self.record_exchange(
+            exchange.request_meta(),
+            fault.kind.status(),
+            &fault.timing,
+            0,
+        );
         ConnectionAction::Close
     }
 
@@ -152,7 +157,7 @@ impl Connection {
             must_close,
         };
         let started = send::try_send(&self.stream, outgoing);
-        self.finish_or_defer(exchange.meta(), summary, started, upgrade_target)
+        self.finish_or_defer(exchange.request_meta(), summary, started, upgrade_target)
     }
 
     pub(super) async fn finish_sending(
@@ -172,7 +177,7 @@ impl Connection {
             let PendingSend {
                 unsent,
                 summary,
-                upgrade_target,
+                handover_target: upgrade_target,
             } = *sending;
             let (sent, done) = self.send_remaining(&exchange, &wire, unsent).await;
             match done {
@@ -186,10 +191,15 @@ impl Connection {
                     }
                 }
                 Ok(()) => {
-                    return self.finish_sent(exchange.meta(), &summary, sent, upgrade_target);
+                    return self.finish_sent(
+                        exchange.request_meta(),
+                        &summary,
+                        sent,
+                        upgrade_target,
+                    );
                 }
                 Err(cut) => {
-                    return self.finish_response(exchange.meta(), &summary, sent, Err(cut));
+                    return self.finish_response(exchange.request_meta(), &summary, sent, Err(cut));
                 }
             }
         }
@@ -223,7 +233,10 @@ impl Connection {
             return self.finish_response(request, summary, sent, Ok(()));
         };
         // The head is all there is of this response: it stands for the body in the log.
-        let sent = SentBytes { head: 0, ..sent };
+        let sent = SentBytes {
+            head_len: 0,
+            ..sent
+        };
         self.finish_response(request, summary, sent, Ok(()));
         // This task ends now. Only the count stays, and goes with the socket.
         let (stream, early) = (Arc::clone(&self.stream), self.received.take_unread());
@@ -249,7 +262,7 @@ impl Connection {
             Ok(SendProgress::Partial(unsent)) => Err(Box::new(PendingSend {
                 unsent,
                 summary,
-                upgrade_target,
+                handover_target: upgrade_target,
             })),
             Err(cut) => Ok(self.finish_response(request, &summary, SentBytes::default(), Err(cut))),
         }
@@ -265,9 +278,9 @@ impl Connection {
     ) -> ConnectionAction {
         self.edge.metrics().bytes_out.add(sent.total);
         self.edge.metrics().count_response(summary.status.code());
-        self.record_exchange(request, summary.status, &summary.timing, sent.body());
+        self.record_exchange(request, summary.status, &summary.timing, sent.body_bytes());
         if let Err(cut) = done {
-            request.record_cut(&self.edge, &cut);
+            request.record_send_error(&self.edge, &cut);
             return ConnectionAction::Abort;
         }
         if summary.keeps_alive {
@@ -296,13 +309,14 @@ impl Connection {
     ) {
         let now = clock::now();
         let idle = now + request.settings.limits.idle_timeout;
-        self.idle_entry.restart(&self.edge.idle_connections, now);
+        self.idle_entry
+            .record_activity(&self.edge.idle_connections, now);
         let drained = self.drain_guard.drain().idle_deadline_after_busy(now);
         // The response may have offered keep-alive before the drain began.
         self.is_drain_deadline_set = drained.is_some();
         self.deadline
             .set(drained.map_or(idle, |until| until.min(idle)));
-        request.record(self.ingress(), status, timing, bytes, now);
+        request.record_exchange(self.connection_context(), status, timing, bytes, now);
     }
 }
 

@@ -41,15 +41,15 @@ pub(crate) enum SendProgress {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SentBytes {
     /// The head's length, whether it is out or not.
-    pub(crate) head: u64,
+    pub(crate) head_len: u64,
     /// Head and body together.
     pub(crate) total: u64,
 }
 
 impl SentBytes {
     /// Those of the body, framing included.
-    pub(crate) fn body(self) -> u64 {
-        self.total.saturating_sub(self.head)
+    pub(crate) fn body_bytes(self) -> u64 {
+        self.total.saturating_sub(self.head_len)
     }
 }
 
@@ -158,7 +158,7 @@ struct FirstWrite {
 impl FirstWrite {
     fn new(head_len: usize, framing: ResponseFraming) -> Self {
         let sent = SentBytes {
-            head: head_len as u64,
+            head_len: head_len as u64,
             total: 0,
         };
         Self { framing, sent }

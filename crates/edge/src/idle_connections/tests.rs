@@ -156,7 +156,7 @@ fn one_that_got_a_request_before_it_could_close_stays() {
     let mut busy = FakeConnection::new(&waiting, 0, now);
     assert!(waiting.close_oldest(now + SECOND) && waiting.close_oldest(now + SECOND));
     // Answered at once, or in the hands of a handler.
-    kept.entry.restart(&waiting, now + SECOND);
+    kept.entry.record_activity(&waiting, now + SECOND);
     assert!(!kept.poll(&waiting));
     waiting.remove(&mut busy.entry);
     assert_eq!(waiting.closing(), 0);
@@ -166,7 +166,7 @@ fn one_that_got_a_request_before_it_could_close_stays() {
         !waiting.close_oldest(now + 2 * SECOND),
         "the busy one is not there"
     );
-    busy.entry.restart(&waiting, now + 2 * SECOND);
+    busy.entry.record_activity(&waiting, now + 2 * SECOND);
     assert!(!busy.poll(&waiting));
     assert!(waiting.close_oldest(now + 3 * SECOND) && busy.poll(&waiting));
 }
@@ -178,7 +178,7 @@ fn activity_moves_a_connection_to_the_end_and_a_poll_does_not() {
     let mut first = FakeConnection::new(&waiting, 0, now);
     let mut second = FakeConnection::new(&waiting, 0, now + SECOND);
     assert!(!first.poll(&waiting) && !second.poll(&waiting));
-    first.entry.restart(&waiting, now + 2 * SECOND);
+    first.entry.record_activity(&waiting, now + 2 * SECOND);
     assert!(!first.poll(&waiting));
     assert!(waiting.close_oldest(now + 3 * SECOND));
     assert!(second.poll(&waiting) && !first.poll(&waiting));

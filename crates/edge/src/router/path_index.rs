@@ -58,7 +58,7 @@ impl PathIndex {
 
     /// The first route for a path, in the site's order, of those that are `open`.
     pub(super) fn first_match(&self, path: &[u8], open: impl Fn(usize) -> bool) -> Option<usize> {
-        let exact = self.first_exact(path, &open);
+        let exact = self.first_exact_match(path, &open);
         let mut found = exact;
         let mut at = self.longest_prefix(path);
         while let Some(entry) = at.map(|at| &self.prefixes[at]) {
@@ -69,7 +69,11 @@ impl PathIndex {
     }
 
     /// The first route for exactly this path.
-    pub(super) fn first_exact(&self, path: &[u8], open: impl Fn(usize) -> bool) -> Option<usize> {
+    pub(super) fn first_exact_match(
+        &self,
+        path: &[u8],
+        open: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
         let compare = |entry: &IndexedPath| (*entry.path).cmp(path);
         let at = self.exact_paths.binary_search_by(compare).ok()?;
         self.exact_paths[at].first_open(&open)
@@ -177,7 +181,7 @@ mod tests {
                         |at: &usize| open(*at) && routes[*at] == PathPattern::Exact(asked.clone());
                     let exact = (0..routes.len()).find(exact);
                     assert_eq!(
-                        index.first_exact(bytes, open),
+                        index.first_exact_match(bytes, open),
                         exact,
                         "{asked} in {routes:?}"
                     );

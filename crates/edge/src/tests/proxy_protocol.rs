@@ -7,7 +7,7 @@ use super::*;
 fn test_edge(adjust: impl FnOnce(&mut Settings)) -> TestEdge {
     let (house, socket) = TestEdge::without_acceptor(vec![route("/", echo_handler())], adjust);
     let (edge, info) = (Arc::clone(&house.edge), house.info(true));
-    house.spawn(accept(edge, socket, info, Drain::new(), None));
+    house.spawn(accept_connections(edge, socket, info, Drain::new(), None));
     house
 }
 
@@ -70,7 +70,7 @@ fn a_client_without_an_address_is_not_trusted() {
     });
     let (house, socket) = TestEdge::without_acceptor(vec![route("/", handler)], |_| {});
     let (edge, info) = (Arc::clone(&house.edge), house.info(true));
-    house.spawn(accept(edge, socket, info, Drain::new(), None));
+    house.spawn(accept_connections(edge, socket, info, Drain::new(), None));
     let mut local = Vec::new();
     encode_v2(&mut local, None);
     let mut unix = b"\r\n\r\n\0\r\nQUIT\n\x21\x31\0\xd8".to_vec();

@@ -215,7 +215,7 @@ fn tunnel_edge(proxy_protocol: bool) -> TestEdge {
     let (house, socket) =
         TestEdge::without_acceptor(Vec::new(), |settings| settings.limits.max_connections = 2);
     let (edge, info) = (Arc::clone(&house.edge), house.info(proxy_protocol));
-    house.spawn(accept(
+    house.spawn(accept_connections(
         edge,
         socket,
         info,

@@ -36,9 +36,9 @@ fn redirect(lines: &[(&str, &str)]) -> InternalRedirect {
 fn a_loop_of_redirects_ends() {
     let mut redirected = RedirectChain::default();
     for _ in 0..10 {
-        assert_eq!(redirected.follow(redirect(&[])).unwrap().0, "/next");
+        assert_eq!(redirected.push_redirect(redirect(&[])).unwrap().0, "/next");
     }
-    let fault = redirected.follow(redirect(&[])).unwrap_err();
+    let fault = redirected.push_redirect(redirect(&[])).unwrap_err();
     assert_eq!(fault.kind, FaultKind::Internal);
     assert!(fault.cause.contains("/next"), "{}", fault.cause);
 }
@@ -52,11 +52,11 @@ fn the_first_response_overrides_later_fields() {
         ("Expires", "0"),
         ("Set-Cookie", "b=1"),
     ];
-    drop(redirected.follow(redirect(&first)).unwrap());
-    drop(redirected.follow(redirect(&second)).unwrap());
+    drop(redirected.push_redirect(redirect(&first)).unwrap());
+    drop(redirected.push_redirect(redirect(&second)).unwrap());
     let mut response = Response::new(Status::OK, Body::Empty);
     response.fields = fields(&[("Content-Type", "c/c"), ("ETag", "\"1\""), ("Expires", "1")]);
-    let response = redirected.finish(Ok(Box::new(response))).unwrap();
+    let response = redirected.apply_to_result(Ok(Box::new(response))).unwrap();
     assert_eq!(
         String::from_utf8_lossy(response.fields.as_bytes()),
         "ETag: \"1\"\r\nExpires: 0\r\nSet-Cookie: b=1\r\nContent-Type: a/a\r\n\
@@ -69,11 +69,11 @@ fn the_page_of_an_error_keeps_its_own_type() {
     let mut redirected = RedirectChain::default();
     drop(
         redirected
-            .follow(redirect(&[("Content-Type", "a/a")]))
+            .push_redirect(redirect(&[("Content-Type", "a/a")]))
             .unwrap(),
     );
     let response = Response::with_text(Status::NOT_FOUND, "text/plain", "gone");
-    let response = redirected.finish(Ok(Box::new(response))).unwrap();
+    let response = redirected.apply_to_result(Ok(Box::new(response))).unwrap();
     assert_eq!(
         response.fields.get("content-type"),
         Some(&b"text/plain"[..])
@@ -92,14 +92,14 @@ fn times_add_up_and_the_first_handler_is_named() {
         server: Some("a:1".into()),
         ..RequestTiming::default()
     };
-    drop(redirected.follow(first).unwrap());
+    drop(redirected.push_redirect(first).unwrap());
     let mut response = Response::new(Status::OK, Body::Empty);
     response.timing = RequestTiming {
         app_time: Duration::from_secs(2),
         handler: Some(HandlerName::Component("files")),
         ..RequestTiming::default()
     };
-    let response = redirected.finish(Ok(Box::new(response))).unwrap();
+    let response = redirected.apply_to_result(Ok(Box::new(response))).unwrap();
     let timing = &response.timing;
     assert_eq!(response.max_rate, Some(7));
     assert_eq!(

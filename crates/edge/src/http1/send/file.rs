@@ -105,7 +105,7 @@ impl ResponseWriter<'_> {
             let wanted = (end - at).min(most);
             // The head is not held back by a rate; it goes with the first piece.
             let allowed = self
-                .allowance(usize::try_from(wanted).unwrap_or(usize::MAX))
+                .wait_for_allowance(usize::try_from(wanted).unwrap_or(usize::MAX))
                 .await;
             let resident = file.resident_bytes_across_chunks(at, allowed as u64);
             let progress = match resident {

@@ -16,7 +16,7 @@ use penstock_runtime::{LazyDeadline, Stream, clock};
 
 use super::{SendError, SentBytes};
 use crate::http1::client_watch::{ClientWatch, FIRST_PROBE_DELAY};
-use crate::pace::{Throttle, TransferTimeout};
+use crate::transfer_rate::{Throttle, TransferTimeout};
 
 #[derive(Debug)]
 pub(super) struct ResponseWriter<'c> {
@@ -118,12 +118,12 @@ impl ResponseWriter<'_> {
     async fn write_throttled(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, SendError> {
         let first = slices.iter().find(|slice| !slice.is_empty());
         let Some(first) = first else { return Ok(0) };
-        let head = usize::try_from(self.sent.head.saturating_sub(self.sent.total)).unwrap_or(0);
+        let head = usize::try_from(self.sent.head_len.saturating_sub(self.sent.total)).unwrap_or(0);
         if head > 0 {
             let head = &first[..first.len().min(head)];
             return self.write_some(&[IoSlice::new(head)]).await;
         }
-        let allowed = self.allowance(first.len()).await;
+        let allowed = self.wait_for_allowance(first.len()).await;
         let written = self.write_some(&[IoSlice::new(&first[..allowed])]).await?;
         self.consume_allowance(written);
         Ok(written)
@@ -131,7 +131,7 @@ impl ResponseWriter<'_> {
 
     /// The number of `wanted` bytes of the body that may go now, at least one; waits for the rate
     /// if it must.
-    pub(super) async fn allowance(&mut self, wanted: usize) -> usize {
+    pub(super) async fn wait_for_allowance(&mut self, wanted: usize) -> usize {
         loop {
             let Some(throttle) = &mut self.throttle else {
                 return wanted;

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use penstock_exchange::{Fault, FaultSide};
 use penstock_http::{LogMask, RequestHead, Status};
 
-pub(super) struct BuiltinPage<'a> {
+pub(super) struct BuiltinErrorPage<'a> {
     pub(super) status: Status,
     pub(super) fault: &'a Fault,
     /// The request, in development; without it the page has only status and sentence.
@@ -26,7 +26,7 @@ struct PageSection<'a> {
     text: String,
 }
 
-impl BuiltinPage<'_> {
+impl BuiltinErrorPage<'_> {
     pub(super) fn to_text(&self) -> String {
         let (code, reason) = (self.status.code(), self.status.reason());
         let explanation = self.fault.kind.explanation();
@@ -191,7 +191,7 @@ mod tests {
     fn pages(fault: &Fault, shown: Option<&RequestHead>) -> [String; 2] {
         let status = fault.kind.status();
         let mask = LogMask::new(["default", "pin"]);
-        let page = BuiltinPage {
+        let page = BuiltinErrorPage {
             status,
             fault,
             debug_request: shown.map(|head| (head, &mask)),
