@@ -22,10 +22,10 @@ pub use self::snapshot::{
 };
 use crate::executor::setup::{AppResources, AppSize, BootStatus};
 use crate::executor::{self, AppCommand, Executor};
-use crate::message_limits::MessageLimits;
 use crate::server_set::{NoServers, ServerSet};
 use crate::shared::{AppShared, DispatchMode};
 use crate::supervisor::SupervisorPolicy;
+use crate::websocket_message_limits::WebSocketMessageLimits;
 
 /// Commands that may wait for the executor.
 const MAX_COMMANDS: usize = 64;
@@ -45,20 +45,20 @@ pub struct App {
 impl App {
     /// Starts the application on the current loop, which must be on a thread that lives as long as
     /// the server: its workers die with that thread. The processes of a `command` or `fastcgi`
-    /// application run unseen by any upstream: for those use [`App::start_servers`].
+    /// application run unseen by any upstream: for those use [`App::start_with_server_set`].
     pub fn start(config: config::App, setup: &AppResources) -> Arc<Self> {
-        Self::start_servers(config, setup, Arc::new(NoServers))
+        Self::start_with_server_set(config, setup, Arc::new(NoServers))
     }
 
     /// As [`App::start`]; `servers` gets the addresses of the processes of a `command` or `fastcgi`
     /// application. Requests do not come here then: they go to the upstream behind `servers`. The
     /// other kinds do not use it.
-    pub fn start_servers(
+    pub fn start_with_server_set(
         config: config::App,
         setup: &AppResources,
         servers: Arc<dyn ServerSet>,
     ) -> Arc<Self> {
-        let mut policy = Self::policy(&config);
+        let mut policy = Self::supervisor_policy(&config);
         if let Some(AppSize { processes, threads }) = setup.initial_size {
             (policy.initial_processes, policy.initial_threads) = (processes, threads);
         }
@@ -66,7 +66,7 @@ impl App {
     }
 
     /// The supervisor's bounds and time-outs.
-    pub(crate) fn policy(config: &config::App) -> SupervisorPolicy {
+    pub(crate) fn supervisor_policy(config: &config::App) -> SupervisorPolicy {
         let slack = match config.kind {
             config::AppKind::Wsgi | config::AppKind::Asgi | config::AppKind::Rack
                 if config.preload == config::Preload::Never =>
@@ -103,8 +103,8 @@ impl App {
             config::AppKind::Rack => DispatchMode::Workers(Dialect::Ruby),
             config::AppKind::Command | config::AppKind::FastCgi => DispatchMode::Servers(servers),
         };
-        let mut shared = AppShared::new(&config, way, setup.body_store.clone());
-        shared.group.clone_from(&setup.group);
+        let mut shared = AppShared::new(&config, way, setup.buffering_settings.clone());
+        shared.cgroup.clone_from(&setup.cgroup);
         let shared = Arc::new(shared);
         let (commands, inbox) = mpsc::channel(MAX_COMMANDS);
         let (said, boot) = watch::channel(BootStatus::Pending);
@@ -124,8 +124,8 @@ impl App {
     }
 
     /// When the code that serves began to load: later changes are not in it.
-    pub fn code_since(&self) -> SystemTime {
-        *self.shared.code_since.lock()
+    pub fn code_load_started_at(&self) -> SystemTime {
+        *self.shared.code_load_started_at.lock()
     }
 
     /// The configuration that it runs with.
@@ -135,7 +135,7 @@ impl App {
 
     /// Its kind: configured, or found by a process if the configuration only guesses.
     pub fn kind(&self) -> config::AppKind {
-        self.shared.model.kind()
+        self.shared.model.app_kind()
     }
 
     /// Whether the kind is final: configured, or found by a process.
@@ -152,7 +152,7 @@ impl App {
     }
 
     /// Requests that one of its processes may have in progress.
-    pub fn process_capacity(&self) -> u32 {
+    pub fn process_request_capacity(&self) -> u32 {
         match self.shared.model.has_reactor() {
             true => self.config.max_concurrent,
             false => u32::try_from(self.config.threads).unwrap_or(u32::MAX),
@@ -172,12 +172,12 @@ impl App {
     }
 
     /// Sets the store of bodies, from a reload on.
-    pub fn set_body_store(&self, store: BufferingSettings) {
-        self.shared.body_store.store(Arc::new(store));
+    pub fn set_buffering_settings(&self, store: BufferingSettings) {
+        self.shared.buffering_settings.store(Arc::new(store));
     }
 
     /// Sets the limits of messages for WebSockets that are opened from now on.
-    pub fn set_message_limits(&self, limits: MessageLimits) {
+    pub fn set_websocket_message_limits(&self, limits: WebSocketMessageLimits) {
         self.shared.message_limits.store(Arc::new(limits));
     }
 
@@ -188,8 +188,8 @@ impl App {
     }
 
     /// How many lines its processes have written.
-    pub fn output_count(&self) -> u64 {
-        self.shared.output_log.count()
+    pub fn output_line_count(&self) -> u64 {
+        self.shared.output_log.total_line_count()
     }
 
     /// Waits for the result of the first start.
@@ -228,8 +228,8 @@ impl App {
 
     /// Whether it is up and still grows to its initial size ([`AppResources::initial_size`]). Not
     /// any more once one of its processes did not boot.
-    pub fn is_growing(&self) -> bool {
-        self.shared.view.lock().is_catching_up
+    pub fn is_growing_to_initial_size(&self) -> bool {
+        self.shared.view.lock().is_growing_to_initial_size
     }
 
     /// Restarts with new code; returns when it serves.
@@ -249,10 +249,10 @@ impl App {
     /// Whether requests wait for a process: ending now would leave them to their time-outs.
     pub fn has_waiting_requests(&self) -> bool {
         let usage = match &self.shared.dispatch_mode {
-            DispatchMode::Workers(_) => self.shared.dispatch.usage(clock::now()),
-            DispatchMode::Servers(set) => set.usage(),
+            DispatchMode::Workers(_) => self.shared.dispatch.queue_usage(clock::now()),
+            DispatchMode::Servers(set) => set.queue_usage(),
         };
-        usage.waiting + self.shared.model.waiting_requests() > 0
+        usage.waiting + self.shared.model.requests_awaiting_model() > 0
     }
 
     /// Finishes requests until `deadline`, then ends all workers; returns when no process is left.

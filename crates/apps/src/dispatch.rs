@@ -36,7 +36,7 @@ use crate::upload::UploadReader;
 use crate::websocket_handshake::Handshake;
 
 pub(crate) use self::mailbox::{Mailbox, MailboxDelivery};
-pub(crate) use self::recent_latency::{MAX_BATCH, RecentLatency};
+pub(crate) use self::recent_latency::{MAX_BATCH_REQUESTS, RecentLatency};
 pub(crate) use self::worker_stats::WorkerStats;
 
 /// One request on its way to a worker.
@@ -232,9 +232,9 @@ impl AppDispatcher {
 
     /// Takes out a slot whose worker's process has ended. Its driver may not see the end of its
     /// socket: a process that the worker left behind can hold the other side open.
-    pub(crate) fn mark_lost(&self, slot: SlotId, mailbox: &Mailbox) {
+    pub(crate) fn mark_slot_lost(&self, slot: SlotId, mailbox: &Mailbox) {
         self.close_slot(slot, mailbox);
-        mailbox.mark_lost();
+        mailbox.mark_worker_lost();
     }
 
     /// Gives a slot no new jobs. Jobs that waited for its worker go anywhere if it has no other
@@ -356,7 +356,7 @@ impl AppDispatcher {
     }
 
     /// How many requests a slot may have at once; 0 when the queue does not know it.
-    pub(crate) fn capacity_of(&self, slot: SlotId) -> usize {
+    pub(crate) fn slot_request_capacity(&self, slot: SlotId) -> usize {
         let inner = self.state.lock();
         let view = inner.queue.slot_view(slot);
         view.map_or(0, |view| view.spec.request_capacity as usize)
@@ -369,13 +369,13 @@ impl AppDispatcher {
         inner.queue.clear()
     }
 
-    pub(crate) fn usage(&self, now: Instant) -> QueueUsage {
+    pub(crate) fn queue_usage(&self, now: Instant) -> QueueUsage {
         self.state.lock().usage(now)
     }
 
     /// The queue's numbers for a response that holds this slot; `None` when no job would get the
     /// slot.
-    pub(crate) fn usage_for(&self, now: Instant, slot: SlotId) -> Option<QueueUsage> {
+    pub(crate) fn queue_usage_for_slot(&self, now: Instant, slot: SlotId) -> Option<QueueUsage> {
         let inner = self.state.lock();
         let view = inner.queue.slot_view(slot)?;
         let takes_requests = !view.is_retired && view.spec.request_capacity > 0;
@@ -392,7 +392,7 @@ impl AppDispatcher {
     }
 
     /// Takes the waiting jobs of these clients out, each with how long it has waited.
-    pub(crate) fn take_waiting_of(
+    pub(crate) fn take_waiting_jobs_of(
         &self,
         now: Instant,
         clients: &[AddressPrefix],

@@ -26,10 +26,10 @@ use penstock_runtime::{Stream, clock, loops};
 pub(crate) use self::channel::ChannelDriver;
 pub(crate) use self::slot::SlotDriver;
 
-use self::hijack::{HijackGuard, HijackedConnections, serve_hijacked};
+use self::hijack::{HijackGuard, HijackedConnections, serve_hijacked_connection};
 use crate::dispatch::{Job, Mailbox, MailboxDelivery};
 use crate::reply::app_protocol_error;
-use crate::shared::{AppShared, SlotPlace};
+use crate::shared::{AppShared, SlotProducer};
 
 /// How long after a worker's end its last bytes may take to arrive.
 const LAST_READ_TIMEOUT: Duration = Duration::from_millis(50);
@@ -52,7 +52,7 @@ struct DriverCore {
     app: Arc<AppShared>,
     slot: SlotId,
     /// The worker's place, which responses hold until they have come.
-    place: Arc<SlotPlace>,
+    place: Arc<SlotProducer>,
     pid: u32,
     mailbox: Arc<Mailbox>,
     /// Received bytes that are not a whole frame yet.
@@ -69,7 +69,7 @@ struct DriverCore {
 impl DriverCore {
     fn new(app: Arc<AppShared>, slot: SlotId, mailbox: Arc<Mailbox>, pid: u32) -> Self {
         Self {
-            place: SlotPlace::new(&app, slot),
+            place: SlotProducer::new(&app, slot),
             app,
             slot,
             pid,
@@ -141,7 +141,7 @@ impl DriverCore {
         match Stream::from_received(socket) {
             Ok(socket) => {
                 let app = Arc::clone(&self.app);
-                loops::spawn_here(serve_hijacked(app, job, socket, guard, timing));
+                loops::spawn_here(serve_hijacked_connection(app, job, socket, guard, timing));
             }
             Err(error) => {
                 let fault = app_protocol_error(format!("its hijacked connection: {error}"));

@@ -20,7 +20,7 @@ pub(crate) mod boot_check;
 mod control;
 mod cpu_usage;
 mod forking;
-mod kind;
+mod kind_detection;
 mod launching;
 mod limits;
 pub(crate) mod listen_address;
@@ -50,10 +50,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::control::ControlHandle;
 use self::cpu_usage::CpuUsage;
-use self::launching::{Launching, Looking};
+use self::launching::{PendingLaunch, ProgramLookup};
 use self::limits::ProcessLimits;
 use self::listen_address::SocketDir;
-use self::process_task::{OutputTail, Readiness};
+use self::process_task::{OutputTail, ReadinessSource};
 use self::refork::Promotion;
 use self::reporting::BootFailures;
 use self::servers::ListedServer;
@@ -147,8 +147,8 @@ pub(crate) struct Executor {
     supervisor: Supervisor,
     children: HashMap<WorkerId, ChildProcess>,
     /// Processes that do not run yet.
-    launching: HashMap<ProcessKey, Launching>,
-    looking: Looking,
+    launching: HashMap<ProcessKey, PendingLaunch>,
+    program_lookup: ProgramLookup,
     inputs: mpsc::Sender<ExecutorInput>,
     inbox: Option<mpsc::Receiver<ExecutorInput>>,
     boot_status: watch::Sender<BootStatus>,
@@ -218,7 +218,7 @@ enum ProcessRole {
 struct PreparedProcess {
     launch: process::ProcessSpec,
     role: ProcessRole,
-    readiness: Readiness,
+    readiness: ReadinessSource,
     control: Option<ControlHandle>,
     /// Keeps a port reserved until the process takes it.
     reserved_port: Option<TcpListener>,
@@ -280,7 +280,7 @@ impl Executor {
             supervisor: Supervisor::new(policy),
             children: HashMap::new(),
             launching: HashMap::new(),
-            looking: Looking::default(),
+            program_lookup: ProgramLookup::default(),
             inputs,
             inbox: Some(inbox),
             boot_status: boot,
@@ -416,7 +416,7 @@ impl Executor {
     fn handle_event(&mut self, event: SupervisorEvent) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            for action in self.supervisor.handle(clock::now(), event) {
+            for action in self.supervisor.handle_event(clock::now(), event) {
                 self.carry_out(action, &mut events);
             }
         }
@@ -461,7 +461,7 @@ impl Executor {
                 let asked = match self.restart.take() {
                     Some(rolling) => {
                         if result.is_ok() {
-                            *self.shared.code_since.lock() = rolling.started_at;
+                            *self.shared.code_load_started_at.lock() = rolling.started_at;
                         }
                         rolling.requesters
                     }

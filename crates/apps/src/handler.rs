@@ -70,12 +70,12 @@ fn dispatch_request(shared: &Arc<AppShared>, mut request: Request) -> HandlerPro
     HandlerProgress::Pending(Box::pin(async move {
         let body = std::mem::replace(&mut request.body, RequestBody::Empty);
         let content = match body {
-            RequestBody::Incoming(body) if shared.model.streams_bodies() => {
+            RequestBody::Incoming(body) if shared.model.streams_request_bodies() => {
                 begin_upload(body, Arc::clone(&request.client_state)).await?
             }
             body => {
                 let client = request.client_state.counted_address_prefix();
-                collect_body(body, client, &shared.body_store.load_full())
+                collect_body(body, client, &shared.buffering_settings.load_full())
                     .await?
                     .into()
             }
@@ -346,7 +346,7 @@ impl Future for AppCall {
             if !is_streaming_reply(&answer)
                 && let Some(upload) = self.upload.take()
             {
-                upload.release();
+                upload.release_connection();
             }
             return Poll::Ready(answer);
         }

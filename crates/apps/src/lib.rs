@@ -17,12 +17,10 @@
 mod app;
 mod dispatch;
 mod driver;
-mod embed;
 mod environ;
 mod executor;
 mod handler;
 mod interpreter;
-mod message_limits;
 mod orphans;
 mod output;
 mod reply;
@@ -34,15 +32,17 @@ mod supervisor;
 mod testing;
 mod upload;
 mod websocket_handshake;
+mod websocket_message_limits;
+mod worker_scripts;
 
 pub use app::{
     APP_METRICS, App, AppSnapshot, BoundsSnapshot, ProcessesSnapshot, QueueSnapshot, WorkerSnapshot,
 };
 pub use dispatch::QueueUsage;
 pub use executor::boot_check::check_boot;
-pub use executor::listen_address::remove_abandoned_folders;
+pub use executor::listen_address::remove_abandoned_socket_dirs;
 pub use executor::setup::{AppResources, AppSize, BootStatus};
 pub use interpreter::find_interpreter;
-pub use message_limits::MessageLimits;
 pub use orphans::end_orphans;
 pub use server_set::ServerSet;
+pub use websocket_message_limits::WebSocketMessageLimits;

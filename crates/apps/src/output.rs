@@ -39,7 +39,7 @@ struct OutputLine {
 }
 
 impl OutputLog {
-    pub(crate) fn push(&self, pid: u32, line: &str) {
+    pub(crate) fn push_line(&self, pid: u32, line: &str) {
         let mut lines = self.lines.lock();
         if lines.recent.len() == MAX_LINES {
             lines.recent.pop_front();
@@ -50,7 +50,7 @@ impl OutputLog {
         lines.recent.push_back(OutputLine { number, pid, text });
     }
 
-    pub(crate) fn count(&self) -> u64 {
+    pub(crate) fn total_line_count(&self) -> u64 {
         self.lines.lock().total
     }
 
@@ -70,17 +70,17 @@ mod tests {
     #[test]
     fn keeps_the_last_lines_of_each_process() {
         let output = OutputLog::default();
-        output.push(1, "old");
+        output.push_line(1, "old");
         for number in 0..MAX_LINES {
             let pid = u32::try_from(number % 2).unwrap();
-            output.push(pid, &format!("{number}{}", "ä".repeat(MAX_LINE_CHARS)));
+            output.push_line(pid, &format!("{number}{}", "ä".repeat(MAX_LINE_CHARS)));
         }
         let (all, one) = (output.lines_of(None, 0), output.lines_of(Some(1), 0));
         assert_eq!((all.len(), one.len()), (MAX_LINES, MAX_LINES / 2));
         assert!(one[0].starts_with("1ä") && one[0].chars().count() == MAX_LINE_CHARS);
         assert_eq!(output.lines_of(Some(7), 0), [""; 0]);
-        let mark = output.count();
-        output.push(1, "new");
+        let mark = output.total_line_count();
+        output.push_line(1, "new");
         assert_eq!(output.lines_of(Some(1), mark), ["new"]);
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct ReplyHead {
 ///
 /// # Errors
 /// A `Content-Length` that is not one number, or a redirect that may not be followed.
-pub(crate) fn client_head(
+pub(crate) fn build_reply_head(
     parts: &ResponseHeadView<'_>,
     is_head: bool,
     timing: RequestTiming,
@@ -60,7 +60,7 @@ pub(crate) fn client_head(
         let name = std::str::from_utf8(name).unwrap_or_default();
         let disables_buffering =
             name.eq_ignore_ascii_case("x-accel-buffering") && value.eq_ignore_ascii_case(b"no");
-        if disables_buffering || is_forwarded(name) {
+        if disables_buffering || is_sent_to_client(name) {
             is_unbuffered |= disables_buffering
                 || name.eq_ignore_ascii_case("content-type")
                     && value
@@ -114,7 +114,7 @@ pub(crate) fn client_head(
 }
 
 /// Whether a field of that name is sent to the client unchanged.
-pub(crate) fn is_forwarded(name: &str) -> bool {
+pub(crate) fn is_sent_to_client(name: &str) -> bool {
     if is_accel_field(name.as_bytes()) {
         // For a cache in front of this; edge takes it out.
         return name.eq_ignore_ascii_case("x-accel-expires");
@@ -127,8 +127,8 @@ pub(crate) fn is_forwarded(name: &str) -> bool {
 ///
 /// # Errors
 /// When the application declared another length.
-pub(crate) fn with_whole_body(head: ReplyHead, body: &[u8]) -> Result<Response, Fault> {
-    check_declared(&head, Some(body.len() as u64))?;
+pub(crate) fn build_whole_response(head: ReplyHead, body: &[u8]) -> Result<Response, Fault> {
+    check_declared_length(&head, Some(body.len() as u64))?;
     let mut response = head.response;
     if !body.is_empty() {
         response.body = Body::Bytes(bytes::Bytes::copy_from_slice(body));
@@ -140,7 +140,7 @@ pub(crate) fn with_whole_body(head: ReplyHead, body: &[u8]) -> Result<Response, 
 ///
 /// # Errors
 /// When they differ: the client gets a 502 rather than a cut or an overlong body.
-pub(crate) fn check_declared(head: &ReplyHead, actual: Option<u64>) -> Result<(), Fault> {
+pub(crate) fn check_declared_length(head: &ReplyHead, actual: Option<u64>) -> Result<(), Fault> {
     match (head.declared, actual) {
         (Some(declared), Some(actual)) if declared != actual => {
             let cause = format!("response body of {actual} bytes, Content-Length {declared}");

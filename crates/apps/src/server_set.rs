@@ -29,11 +29,11 @@ pub trait ServerSet: Send + Sync + fmt::Debug {
     fn in_progress(&self, address: &ServerAddr) -> usize;
 
     /// Requests in a row at an address that were not answered in time, up to now.
-    fn unanswered(&self, address: &ServerAddr) -> usize;
+    fn consecutive_timeouts(&self, address: &ServerAddr) -> usize;
 
     /// Requests in the queue and in progress, and how many could be. The number of processes
     /// follows it.
-    fn usage(&self) -> QueueUsage;
+    fn queue_usage(&self) -> QueueUsage;
 }
 
 /// The set of an application that no upstream uses.
@@ -49,11 +49,11 @@ impl ServerSet for NoServers {
         0
     }
 
-    fn unanswered(&self, _: &ServerAddr) -> usize {
+    fn consecutive_timeouts(&self, _: &ServerAddr) -> usize {
         0
     }
 
-    fn usage(&self) -> QueueUsage {
+    fn queue_usage(&self) -> QueueUsage {
         QueueUsage::default()
     }
 }

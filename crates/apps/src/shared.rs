@@ -6,8 +6,8 @@
 //! - The executor alone writes the state that is shown.
 //! - No lock here is held across an await.
 
-mod model;
-mod slot_place;
+mod slot_producer;
+mod worker_model;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,14 +25,14 @@ use penstock_wire::Dialect;
 
 use crate::app::{AppSnapshot, WorkerSnapshot};
 use crate::dispatch::{AppDispatcher, Mailbox, RecentLatency, WorkerStats};
-use crate::message_limits::{HeldMessageBytes, MessageLimits};
 use crate::output::OutputLog;
 use crate::server_set::ServerSet;
 use crate::sticky::Stickiness;
+use crate::websocket_message_limits::{HeldMessageBytes, WebSocketMessageLimits};
 
-use self::model::ModelCell;
-pub(crate) use self::model::{RequestEncoding, WorkerModel};
-pub(crate) use self::slot_place::SlotPlace;
+pub(crate) use self::slot_producer::SlotProducer;
+use self::worker_model::WorkerModelCell;
+pub(crate) use self::worker_model::{RequestEncoding, WorkerModel};
 
 /// The state that loops, drivers and the executor share.
 #[derive(Debug)]
@@ -40,16 +40,16 @@ pub(crate) struct AppShared {
     pub(crate) name: Arc<str>,
     pub(crate) dispatch_mode: DispatchMode,
     /// How its workers get their requests.
-    pub(crate) model: ModelCell,
+    pub(crate) model: WorkerModelCell,
     pub(crate) dispatch: AppDispatcher,
     pub(crate) metrics: Arc<AppMetrics>,
     /// Bounds its processes, with all that they start.
-    pub(crate) group: Option<Arc<AppCgroup>>,
-    pub(crate) body_store: ArcSwap<BufferingSettings>,
+    pub(crate) cgroup: Option<Arc<AppCgroup>>,
+    pub(crate) buffering_settings: ArcSwap<BufferingSettings>,
     /// Responses that hold its workers because their clients are slow.
-    held_places: SlowResponses,
+    slow_responses: SlowResponses,
     /// The limits of its WebSockets' messages, and the bytes that their clients hold.
-    pub(crate) message_limits: ArcSwap<MessageLimits>,
+    pub(crate) message_limits: ArcSwap<WebSocketMessageLimits>,
     pub(crate) held_message_bytes: HeldMessageBytes,
     /// How long recent requests took.
     pub(crate) recent_latency: RecentLatency,
@@ -69,7 +69,7 @@ pub(crate) struct AppShared {
     /// The last lines that its processes have written.
     pub(crate) output_log: OutputLog,
     /// When the code that serves began to load.
-    pub(crate) code_since: Mutex<SystemTime>,
+    pub(crate) code_load_started_at: Mutex<SystemTime>,
 }
 
 /// How the application's processes get their requests.
@@ -93,7 +93,7 @@ pub(crate) struct AppView {
     /// What changes with the executor's events alone.
     pub(crate) snapshot: AppSnapshot,
     /// Whether it still grows to its initial size.
-    pub(crate) is_catching_up: bool,
+    pub(crate) is_growing_to_initial_size: bool,
     pub(crate) workers: Vec<WorkerView>,
     pub(crate) templates: Vec<WorkerView>,
 }
@@ -120,12 +120,12 @@ impl AppShared {
         Self {
             name: config.name.as_str().into(),
             dispatch_mode: way,
-            model: ModelCell::new(config),
+            model: WorkerModelCell::new(config),
             dispatch: AppDispatcher::new(queue_limits),
             metrics: Arc::default(),
-            group: None,
-            body_store: ArcSwap::from_pointee(store),
-            held_places: SlowResponses::default(),
+            cgroup: None,
+            buffering_settings: ArcSwap::from_pointee(store),
+            slow_responses: SlowResponses::default(),
             message_limits: ArcSwap::default(),
             held_message_bytes: HeldMessageBytes::default(),
             recent_latency: RecentLatency::default(),
@@ -138,14 +138,14 @@ impl AppShared {
             refusal: ArcSwapOption::empty(),
             view: Mutex::default(),
             output_log: OutputLog::default(),
-            code_since: Mutex::new(SystemTime::now()),
+            code_load_started_at: Mutex::new(SystemTime::now()),
         }
     }
 
     /// Responses that wait, or have waited, for their clients.
     #[cfg(test)]
-    pub(crate) fn held_places(&self) -> &SlowResponses {
-        &self.held_places
+    pub(crate) fn slow_responses(&self) -> &SlowResponses {
+        &self.slow_responses
     }
 
     pub(crate) fn queue_timeout(&self) -> Duration {
@@ -162,7 +162,7 @@ impl AppShared {
         Some(fault)
     }
 
-    pub(crate) fn in_progress(&self, worker: &WorkerView) -> u32 {
+    pub(crate) fn requests_in_progress(&self, worker: &WorkerView) -> u32 {
         match (&self.dispatch_mode, &worker.address) {
             (DispatchMode::Servers(set), Some(address)) => {
                 u32::try_from(set.in_progress(address)).unwrap_or(u32::MAX)

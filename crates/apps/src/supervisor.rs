@@ -7,7 +7,7 @@
 //! left a traceback); every `Retire` by `Idle` once nothing is in progress. `WakeAt` replaces the
 //! timer set before; `Tick` answers it. Each event has its effect (`events`), then its consequences
 //! follow (`settle`). The executor watches the limits of memory, age, requests and time, and sends
-//! `ReplacementRequested` or `Broken`.
+//! `ReplacementRequested` or `KillRequested`.
 //!
 //! # Invariants
 //! - No event takes a healthy worker out before its successor is ready, but for a restart that may
@@ -24,16 +24,16 @@
 mod events;
 mod message;
 mod rate_window;
+mod reconcile;
 mod replica;
 mod report;
 mod scaling;
-mod settle;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod tests;
 mod worker;
-mod worker_steps;
+mod worker_lifecycle;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ pub(crate) use message::{
 use rate_window::RateWindow;
 use replica::{Replica, RestartBackoff};
 pub(crate) use report::{AppState, ExitSummary, KillReason, ReplaceReason, SupervisorReport};
-use scaling::Scaling;
+use scaling::Autoscaler;
 pub(crate) use worker::{Worker, WorkerId, WorkerState};
 
 /// The machine; see the head of this file for the contract.
@@ -53,10 +53,10 @@ pub(crate) struct Supervisor {
     policy: SupervisorPolicy,
     phase: SupervisorPhase,
     /// How many seats there are to be, between the bounds of the policy.
-    pub(crate) target: usize,
+    pub(crate) target_workers: usize,
     /// How many threads of each worker take requests, between the bounds of the policy.
     pub(crate) threads_per_worker: usize,
-    scaling: Scaling,
+    scaling: Autoscaler,
     spawn_rate: RateWindow,
     replicas: Vec<Replica>,
     workers: BTreeMap<WorkerId, Worker>,
@@ -75,7 +75,7 @@ pub(crate) struct Supervisor {
     was_up: bool,
     /// Whether it still comes to the number that it is to begin with: not any more once a worker did
     /// not boot, since those that serve are enough to go on with.
-    pub(crate) is_catching_up: bool,
+    pub(crate) is_growing_to_initial_size: bool,
     wake_at: Option<Instant>,
     actions: Vec<SupervisorAction>,
 }
@@ -102,11 +102,11 @@ impl Supervisor {
     pub(crate) fn new(policy: SupervisorPolicy) -> Self {
         Self {
             phase: SupervisorPhase::Stopped,
-            target: policy.min_processes,
-            is_catching_up: false,
+            target_workers: policy.min_processes,
+            is_growing_to_initial_size: false,
             threads_per_worker: policy.min_threads,
             policy,
-            scaling: Scaling::default(),
+            scaling: Autoscaler::default(),
             spawn_rate: RateWindow::default(),
             replicas: Vec::new(),
             workers: BTreeMap::new(),
@@ -128,7 +128,11 @@ impl Supervisor {
 
     /// Takes in one event; the actions are to be carried out in order.
     #[must_use = "every action counts"]
-    pub(crate) fn handle(&mut self, now: Instant, event: SupervisorEvent) -> Vec<SupervisorAction> {
+    pub(crate) fn handle_event(
+        &mut self,
+        now: Instant,
+        event: SupervisorEvent,
+    ) -> Vec<SupervisorAction> {
         match event {
             SupervisorEvent::Started => self.handle_started(now),
             SupervisorEvent::Spawned { worker, pid } => self.handle_spawned(now, worker, pid),
@@ -142,10 +146,10 @@ impl Supervisor {
             SupervisorEvent::Exited { worker, status } => self.handle_exited(now, worker, status),
             SupervisorEvent::Idle { worker } => self.handle_idle(now, worker),
             SupervisorEvent::ReplacementRequested { worker, why } => {
-                self.handle_recycle(worker, why);
+                self.handle_replacement_requested(worker, why);
             }
-            SupervisorEvent::Broken { worker, reason } => {
-                self.handle_broken(now, worker, reason);
+            SupervisorEvent::KillRequested { worker, reason } => {
+                self.handle_kill_requested(now, worker, reason);
             }
             SupervisorEvent::Load(load) => self.handle_load(now, &load),
             SupervisorEvent::Restart => self.handle_restart(),
@@ -153,7 +157,7 @@ impl Supervisor {
             SupervisorEvent::DrainOverdue => self.handle_drain_overdue(now),
             SupervisorEvent::Tick => self.wake_at = None,
         }
-        self.settle(now)
+        self.reconcile(now)
     }
 
     /// Every process that has been asked for and has not exited, oldest first.
@@ -162,13 +166,13 @@ impl Supervisor {
     }
 
     /// The application as a whole.
-    pub(crate) fn state(&self) -> AppState {
+    pub(crate) fn app_state(&self) -> AppState {
         match self.phase {
             SupervisorPhase::Stopped => return AppState::Stopped,
             SupervisorPhase::Draining => return AppState::Draining,
             SupervisorPhase::Running => {}
         }
-        let ready = self.ready_workers();
+        let ready = self.ready_worker_count();
         match &self.failure_report {
             _ if ready >= self.needed_ready() => AppState::Ready,
             Some(report) if ready == 0 => AppState::Failing {
@@ -189,7 +193,7 @@ impl Supervisor {
     /// Whether the code does not even boot: then requests need not wait for a worker. One that
     /// boots and crashes is back within half a second.
     pub(crate) fn is_boot_failing(&self) -> bool {
-        self.boot_backoff.is_active()
+        self.boot_backoff.has_failures()
     }
 
     /// Why the number of workers, or of their threads, changed last with the load, in words.
@@ -199,7 +203,7 @@ impl Supervisor {
 
     /// The code that workers are spawned with, and what a restart under way would return to: of
     /// these it must be at hand.
-    pub(crate) fn generations(&self) -> (u64, Option<u64>) {
+    pub(crate) fn current_and_fallback_generations(&self) -> (u64, Option<u64>) {
         let fallback = self
             .rolling_restart
             .as_ref()

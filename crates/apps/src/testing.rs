@@ -77,7 +77,7 @@ pub(crate) struct ScriptedConnection {
     pub(crate) read: AtomicUsize,
     /// How often its client's time was charged.
     pub(crate) charged: AtomicUsize,
-    is_back: AtomicBool,
+    is_body_dropped: AtomicBool,
 }
 
 /// A request's body that a test plays.
@@ -99,8 +99,8 @@ impl ScriptedConnection {
         }
     }
 
-    pub(crate) fn is_back(&self) -> bool {
-        self.is_back.load(Ordering::SeqCst)
+    pub(crate) fn is_body_dropped(&self) -> bool {
+        self.is_body_dropped.load(Ordering::SeqCst)
     }
 }
 
@@ -147,6 +147,6 @@ impl IncomingBody for ScriptedBody {
 
 impl Drop for ScriptedBody {
     fn drop(&mut self) {
-        self.0.is_back.store(true, Ordering::SeqCst);
+        self.0.is_body_dropped.store(true, Ordering::SeqCst);
     }
 }

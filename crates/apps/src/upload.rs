@@ -99,7 +99,7 @@ impl Upload {
     }
 
     /// Gives the connection its reading side back at once. To be called on its loop.
-    pub(crate) fn release(&self) {
+    pub(crate) fn release_connection(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
         // A worker that still reads learns that there is no more.

@@ -66,7 +66,7 @@ fn version_required() -> Response {
 /// # Errors
 /// When the application's fields cannot be sent, or it chose a subprotocol that was not offered:
 /// the client would have to fail such a connection (RFC 6455 §4.1).
-pub(crate) fn accept_response(
+pub(crate) fn build_accept_response(
     handshake: &Handshake,
     parts: &AcceptHeadView<'_>,
     session: Box<dyn Takeover>,
@@ -101,7 +101,7 @@ pub(crate) fn accept_response(
     let mut pushed = own.map_err(|error| ("Sec-WebSocket-Protocol", error));
     for (name, value) in parts.fields {
         let name = std::str::from_utf8(name).unwrap_or_default();
-        if pushed.is_ok() && reply::is_forwarded(name) && !is_handshake_header(name) {
+        if pushed.is_ok() && reply::is_sent_to_client(name) && !is_handshake_header(name) {
             pushed = fields.push(name, value).map_err(|error| (name, error));
         }
     }

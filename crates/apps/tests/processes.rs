@@ -104,12 +104,12 @@ async fn start(dir: &Dir, loops: &EventLoops, is_preloaded: bool) -> Arc<App> {
     let setup = AppResources {
         launcher: None,
         account: None,
-        group: None,
+        cgroup: None,
         yields_cpu_at_boot: false,
         is_development: false,
         initial_size: None,
         loops: loops.handles().to_vec(),
-        body_store: BufferingSettings {
+        buffering_settings: BufferingSettings {
             max_body_memory: 1 << 16,
             max_response_memory: 1 << 16,
             max_response_spool: 1 << 20,

@@ -96,8 +96,8 @@ pub(crate) fn start_components(
         loops: beside.loops.to_vec(),
         launcher: Some(Arc::clone(&beside.options.launcher)),
         account: None,
-        group: None,
-        body_store: store.clone(),
+        cgroup: None,
+        buffering_settings: store.clone(),
         yields_cpu_at_boot: beside.low_priority,
         is_development: beside.options.development,
         initial_size: None,
@@ -119,12 +119,12 @@ pub(crate) fn start_components(
                 let account = beside.options.accounts.account_of(wanted)?;
                 let setup = AppSetup {
                     initial_size: before.or_else(|| beside.sizes.get(name).copied()),
-                    group: beside.options.bounds.of(wanted, account)?,
+                    cgroup: beside.options.bounds.of(wanted, account)?,
                     account: account.cloned(),
                     ..setup.clone()
                 };
                 let app = start_app(wanted, &setup, beside.loops, started);
-                app.set_message_limits(wiring::websocket_message_limits(&config.limits));
+                app.set_websocket_message_limits(wiring::websocket_message_limits(&config.limits));
                 app
             }
         };
@@ -142,10 +142,10 @@ fn start_app(
     let app = match &wanted.upstream {
         None => App::start(wanted.clone(), setup),
         Some(behind) => {
-            let upstream = start_upstream(behind, &setup.body_store, loops);
+            let upstream = start_upstream(behind, &setup.buffering_settings, loops);
             let servers = Arc::new(AppServers(Arc::clone(&upstream)));
             (started.components.upstreams).insert(wanted.name.clone(), upstream);
-            App::start_servers(wanted.clone(), setup, servers)
+            App::start_with_server_set(wanted.clone(), setup, servers)
         }
     };
     started.new_apps.push(Arc::clone(&app));
@@ -194,11 +194,11 @@ impl ServerSet for AppServers {
         self.0.active_requests(address)
     }
 
-    fn unanswered(&self, address: &config::ServerAddr) -> usize {
+    fn consecutive_timeouts(&self, address: &config::ServerAddr) -> usize {
         self.0.consecutive_timeouts(address)
     }
 
-    fn usage(&self) -> QueueUsage {
+    fn queue_usage(&self) -> QueueUsage {
         let now = self.0.snapshot();
         let number = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
         let up = now.servers.iter().filter(|server| server.state == "up");

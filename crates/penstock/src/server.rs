@@ -266,7 +266,7 @@ fn prepare_process(
 
 fn remove_abandoned_folders(config: &Config) {
     let folder = &config.limits.temp_dir;
-    match penstock_apps::remove_abandoned_folders(folder) {
+    match penstock_apps::remove_abandoned_socket_dirs(folder) {
         Ok(0) => {}
         Ok(count) => log::info!(
             "server: removed {count} directories of killed servers in {}",

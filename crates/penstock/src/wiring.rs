@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use penstock_apps::{App, MessageLimits};
+use penstock_apps::{App, WebSocketMessageLimits};
 use penstock_cache::CachedRoute;
 use penstock_config::{
     AccessLog as AccessLogConfig, AppKind, Config, Limits, PathPattern, Protocol, Sendfile,
@@ -352,8 +352,8 @@ pub(crate) fn body_store(limits: &Limits, pool: Pool, space: &Arc<TempSpace>) ->
     }
 }
 
-pub(crate) fn websocket_message_limits(limits: &Limits) -> MessageLimits {
-    MessageLimits {
+pub(crate) fn websocket_message_limits(limits: &Limits) -> WebSocketMessageLimits {
+    WebSocketMessageLimits {
         max_message_bytes: limits.max_websocket_message_size,
         idle_timeout: limits.body_idle_timeout,
         min_rate: limits.min_body_rate,

@@ -64,7 +64,7 @@ pub(crate) fn joiner_setup(
 pub(crate) fn join_capacity(apps: &Apps) -> u32 {
     let of_app = |app: &Arc<App>| {
         let processes = u32::try_from(app.config().processes.max).unwrap_or(u32::MAX);
-        app.process_capacity().saturating_mul(processes)
+        app.process_request_capacity().saturating_mul(processes)
     };
     let most = apps.values().map(of_app).max();
     most.unwrap_or(1).clamp(1, 1_000_000)

@@ -148,7 +148,7 @@ impl App {
         let view = self.shared.view.lock().clone();
         let shown = |worker: &WorkerView| WorkerSnapshot {
             time_in_state: now.saturating_duration_since(worker.state_since),
-            in_progress: self.shared.in_progress(worker),
+            in_progress: self.shared.requests_in_progress(worker),
             address: worker.address.as_ref().map(ToString::to_string),
             resident_bytes: (worker.snapshot.pid)
                 .and_then(|pid| penstock_sys::file::process_rss_bytes(pid).ok()),
@@ -158,14 +158,14 @@ impl App {
             requests: worker.stats.as_ref().map(|stats| stats.served_requests()),
             ..worker.snapshot.clone()
         };
-        let mut queue = self.shared.dispatch.usage(now);
-        queue.waiting += self.shared.model.waiting_requests();
+        let mut queue = self.shared.dispatch.queue_usage(now);
+        queue.waiting += self.shared.model.requests_awaiting_model();
         // Of a guess that was wrong, the configuration's threads are for nothing.
         let of_threads = |count: usize| match self.kind() {
             config::AppKind::Asgi => 1,
             _ => count,
         };
-        let plan = self.shared.group.as_ref().map(|group| group.plan());
+        let plan = self.shared.cgroup.as_ref().map(|group| group.plan());
         AppSnapshot {
             name: self.config.name.clone(),
             kind: self.kind().as_str(),

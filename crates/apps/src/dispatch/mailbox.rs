@@ -68,7 +68,7 @@ impl Mailbox {
         self.update_and_wake(|mail| mail.is_retired = true);
     }
 
-    pub(super) fn mark_lost(&self) {
+    pub(super) fn mark_worker_lost(&self) {
         self.update_and_wake(|mail| mail.is_worker_lost = true);
     }
 

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 /// A slot whose recent requests took less than this may be handed the next one before it has
 /// answered: then the hand-over costs more than the wait behind another request.
-pub(super) const QUICK_REQUEST: Duration = Duration::from_micros(200);
+pub(super) const MAX_QUICK_REQUEST_TIME: Duration = Duration::from_micros(200);
 
 /// Most requests that a quick slot has at once. Those behind the first wait for it should it turn
 /// out to be slow, and cannot be taken back: so they are few.
-pub(crate) const MAX_BATCH: u32 = 4;
+pub(crate) const MAX_BATCH_REQUESTS: u32 = 4;
 
 /// The slowest of recent requests, fading by a sixty-fourth with each.
 #[derive(Debug)]
@@ -43,6 +43,10 @@ impl RecentLatency {
     /// How many requests a slot may have at once.
     pub(crate) fn max_batch(&self) -> u32 {
         let recent = Duration::from_micros(u64::from(self.slowest_us.load(Ordering::Relaxed)));
-        if recent < QUICK_REQUEST { MAX_BATCH } else { 1 }
+        if recent < MAX_QUICK_REQUEST_TIME {
+            MAX_BATCH_REQUESTS
+        } else {
+            1
+        }
     }
 }

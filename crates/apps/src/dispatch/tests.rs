@@ -59,9 +59,9 @@ fn what_a_lost_slot_still_had_in_its_mailbox_goes_back_in_front() {
     for name in ["a", "b"] {
         let _ = dispatch.submit(now, job(name), 0);
     }
-    dispatch.mark_lost(old, &old_mailbox);
+    dispatch.mark_slot_lost(old, &old_mailbox);
     dispatch.remove_slot(now, old, &old_mailbox, Vec::new());
-    assert_eq!(dispatch.usage(now).waiting, 2);
+    assert_eq!(dispatch.queue_usage(now).waiting, 2);
     let (new, new_mailbox) = dispatch.add_slot(now, SPEC, &Arc::default());
     assert_eq!(taken(&new_mailbox), [b"a"]);
     let mut next = VecDeque::new();
@@ -101,7 +101,10 @@ fn a_spare_slot_takes_requests_while_another_one_waits_for_io() {
         let _ = dispatch.submit(now, job(name), 0);
     }
     assert_eq!(
-        (dispatch.usage(now).waiting, dispatch.usage(now).slots),
+        (
+            dispatch.queue_usage(now).waiting,
+            dispatch.queue_usage(now).slots
+        ),
         (2, 1)
     );
     assert!(
@@ -109,7 +112,10 @@ fn a_spare_slot_takes_requests_while_another_one_waits_for_io() {
         "b goes to the spare slot"
     );
     assert_eq!(
-        (dispatch.usage(now).waiting, dispatch.usage(now).slots),
+        (
+            dispatch.queue_usage(now).waiting,
+            dispatch.queue_usage(now).slots
+        ),
         (1, 2)
     );
     assert!(!dispatch.lend_spare_slot(now, spare), "there is no other");
@@ -117,7 +123,10 @@ fn a_spare_slot_takes_requests_while_another_one_waits_for_io() {
     dispatch.park_slot(now, plain);
     assert!(!end(&dispatch, plain), "c waits for the other");
     assert_eq!(
-        (dispatch.usage(now).waiting, dispatch.usage(now).slots),
+        (
+            dispatch.queue_usage(now).waiting,
+            dispatch.queue_usage(now).slots
+        ),
         (1, 1)
     );
     assert!(end(&dispatch, spare), "which takes it");
@@ -152,7 +161,7 @@ fn slots_that_are_held_back_take_requests_when_more_are_wanted() {
         })
         .collect();
     let numbers = || {
-        let usage = dispatch.usage(now);
+        let usage = dispatch.queue_usage(now);
         (usage.waiting, usage.in_progress, usage.slots)
     };
     for name in ["a", "b", "c", "d", "e"] {
@@ -237,10 +246,10 @@ fn a_collection_waits_until_nothing_is_to_do_and_others_have_room() {
         matches!(placed, SubmitOutcome::Waiting { .. }),
         "no slot of this one does"
     );
-    let before = dispatch.usage(now);
+    let before = dispatch.queue_usage(now);
     assert_eq!((before.waiting, before.in_progress), (1, 3));
     dispatch.end_gc(now, one, &mut VecDeque::new());
-    let after = dispatch.usage(now);
+    let after = dispatch.queue_usage(now);
     assert_eq!((after.waiting, after.in_progress), (0, 2));
 }
 
@@ -321,7 +330,7 @@ fn one_slow_request_ends_batches_for_long() {
     let quick = || pace.record(Duration::from_micros(50));
     assert_eq!(pace.max_batch(), 1, "nothing is known");
     (0..1000).for_each(|_| quick());
-    assert_eq!(pace.max_batch(), MAX_BATCH);
+    assert_eq!(pace.max_batch(), MAX_BATCH_REQUESTS);
     pace.record(Duration::from_millis(10));
     (0..200).for_each(|_| quick());
     assert_eq!(pace.max_batch(), 1);
@@ -352,7 +361,11 @@ fn a_job_waits_for_the_process_that_it_belongs_to_while_that_is_there() {
     let mut begun = [taken(&one_mail), taken(&two_mail)].concat();
     begun.sort();
     assert_eq!(begun, [b"a", b"b"]);
-    assert_eq!(dispatch.usage(now).waiting, 2, "beside a free process");
+    assert_eq!(
+        dispatch.queue_usage(now).waiting,
+        2,
+        "beside a free process"
+    );
     // A request of no worker, or of one that has ended, does not wait.
     let _ = dispatch.submit(now, job_for("any", Some(WorkerToken::generate())), 0);
     assert_eq!(taken(&three_mail), [b"any"]);

@@ -12,16 +12,16 @@
 //!   request is not.
 //! - All that is kept for a stream has a bound.
 
+mod body_pump;
 mod closing;
-mod input;
-mod pipe;
-mod pump;
 mod receive;
+mod request_body;
 mod send;
-mod session;
 mod stream_table;
 mod wake_list;
 mod websocket;
+mod websocket_pipe;
+mod websocket_session;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl ChannelDriver {
             Some(Err(error)) => DriverEnd::ProtocolBroken(format!("its files socket: {error}")),
             None => DriverEnd::WorkerDied,
         };
-        self.close_all(&end);
+        self.requeue_or_fail_all(&end);
         end
     }
 
@@ -239,9 +239,9 @@ impl ChannelDriver {
                     self.abandon_stream(id);
                 }
             }
-            StreamState::Pumping(_) => self.check_pump(id),
+            StreamState::Pumping(_) => self.handle_pump_progress(id),
             StreamState::WebSocket(_) => self.pump_websocket(id),
-            StreamState::Hijacked(_) => self.check_hijacked(id),
+            StreamState::Hijacked(_) => self.handle_hijack_progress(id),
             StreamState::AbandonedUnsent(_) | StreamState::Discarding => {}
         }
     }
@@ -282,7 +282,7 @@ impl ChannelDriver {
                 }
             }
             StreamState::Spooling(writer) => writer.finish(Err(why())),
-            StreamState::Pumping(pump) => pump.end(Err(why())),
+            StreamState::Pumping(pump) => pump.end_body(Err(why())),
             StreamState::WebSocket(socket) => {
                 let why = "the application restarts";
                 socket
@@ -295,7 +295,7 @@ impl ChannelDriver {
             | StreamState::AbandonedUnsent(_)
             | StreamState::Discarding => {}
         }
-        self.streams.end_input(id);
+        self.streams.end_request_body(id);
         // The worker's time to end it begins.
         self.streams.start_clock(id, clock::now());
         self.outbox.push(&channel::encode_stream_cancel(id));
@@ -432,7 +432,11 @@ impl ChannelDriver {
 
     /// How many requests the worker may have at once.
     fn capacity(&self) -> usize {
-        self.core.app.dispatch.capacity_of(self.core.slot).max(1)
+        self.core
+            .app
+            .dispatch
+            .slot_request_capacity(self.core.slot)
+            .max(1)
     }
 
     /// Fails a request whose time is over. Its worker continues, unless it turns out not to read.
@@ -447,10 +451,10 @@ impl ChannelDriver {
         }
         if let StreamState::WebSocket(socket) = &entry.state {
             // Its client has left, and the application does not read its last messages.
-            let (code, reason) = socket.pipe.client_close();
+            let (code, reason) = socket.pipe.client_close_reason();
             return self.close_socket(id, close_code, &reason);
         }
-        let timing = (self.core).request_timing(entry.awaiting(), entry.app_time(now));
+        let timing = (self.core).request_timing(entry.unanswered_job(), entry.app_time(now));
         let cause = match entry.state {
             StreamState::Hijacked(_) => format!(
                 "the call went on for response_timeout ({limit:?}) behind its connection's end"

@@ -2,7 +2,7 @@
 //! environment.
 //!
 //! The worker keeps one end of a socket pair and sends the other to the driver, which starts
-//! [`serve_hijacked`]. The application writes a whole HTTP response to its end. Its head is read
+//! [`serve_hijacked_connection`]. The application writes a whole HTTP response to its end. Its head is read
 //! like that of any server: a 101 that the client asked for makes a tunnel, anything else is a
 //! response with a body as its framing says. Status, access log, filters and framing are the front
 //! end's as usual.
@@ -35,7 +35,7 @@ use penstock_runtime::{ByteStream, Stream, buffers, clock, relay};
 use penstock_wire::parse_response_head;
 use tokio::sync::watch;
 
-use super::response::{open_spool, send_reply};
+use super::response::{open_spool, send_and_count_reply};
 use crate::dispatch::Job;
 use crate::reply::{self, ReplyHead, app_protocol_error};
 use crate::shared::AppShared;
@@ -95,7 +95,7 @@ impl HijackedConnections {
         self.shared.count.fetch_add(1, Ordering::AcqRel);
         HijackGuard {
             shared: Arc::clone(&self.shared),
-            progress: Arc::default(),
+            shared_progress: Arc::default(),
             cut_receiver: self.cut_sender.subscribe(),
         }
     }
@@ -121,7 +121,7 @@ impl HijackProgress {
     }
 
     /// Since when the application's call should be over, if so; `begun_at` is when the connection
-    /// was hijacked. [`serve_hijacked`] has the deadline of the head; the rest is a stream.
+    /// was hijacked. [`serve_hijacked_connection`] has the deadline of the head; the rest is a stream.
     pub(crate) fn overdue_since(&self, begun_at: Instant) -> Option<Instant> {
         let ended_at = self.ended_at.get()?;
         Some(match self.has_head.load(Ordering::Acquire) {
@@ -135,17 +135,17 @@ impl HijackProgress {
 #[derive(Debug)]
 pub(crate) struct HijackGuard {
     shared: Arc<HijackedCount>,
-    progress: Arc<HijackProgress>,
+    shared_progress: Arc<HijackProgress>,
     cut_receiver: watch::Receiver<bool>,
 }
 
 impl HijackGuard {
-    pub(crate) fn progress(&self) -> Arc<HijackProgress> {
-        Arc::clone(&self.progress)
+    pub(crate) fn shared_progress(&self) -> Arc<HijackProgress> {
+        Arc::clone(&self.shared_progress)
     }
 
     fn mark_head_received(&self) {
-        self.progress.has_head.store(true, Ordering::Release);
+        self.shared_progress.has_head.store(true, Ordering::Release);
     }
 
     /// Does `work` until the connections of this worker are cut, or the worker has ended.
@@ -180,8 +180,8 @@ const WORKER_DIED_CAUSE: &str = "its worker ended with a hijacked connection";
 impl Drop for HijackGuard {
     fn drop(&mut self) {
         // Only the first end counts.
-        let _ = self.progress.ended_at.set(clock::now());
-        if let Some(waker) = self.progress.end_waker.get() {
+        let _ = self.shared_progress.ended_at.set(clock::now());
+        if let Some(waker) = self.shared_progress.end_waker.get() {
             waker.wake_by_ref();
         }
         self.shared.count.fetch_sub(1, Ordering::AcqRel);
@@ -191,7 +191,7 @@ impl Drop for HijackGuard {
 }
 
 /// Replies to `job` with the response that the application writes to the other end of `socket`.
-pub(crate) async fn serve_hijacked(
+pub(crate) async fn serve_hijacked_connection(
     app: Arc<AppShared>,
     mut job: Job,
     socket: Stream,
@@ -207,12 +207,12 @@ pub(crate) async fn serve_hijacked(
     let (head, bytes) = match read {
         Ok(Some(Ok(read))) => read,
         Ok(Some(Err(fault))) => {
-            return send_reply(&app, &mut job, Err(fault.with_timing(timing)));
+            return send_and_count_reply(&app, &mut job, Err(fault.with_timing(timing)));
         }
         Ok(None) => {
             let cause = format!("no response on a hijacked connection within {limit:?}");
             let fault = Fault::new(FaultKind::AppTimeout, cause).with_timing(timing);
-            return send_reply(&app, &mut job, Err(fault));
+            return send_and_count_reply(&app, &mut job, Err(fault));
         }
         Err(fault) => return job.answer(Err(fault.with_timing(timing))),
     };
@@ -226,12 +226,12 @@ pub(crate) async fn serve_hijacked(
         };
         return match switching_response(&bytes[..head.len], tunnel, timing) {
             Ok(response) => job.answer(Ok(response)),
-            Err(fault) => send_reply(&app, &mut job, Err(fault)),
+            Err(fault) => send_and_count_reply(&app, &mut job, Err(fault)),
         };
     }
     let reply = match response_head(&job, &bytes[..head.len], timing) {
         Ok(reply) => reply,
-        Err(fault) => return send_reply(&app, &mut job, Err(fault)),
+        Err(fault) => return send_and_count_reply(&app, &mut job, Err(fault)),
     };
     send_response(&app, &mut job, reply, &head, rest, &socket, &mut hijacked).await;
 }
@@ -321,7 +321,7 @@ fn switching_response(
         let name = std::str::from_utf8(field.name()).unwrap_or_default();
         let is_upgrade = name.eq_ignore_ascii_case("upgrade");
         has_upgrade |= is_upgrade;
-        if pushed.is_ok() && (is_upgrade || reply::is_forwarded(name)) {
+        if pushed.is_ok() && (is_upgrade || reply::is_sent_to_client(name)) {
             pushed = fields.push(name, field.value());
         }
     });
@@ -353,7 +353,7 @@ fn response_head(job: &Job, head: &[u8], timing: RequestTiming) -> Result<ReplyH
     let parts = parse_response_head(&strings, count).map_err(|error| {
         app_protocol_error(format!("response head: {error}")).with_timing(timing.clone())
     })?;
-    reply::client_head(&parts, job.is_head, timing, job.sendfile.as_deref())
+    reply::build_reply_head(&parts, job.is_head, timing, job.sendfile.as_deref())
 }
 
 /// Sends a response that is no upgrade, with its body as it arrives.

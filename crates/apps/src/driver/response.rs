@@ -38,7 +38,7 @@ pub(super) enum ResponseStart {
 }
 
 impl HeadFrame<'_> {
-    pub(super) fn begin(&self, job: &Job, timing: RequestTiming) -> ResponseStart {
+    pub(super) fn start_response(&self, job: &Job, timing: RequestTiming) -> ResponseStart {
         self.try_begin(job, timing)
             .unwrap_or_else(|fault| ResponseStart::Complete(Err(fault)))
     }
@@ -51,7 +51,8 @@ impl HeadFrame<'_> {
                 return Err(fault.with_timing(timing));
             }
         };
-        let mut head = reply::client_head(parts, job.is_head, timing, job.sendfile.as_deref())?;
+        let mut head =
+            reply::build_reply_head(parts, job.is_head, timing, job.sendfile.as_deref())?;
         let length = self.body_len.map(u64::from);
         if let Some(redirect) = head.redirect.take() {
             return Ok(ResponseStart::Complete(Ok(Reply::Redirect(redirect))));
@@ -62,16 +63,16 @@ impl HeadFrame<'_> {
             return Ok(ResponseStart::Complete(Ok(head.response.into())));
         }
         if self.end && length == Some(self.body.len() as u64) {
-            let response = reply::with_whole_body(head, self.body)?;
+            let response = reply::build_whole_response(head, self.body)?;
             return Ok(ResponseStart::Complete(Ok(response.into())));
         }
-        reply::check_declared(&head, length)?;
+        reply::check_declared_length(&head, length)?;
         Ok(ResponseStart::Streamed(head, length))
     }
 }
 
 /// Gives a request its reply, and counts a fault of the application's.
-pub(super) fn send_reply(app: &AppShared, job: &mut Job, reply: Result<Reply, Fault>) {
+pub(super) fn send_and_count_reply(app: &AppShared, job: &mut Job, reply: Result<Reply, Fault>) {
     if let Err(fault) = &reply {
         count_fault(app, fault.kind);
     }
@@ -91,7 +92,7 @@ pub(super) fn count_fault(app: &AppShared, kind: FaultKind) {
 }
 
 /// The fault of a response that its worker does not complete, or of none.
-pub(super) fn reset_fault(is_protocol: bool, cause: String) -> Fault {
+pub(super) fn incomplete_response_fault(is_protocol: bool, cause: String) -> Fault {
     let kind = match is_protocol {
         true => FaultKind::AppProtocolError,
         false => FaultKind::AppRaised,
@@ -114,7 +115,7 @@ pub(super) fn open_spool(
         is_unbuffered: head.is_unbuffered,
         length: head.declared.or(length),
     };
-    let (writer, reader) = create_spool(app.body_store.load_full(), spec);
+    let (writer, reader) = create_spool(app.buffering_settings.load_full(), spec);
     let mut response = head.response;
     response.body = Body::Stream(Box::new(reader));
     (writer, response)

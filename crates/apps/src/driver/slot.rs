@@ -10,8 +10,8 @@
 //! - The queue gets a slot back only when its worker is at rest.
 
 mod closing;
-mod input;
 mod receive;
+mod request_body;
 mod response;
 mod send;
 #[cfg(test)]
@@ -172,7 +172,7 @@ impl SlotDriver {
                 DriverStep::SettleSpool => self.settle_spool().await,
             }
         };
-        self.close_all(&end);
+        self.requeue_or_fail_all(&end);
         end
     }
 
@@ -288,7 +288,7 @@ impl SlotDriver {
                 self.core.pid
             );
             job.answer(Err(Fault::new(FaultKind::AppTimeout, cause)));
-            self.core.place.set_behind(None);
+            self.core.place.set_pipelined_since(None);
         }
     }
 
@@ -339,7 +339,7 @@ impl SlotDriver {
         let may_batch = !self.core.is_retiring
             && !self.has_lent_slot
             && self.open_response.is_none()
-            && !self.core.app.model.streams_bodies()
+            && !self.core.app.model.streams_request_bodies()
             && !self
                 .in_flight
                 .iter()
@@ -468,7 +468,7 @@ impl SlotDriver {
     async fn settle_spool(&mut self) {
         self.give_back_unsent();
         let behind_since = self.in_flight.get(1).map(|entry| entry.handed_over_at);
-        self.core.place.set_behind(behind_since);
+        self.core.place.set_pipelined_since(behind_since);
         let Some(OpenResponse::Spooling(mut spool)) = self.open_response.take() else {
             return;
         };

@@ -32,8 +32,8 @@ pub(super) struct ProgramFiles {
     files: Option<FileAccess>,
 }
 
-/// What processes of an application may use, beside their program and files ([`find_files`]).
-pub(super) fn of(config: &config::App) -> AccessRules {
+/// What processes of an application may use, beside their program and files ([`find_program_files`]).
+pub(super) fn access_rules(config: &config::App) -> AccessRules {
     let limits = &config.access;
     let access = AccessRules {
         files: limits.limits_files().then(FileAccess::default),
@@ -48,7 +48,7 @@ pub(super) fn of(config: &config::App) -> AccessRules {
 ///
 /// # Errors
 /// A sentence: there is no program, or the application could replace it.
-pub(super) fn find_files(config: &config::App) -> Result<ProgramFiles, String> {
+pub(super) fn find_program_files(config: &config::App) -> Result<ProgramFiles, String> {
     let program = interpreter::find_interpreter(config)?;
     let limits = &config.access;
     if !limits.limits_files() {
@@ -75,12 +75,12 @@ pub(super) fn find_files(config: &config::App) -> Result<ProgramFiles, String> {
 
 impl ProgramFiles {
     /// Whether they are kept for the processes to come, so that no application changes its limits.
-    pub(super) fn are_limited(&self) -> bool {
+    pub(super) fn has_file_limits(&self) -> bool {
         self.files.is_some()
     }
 
     /// Adds them to what the processes may use.
-    pub(super) fn open(&self, access: &mut AccessRules) {
+    pub(super) fn add_to_rules(&self, access: &mut AccessRules) {
         if let (Some(open), Some(files)) = (&mut access.files, &self.files) {
             open.read.extend(files.read.iter().cloned());
             open.write.extend(files.write.iter().cloned());
@@ -89,7 +89,7 @@ impl ProgramFiles {
 }
 
 /// A path without links on its way to its last name. Asks the disk.
-pub(super) fn resolve_folder(path: &Path) -> PathBuf {
+pub(super) fn resolve_parent(path: &Path) -> PathBuf {
     match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => Way::of(parent).real.join(name),
         _ => path.to_owned(),
@@ -97,7 +97,7 @@ pub(super) fn resolve_folder(path: &Path) -> PathBuf {
 }
 
 /// Where its temporary files go, if it may not write to the system's folder for them.
-pub(super) fn temporary_folder(config: &config::App) -> Option<(OsString, OsString)> {
+pub(super) fn temp_dir_variable(config: &config::App) -> Option<(OsString, OsString)> {
     let folder = config.access.write_paths.as_ref()?.first()?;
     Some(("TMPDIR".into(), folder.into()))
 }
@@ -222,22 +222,22 @@ mod tests {
         let dir = folder.join("app");
         std::fs::write(dir.join("run"), "").unwrap();
         let mut app = app(&dir);
-        assert_eq!(of(&app), AccessRules::default());
-        assert_eq!(temporary_folder(&app), None);
+        assert_eq!(access_rules(&app), AccessRules::default());
+        assert_eq!(temp_dir_variable(&app), None);
         app.access.connect_ports = Some(vec![5432]);
-        let found = find_files(&app).unwrap();
-        assert!(!found.are_limited());
-        let mut access = of(&app);
-        found.open(&mut access);
+        let found = find_program_files(&app).unwrap();
+        assert!(!found.has_file_limits());
+        let mut access = access_rules(&app);
+        found.add_to_rules(&mut access);
         assert_eq!((access.files, access.bind_ports), (None, None));
         app.access.write_paths = Some(vec![dir.join("var")]);
-        let mut access = of(&app);
-        find_files(&app).unwrap().open(&mut access);
+        let mut access = access_rules(&app);
+        find_program_files(&app).unwrap().add_to_rules(&mut access);
         let files = access.files.unwrap();
         assert_eq!(files.read, [dir.clone(), dir.join("run")]);
         assert_eq!(files.write, [dir.join("var")]);
         let variable = ("TMPDIR".into(), dir.join("var").into());
-        assert_eq!(temporary_folder(&app), Some(variable));
+        assert_eq!(temp_dir_variable(&app), Some(variable));
         std::fs::remove_dir_all(folder).unwrap();
     }
 
@@ -261,7 +261,7 @@ mod tests {
                 .into(),
         );
         app.access.write_paths = Some(["var", "var/link", "var/own"].map(|it| dir.join(it)).into());
-        let files = find_files(&app).unwrap().files.unwrap();
+        let files = find_program_files(&app).unwrap().files.unwrap();
         let expected = [
             &dir,
             &folder.join("shared"),
@@ -274,11 +274,11 @@ mod tests {
         symlink("var/link", dir.join("indirect")).unwrap();
         for program in ["./var/link/bin/python", "./indirect/bin/python"] {
             app.command = vec![program.to_owned()];
-            let why = find_files(&app).unwrap_err();
+            let why = find_program_files(&app).unwrap_err();
             assert!(why.contains("`write_paths`"), "{why}");
         }
         app.access.write_paths = None;
-        let files = find_files(&app).unwrap().files.unwrap();
+        let files = find_program_files(&app).unwrap().files.unwrap();
         assert!(files.read.contains(&folder.join("other")), "{files:?}");
         std::fs::remove_dir_all(folder).unwrap();
     }

@@ -17,9 +17,9 @@ use tokio::sync::mpsc;
 use super::access;
 use super::control;
 use super::process_task::OutputTail;
-use super::workers::{WorkerCommand, failed};
+use super::workers::{WorkerCommand, error_context};
 use super::{ControlMessage, ExecutorInput, ProcessKey};
-use crate::embed::LaunchRole;
+use crate::worker_scripts::LaunchRole;
 
 /// Messages of one process that serves nothing: READY or the traceback.
 const MAX_MESSAGES: usize = 8;
@@ -36,27 +36,27 @@ pub async fn check_boot(
     let command = WorkerCommand {
         config,
         account: account.map(|(_, account)| account),
-        group: None,
+        cgroup: None,
         interface_is_guess: config.kind_is_guess,
         is_development: false,
     };
     let role = LaunchRole::Template {
         ignores_threads: true,
     };
-    let (mut launch, kept, line) = command.launch(&role)?;
-    let found = access::find_files(config)?;
-    found.open(&mut launch.access);
+    let (mut launch, kept, line) = command.build_process_spec(&role)?;
+    let found = access::find_program_files(config)?;
+    found.add_to_rules(&mut launch.access);
     launch.program = found.program.into();
     let started = match account {
         Some((launcher, _)) => watch_process::launch(launcher, launch).await,
         None => process::spawn_process(&launch),
     };
-    let mut started = started.map_err(failed("cannot be started"))?;
+    let mut started = started.map_err(error_context("cannot be started"))?;
     let tail = OutputTail::default();
     for pipe in [started.stdout.try_clone(), started.stderr.try_clone()] {
-        let (pipe, tail) = (pipe.map_err(failed("output"))?, tail.clone());
+        let (pipe, tail) = (pipe.map_err(error_context("output"))?, tail.clone());
         loops::spawn_here(async move {
-            watch_process::read_output(pipe, |line| tail.push(line), |_| {}).await;
+            watch_process::read_output(pipe, |line| tail.push_line(line), |_| {}).await;
         });
     }
     let (inputs, mut messages) = mpsc::channel(MAX_MESSAGES);
@@ -69,7 +69,7 @@ pub async fn check_boot(
     let _ = started.handle().kill_group();
     watch_process::wait_for_exit(&started.exit_fd).await;
     let exit = started.try_exit().ok().flatten();
-    let with_tail = |text: String| match tail.text() {
+    let with_tail = |text: String| match tail.joined_lines() {
         lines if lines.is_empty() => text,
         lines => format!("{text}\n{lines}"),
     };

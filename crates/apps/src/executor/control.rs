@@ -48,7 +48,7 @@ struct ControlOrder {
 }
 
 #[derive(Debug)]
-pub(super) struct ControlLine {
+pub(super) struct ControlConnection {
     stream: Stream,
     decoder: ControlDecoder,
     received: Vec<u8>,
@@ -60,14 +60,17 @@ impl ControlHandle {
     ///
     /// # Errors
     /// When the kernel refuses to watch it.
-    pub(super) fn open(socket: OwnedFd, is_template: bool) -> io::Result<(Self, ControlLine)> {
+    pub(super) fn open(
+        socket: OwnedFd,
+        is_template: bool,
+    ) -> io::Result<(Self, ControlConnection)> {
         let decoder = if is_template {
             ControlDecoder::for_template()
         } else {
             ControlDecoder::new()
         };
         let (orders, inbox) = mpsc::channel(MAX_ORDERS);
-        let line = ControlLine {
+        let line = ControlConnection {
             stream: Stream::new(socket)?,
             decoder,
             received: Vec::new(),
@@ -123,7 +126,7 @@ impl ControlHandle {
 
 /// Waits for a forked worker's HELLO, and sends the executor its process id or why it has none.
 pub(super) async fn await_hello(
-    mut line: ControlLine,
+    mut line: ControlConnection,
     worker: WorkerId,
     patience: Duration,
     inputs: mpsc::Sender<ExecutorInput>,
@@ -149,7 +152,7 @@ pub(super) async fn await_hello(
 /// Reads a process's control socket to its end, or to the first message that is not allowed, and
 /// sends orders; ends also when its [`ControlHandle`] is dropped.
 pub(super) async fn serve_control(
-    mut line: ControlLine,
+    mut line: ControlConnection,
     key: ProcessKey,
     inputs: &mpsc::Sender<ExecutorInput>,
 ) {
@@ -179,7 +182,7 @@ pub(super) async fn serve_control(
     }
 }
 
-impl ControlLine {
+impl ControlConnection {
     /// Reads up to HELLO; returns the id of the process that sent it.
     async fn read_hello(&mut self) -> Result<u32, String> {
         let mut chunk = vec![0; 256];

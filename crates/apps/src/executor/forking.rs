@@ -14,9 +14,9 @@ use penstock_runtime::{clock, loops};
 use penstock_sys::process;
 use penstock_wire::control::SocketKind;
 
-use super::control::{self, ControlHandle, ControlLine};
-use super::process_task::{PendingProcess, Readiness};
-use super::workers::{WorkerSlots, WorkerSockets, failed};
+use super::control::{self, ControlConnection, ControlHandle};
+use super::process_task::{PendingProcess, ReadinessSource};
+use super::workers::{WorkerSlots, WorkerSockets, error_context};
 use super::{ChildProcess, ControlMessage, Executor, ProcessKey, ProcessRole};
 use crate::supervisor::{SupervisorEvent, WorkerId};
 
@@ -50,11 +50,11 @@ impl Executor {
             return Err("the template is gone".to_owned());
         };
         let WorkerSockets { slots, sockets } = self.create_worker_sockets()?;
-        let (socket, theirs) = control::fork_socket_pair().map_err(failed("socketpair"))?;
+        let (socket, theirs) = control::fork_socket_pair().map_err(error_context("socketpair"))?;
         let (control, line) =
-            ControlHandle::open(socket, false).map_err(failed("control socket"))?;
-        let (stdout, stdout_theirs) = process::output_pipe().map_err(failed("pipe"))?;
-        let (stderr, stderr_theirs) = process::output_pipe().map_err(failed("pipe"))?;
+            ControlHandle::open(socket, false).map_err(error_context("control socket"))?;
+        let (stdout, stdout_theirs) = process::output_pipe().map_err(error_context("pipe"))?;
+        let (stderr, stderr_theirs) = process::output_pipe().map_err(error_context("pipe"))?;
         let descriptors = [theirs, stdout_theirs, stderr_theirs];
         let is_ordered = self.templates.order_fork(key, worker, descriptors);
         if !is_ordered {
@@ -80,7 +80,12 @@ impl Executor {
         Ok(())
     }
 
-    pub(super) fn handle_fork_ready(&mut self, worker: WorkerId, pid: u32, line: ControlLine) {
+    pub(super) fn handle_fork_ready(
+        &mut self,
+        worker: WorkerId,
+        pid: u32,
+        line: ControlConnection,
+    ) {
         let Some(forking) = self.templates.pending_forks.remove(&worker) else {
             return;
         };
@@ -94,15 +99,15 @@ impl Executor {
         };
         self.shared.metrics.started_workers.increment();
         let (key, template) = (ProcessKey::Worker(worker), forking.template);
-        self.templates.record_fork(template);
+        self.templates.record_fork_success(template);
         let is_given = forking.control.send_sockets(forking.sockets);
         let pending = PendingProcess {
             generation: forking.generation,
             started_at: forking.started_at,
-            readiness: Readiness::Control(line),
+            readiness: ReadinessSource::Control(line),
             control: Some(forking.control),
         };
-        let process = self.follow(key, started, pending);
+        let process = self.spawn_process_task(key, started, pending);
         let role = ProcessRole::Worker(forking.slots);
         let child = ChildProcess::new(process, role, Some(template));
         self.children.insert(worker, child);

@@ -34,11 +34,11 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Held by the look for the program of an application; what it found for this generation, if its
 /// files are limited.
-pub(super) type Looking = Arc<Mutex<Option<(u64, ProgramFiles)>>>;
+pub(super) type ProgramLookup = Arc<Mutex<Option<(u64, ProgramFiles)>>>;
 
 /// A process that is being started. Dropped, the start is given up.
 #[derive(Debug)]
-pub(super) struct Launching {
+pub(super) struct PendingLaunch {
     pending: PendingProcess,
     /// What it offers, once there is such a process; `None` of a template.
     pub(super) role: Option<ProcessRole>,
@@ -82,7 +82,11 @@ impl Drop for StartTask {
 
 impl Executor {
     /// Begins to start a process of its own for a worker.
-    pub(super) fn spawn_plain(&mut self, worker: WorkerId, generation: u64) -> Result<(), String> {
+    pub(super) fn spawn_unforked_worker(
+        &mut self,
+        worker: WorkerId,
+        generation: u64,
+    ) -> Result<(), String> {
         let prepared = match self.shared.dispatch_mode {
             DispatchMode::Workers(_) => self.prepare_worker(),
             DispatchMode::Servers(_) => self.prepare_server(worker),
@@ -116,12 +120,12 @@ impl Executor {
     ) {
         let generation = pending.generation;
         let (launcher, inputs) = (self.launcher.clone(), self.inputs.clone());
-        let (config, looking) = (self.config.clone(), Arc::clone(&self.looking));
-        let store = self.shared.body_store.load_full();
+        let (config, looking) = (self.config.clone(), Arc::clone(&self.program_lookup));
+        let store = self.shared.buffering_settings.load_full();
         let task = loops::spawn_with_handle(async move {
             let started = match find_program(config, generation, looking, &store).await {
                 Ok(found) => {
-                    found.open(&mut launch.access);
+                    found.add_to_rules(&mut launch.access);
                     if launch.program.is_empty() {
                         launch.program = found.program.into();
                     }
@@ -135,7 +139,7 @@ impl Executor {
             let call = ExecutorInput::call(move |it| it.handle_launched(key, started));
             let _ = inputs.send(call).await;
         });
-        let launching = Launching {
+        let launching = PendingLaunch {
             pending,
             role,
             _start: StartTask(task),
@@ -151,7 +155,7 @@ impl Executor {
         if started.is_ok() {
             self.shared.metrics.started_workers.increment();
         }
-        let Some(Launching { pending, role, .. }) = self.launching.remove(&key) else {
+        let Some(PendingLaunch { pending, role, .. }) = self.launching.remove(&key) else {
             // It was given up in the same moment.
             return;
         };
@@ -159,8 +163,8 @@ impl Executor {
             return;
         };
         let process = started.map(|started| {
-            let mut process = self.follow(key, started, pending);
-            process.has_low_priority = self.lower_priority(&process);
+            let mut process = self.spawn_process_task(key, started, pending);
+            process.has_low_priority = self.lower_boot_priority(&process);
             process
         });
         match (key, role, process) {
@@ -188,7 +192,7 @@ impl Executor {
 async fn find_program(
     config: config::App,
     generation: u64,
-    looking: Looking,
+    looking: ProgramLookup,
     store: &BufferingSettings,
 ) -> Result<ProgramFiles, String> {
     let dir = config.dir.clone();
@@ -201,8 +205,8 @@ async fn find_program(
             return Ok(Ok(found.clone()));
         }
         let work = move || {
-            let found = access::find_files(&config)?;
-            if found.are_limited() {
+            let found = access::find_program_files(&config)?;
+            if found.has_file_limits() {
                 *known = Some((generation, found.clone()));
             }
             Ok(found)

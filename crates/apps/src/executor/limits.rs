@@ -10,7 +10,7 @@
 //! - A limit is reported once a worker, except the hard one.
 //! - Two workers that were started together do not reach their limits together.
 
-pub(super) mod bounds;
+pub(super) mod cgroup_limits;
 mod process_watch;
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ use penstock_runtime::{clock, loops};
 use penstock_sys::cgroup::{CgroupReading, CgroupUsage};
 use penstock_sys::file;
 
-use self::bounds::BoundsWatch;
+use self::cgroup_limits::CgroupWatch;
 use self::process_watch::{MemoryVerdict, ProcessWatch};
 use super::workers::WorkerSlots;
 use super::{ChildProcess, Executor, ExecutorInput, ProcessKey, ProcessRole};
@@ -63,7 +63,7 @@ pub(super) struct ProcessLimits {
     /// When the load is reported next; `None` where it decides nothing.
     pub(super) next_load_at: Option<Instant>,
     restart_file: RestartFile,
-    bounds: BoundsWatch,
+    bounds: CgroupWatch,
 }
 
 #[derive(Debug)]
@@ -86,17 +86,17 @@ impl ProcessLimits {
                 last_modified: None,
                 is_checking: false,
             },
-            bounds: BoundsWatch::default(),
+            bounds: CgroupWatch::default(),
         }
     }
 
     /// What was last seen of the application's group.
-    pub(super) fn usage(&self) -> Option<CgroupUsage> {
-        self.bounds.usage()
+    pub(super) fn cgroup_usage(&self) -> Option<CgroupUsage> {
+        self.bounds.cgroup_usage()
     }
 
     /// Proportional memory of a worker when it was last measured, in bytes.
-    pub(super) fn memory(&self, worker: WorkerId) -> Option<u64> {
+    pub(super) fn worker_memory_bytes(&self, worker: WorkerId) -> Option<u64> {
         self.processes.get(&worker)?.memory_bytes
     }
 }
@@ -135,8 +135,8 @@ impl Executor {
 
     fn current_load(&self, now: Instant) -> AppLoad {
         let usage = match &self.shared.dispatch_mode {
-            DispatchMode::Workers(_) => self.shared.dispatch.usage(now),
-            DispatchMode::Servers(set) => set.usage(),
+            DispatchMode::Workers(_) => self.shared.dispatch.queue_usage(now),
+            DispatchMode::Servers(set) => set.queue_usage(),
         };
         // Slots that are kept for a collection have nothing to do.
         let slots = self.children.values().filter_map(ChildProcess::slots);
@@ -255,7 +255,7 @@ impl Executor {
     }
 
     fn measure_memory(&mut self, now: Instant) {
-        let every = match (self.config.max_memory, &self.shared.group) {
+        let every = match (self.config.max_memory, &self.shared.cgroup) {
             (None, None) => MEASURE_INTERVAL_UNLIMITED,
             _ => MEASURE_INTERVAL,
         };
@@ -265,7 +265,7 @@ impl Executor {
         let workers = self.supervisor.workers();
         let workers = workers.filter_map(|w| Some((ProcessKey::Worker(w.id), w.pid?)));
         let pids: Vec<_> = workers.chain(self.templates.pids()).collect();
-        let group = self.shared.group.clone();
+        let group = self.shared.cgroup.clone();
         let work = move || {
             let measure = |pid| file::process_pss_bytes(pid).ok();
             let memory = pids.into_iter().map(|(id, pid)| (id, measure(pid)));
@@ -288,7 +288,10 @@ impl Executor {
         work: impl FnOnce() -> T + Send + 'static,
         handle: impl FnOnce(&mut Self, Option<T>) + Send + 'static,
     ) {
-        let (store, inputs) = (self.shared.body_store.load_full(), self.inputs.clone());
+        let (store, inputs) = (
+            self.shared.buffering_settings.load_full(),
+            self.inputs.clone(),
+        );
         loops::spawn_here(async move {
             let done = match has_priority {
                 true => store.pool.run_priority(work).await,
@@ -304,7 +307,7 @@ impl Executor {
         self.limits.is_measuring = false;
         self.sync_watches();
         if let Some(reading) = measured.reading {
-            self.note_reading(&reading);
+            self.record_cgroup_reading(&reading);
         }
         for (key, bytes) in measured.memory {
             // A worker may have become a template meanwhile.
@@ -335,7 +338,7 @@ impl Executor {
                 MemoryVerdict::HardExceeded => {
                     let max = limit.hard;
                     let reason = KillReason::MemoryExceeded { bytes, max };
-                    self.handle_event(SupervisorEvent::Broken { worker, reason });
+                    self.handle_event(SupervisorEvent::KillRequested { worker, reason });
                 }
             }
         }
@@ -372,7 +375,7 @@ impl Executor {
         let extended = mailboxes.filter_map(|m| *m.deadline_extension.lock()).max();
         match extended.filter(|until| clock::now() < *until) {
             Some(until) => self.schedule(until, move |it| it.handle_stuck_overdue(worker)),
-            None => self.handle_event(SupervisorEvent::Broken {
+            None => self.handle_event(SupervisorEvent::KillRequested {
                 worker,
                 reason: KillReason::ResponseTimedOut,
             }),

@@ -151,7 +151,7 @@ impl ListenAddress {
     ///
     /// # Errors
     /// When it is too long for a socket.
-    pub(super) fn socket_path(folder: &SocketDir, name: &str) -> io::Result<Self> {
+    pub(super) fn reserve_socket_path(folder: &SocketDir, name: &str) -> io::Result<Self> {
         let path = folder.path().join(name);
         if path.as_os_str().len() > MAX_SOCKET_PATH {
             let why = format!(
@@ -174,7 +174,7 @@ impl ListenAddress {
     /// # Errors
     /// As [`Place::path`], and what `bind` says.
     pub(super) fn bind_socket(folder: &SocketDir, name: &str) -> io::Result<Self> {
-        let mut place = Self::socket_path(folder, name)?;
+        let mut place = Self::reserve_socket_path(folder, name)?;
         // A blocking one: that is what programs expect to inherit.
         let listener = UnixListener::bind(folder.path().join(name))?;
         place.listener = Some((listener.into(), FASTCGI_FD));
@@ -252,7 +252,7 @@ const DIR_PREFIX: &str = "penstock.";
 ///
 /// # Errors
 /// When `parent` cannot be read.
-pub fn remove_abandoned_folders(parent: &Path) -> io::Result<usize> {
+pub fn remove_abandoned_socket_dirs(parent: &Path) -> io::Result<usize> {
     penstock_sys::locked_dir::remove_abandoned(parent, DIR_PREFIX)
 }
 
@@ -378,7 +378,7 @@ mod tests {
         assert!(one.path().join("1.sock").exists());
         drop(place);
         assert!(!one.path().join("1.sock").exists(), "gone with its process");
-        let too_long = ListenAddress::socket_path(&one, &"x".repeat(100)).unwrap_err();
+        let too_long = ListenAddress::reserve_socket_path(&one, &"x".repeat(100)).unwrap_err();
         assert!(too_long.to_string().contains("107 bytes"), "{too_long}");
         let path = one.path().to_owned();
         drop(one);

@@ -22,7 +22,7 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long a server that took the trouble to listen may leave the connection open before it is
 /// believed to be ready all the same: not every one reads before it has a thread to spare.
-pub(super) const OPEN_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const PROBE_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a FastCGI program has to live to be taken for ready: one that cannot load its code, or
 /// not use its socket, mostly ends sooner.
@@ -98,7 +98,7 @@ impl ReadinessProbe {
         if self.sign == ReadinessSign::ClosesConnections {
             return read.await.is_ok();
         }
-        match clock::timeout(OPEN_CONNECTION_TIMEOUT, read).await {
+        match clock::timeout(PROBE_CLOSE_TIMEOUT, read).await {
             Some(read) => read.is_ok(),
             None => true,
         }

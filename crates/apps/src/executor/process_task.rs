@@ -16,8 +16,8 @@ use penstock_runtime::{clock, logger, loops, process as watch_process};
 use penstock_sys::process::{self, ProcessExit, SpawnedProcess};
 use tokio::sync::{mpsc, watch};
 
-use super::control::{self, ControlHandle, ControlLine};
-use super::limits::bounds;
+use super::control::{self, ControlConnection, ControlHandle};
+use super::limits::cgroup_limits;
 use super::probe::ReadinessProbe;
 use super::{ControlMessage, Executor, ExecutorInput, ProcessKey, RunningProcess};
 use crate::shared::AppShared;
@@ -30,8 +30,8 @@ const TAIL_LINES: usize = 40;
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
-pub(super) enum Readiness {
-    Control(ControlLine),
+pub(super) enum ReadinessSource {
+    Control(ControlConnection),
     Probe(ReadinessProbe),
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Readiness {
 pub(super) struct PendingProcess {
     pub(super) generation: u64,
     pub(super) started_at: Instant,
-    pub(super) readiness: Readiness,
+    pub(super) readiness: ReadinessSource,
     pub(super) control: Option<ControlHandle>,
 }
 
@@ -69,13 +69,13 @@ const KILLED: i32 = 9;
 const MAX_LINE_BYTES: usize = 16 * 1024;
 
 impl OutputTail {
-    pub(super) fn text(&self) -> String {
+    pub(super) fn joined_lines(&self) -> String {
         let mut lines = self.0.lock();
         lines.make_contiguous().join("\n")
     }
 
     /// Keeps the beginning of a line.
-    pub(super) fn push(&self, text: &str) {
+    pub(super) fn push_line(&self, text: &str) {
         let text = truncate_line(text);
         let mut lines = self.0.lock();
         if lines.len() == TAIL_LINES {
@@ -87,7 +87,7 @@ impl OutputTail {
 
 impl Executor {
     /// Follows a process to its end: readiness, output lines, exit, in this order at the end.
-    pub(super) fn follow(
+    pub(super) fn spawn_process_task(
         &self,
         key: ProcessKey,
         mut started: SpawnedProcess,
@@ -121,7 +121,7 @@ impl Executor {
             let exit = started.try_exit().ok().flatten();
             let reading = match exit {
                 // It may have been killed for all that its application takes.
-                Some(ProcessExit::Signal(KILLED)) => bounds::read(&shared).await,
+                Some(ProcessExit::Signal(KILLED)) => cgroup_limits::read_cgroup(&shared).await,
                 _ => None,
             };
             // The executor ends only after this message.
@@ -142,8 +142,10 @@ struct ProcessOutput<'a> {
 impl ProcessOutput<'_> {
     async fn read(self, pipe: OwnedFd) {
         let line = |text: &str| {
-            self.shared.output_log.push(self.pid, truncate_line(text));
-            self.tail.push(text);
+            self.shared
+                .output_log
+                .push_line(self.pid, truncate_line(text));
+            self.tail.push_line(text);
         };
         watch_process::read_output(pipe, line, |event| self.log(&event)).await;
     }
@@ -170,7 +172,7 @@ fn truncate_line(line: &str) -> &str {
 async fn follow_process(
     key: ProcessKey,
     started: &SpawnedProcess,
-    readiness: Readiness,
+    readiness: ReadinessSource,
     output: ProcessOutput<'_>,
     inputs: &mpsc::Sender<ExecutorInput>,
 ) {
@@ -201,12 +203,12 @@ async fn follow_process(
 async fn follow_boot(
     key: ProcessKey,
     started: &SpawnedProcess,
-    readiness: Readiness,
+    readiness: ReadinessSource,
     inputs: &mpsc::Sender<ExecutorInput>,
 ) {
     match readiness {
-        Readiness::Control(line) => control::serve_control(line, key, inputs).await,
-        Readiness::Probe(probe) => tokio::select! {
+        ReadinessSource::Control(line) => control::serve_control(line, key, inputs).await,
+        ReadinessSource::Probe(probe) => tokio::select! {
             answered = clock::timeout_at(probe.deadline, probe.wait_until_ready()) => {
                 let interpreter = probe.program;
                 let message = match answered {
@@ -234,13 +236,13 @@ mod tests {
     fn a_tail_keeps_the_last_lines_and_the_beginning_of_each() {
         let tail = OutputTail::default();
         for number in 0..=TAIL_LINES {
-            tail.push(&number.to_string());
+            tail.push_line(&number.to_string());
         }
-        assert!(tail.text().starts_with("1\n2\n"));
+        assert!(tail.joined_lines().starts_with("1\n2\n"));
         // A character is not cut in two.
         let long = format!("a{}", "\u{e9}".repeat(MAX_LINE_BYTES));
-        tail.push(&long);
-        let text = tail.text();
+        tail.push_line(&long);
+        let text = tail.joined_lines();
         let last = text.lines().last().unwrap();
         assert_eq!(last.len(), MAX_LINE_BYTES - 1);
         assert!(long.starts_with(last));

@@ -22,12 +22,12 @@ use crate::supervisor::{ExitSummary, KillReason, StopSignal, SupervisorEvent, Wo
 impl Executor {
     /// Lowers the priority of a process while it boots, if the one that it replaces serves
     /// meanwhile; returns whether it did.
-    pub(super) fn lower_priority(&self, process: &RunningProcess) -> bool {
+    pub(super) fn lower_boot_priority(&self, process: &RunningProcess) -> bool {
         let is_older = |child: &ChildProcess| {
             child.process.generation < process.generation && !child.is_retiring
         };
-        let is_coming =
-            *self.boot_status.borrow() == BootStatus::Pending || self.supervisor.is_catching_up;
+        let is_coming = *self.boot_status.borrow() == BootStatus::Pending
+            || self.supervisor.is_growing_to_initial_size;
         let is_followed = self.has_predecessor && is_coming;
         (is_followed || self.children.values().any(is_older))
             && process.handle.lower_priority().unwrap_or(false)
@@ -55,7 +55,7 @@ impl Executor {
 
     pub(super) fn remove_lost_worker(&mut self, worker: WorkerId) {
         match self.shared.dispatch_mode {
-            DispatchMode::Workers(_) => self.lose_slots(worker),
+            DispatchMode::Workers(_) => self.mark_slots_lost(worker),
             DispatchMode::Servers(_) => self.remove_from_server_set(worker),
         }
     }
@@ -84,7 +84,7 @@ impl Executor {
                 interpreter, kind, ..
             } => {
                 let pid = child.pid();
-                if let Err(report) = self.settle_kind(pid, kind) {
+                if let Err(report) = self.record_detected_kind(pid, kind) {
                     return self.reject_worker(worker, report);
                 }
                 let Some(child) = self.children.get_mut(&worker) else {
@@ -110,7 +110,7 @@ impl Executor {
                     None => "its socket".to_owned(),
                 };
                 let limit = self.config.boot_timeout;
-                let tail = child.process.output_tail.text();
+                let tail = child.process.output_tail.joined_lines();
                 let report =
                     format!("the worker did not answer at {place} within {limit:?}\n{tail}");
                 self.handle_event(SupervisorEvent::BootFailed { worker, report });
@@ -123,7 +123,7 @@ impl Executor {
                     "{}[{pid}]: broke the worker protocol: {why}",
                     self.shared.name
                 );
-                self.handle_event(SupervisorEvent::Broken {
+                self.handle_event(SupervisorEvent::KillRequested {
                     worker,
                     reason: KillReason::ProtocolBroken,
                 });
@@ -149,7 +149,7 @@ impl Executor {
     ) {
         let is_out_of_memory = reading.is_some_and(|reading| reading.is_out_of_memory);
         if let Some(reading) = reading {
-            self.note_reading(&reading);
+            self.record_cgroup_reading(&reading);
         }
         let worker = match key {
             ProcessKey::Worker(worker) if !self.templates.contains(key) => worker,
@@ -160,7 +160,7 @@ impl Executor {
             return;
         };
         if !child.has_reported_boot {
-            let tail = child.process.output_tail.text();
+            let tail = child.process.output_tail.joined_lines();
             let how = exit.map_or_else(|| "ended".to_owned(), |exit| format!("ended with {exit}"));
             let hint = match (&child.role, exit) {
                 // The first thing to think of with programs that were written to be daemons.

@@ -38,7 +38,7 @@ impl Executor {
         if self.config.refork_after.is_empty() || self.config.has_reactor() || self.is_draining {
             return;
         }
-        let (current, fallback) = self.supervisor.generations();
+        let (current, fallback) = self.supervisor.current_and_fallback_generations();
         let Some((_, renewals)) = self.templates.find_ready(current) else {
             return;
         };
@@ -78,7 +78,7 @@ impl Executor {
     /// A worker has nothing in progress any more; `true` when it was told to become a template, and
     /// is not to end now.
     pub(super) fn request_promotion(&mut self, worker: WorkerId) -> bool {
-        let (current, _) = self.supervisor.generations();
+        let (current, _) = self.supervisor.current_and_fallback_generations();
         let is_draining = self.is_draining;
         let Some(child) = self.children.get_mut(&worker) else {
             return false;
@@ -117,7 +117,7 @@ impl Executor {
         let is_it =
             |w: &crate::supervisor::Worker| w.id == worker && w.state == WorkerState::Retiring;
         let is_retiring = self.supervisor.workers().any(is_it);
-        let (current, _) = self.supervisor.generations();
+        let (current, _) = self.supervisor.current_and_fallback_generations();
         let is_current = child.is_some_and(|child| child.process.generation == current);
         match prevents_fork {
             _ if !is_retiring || !is_current || self.is_draining => {

@@ -120,7 +120,7 @@ impl Executor {
 
     /// Shows the state to the status page, and refuses requests while nothing can take them.
     pub(super) fn publish_view(&mut self) {
-        let state = self.supervisor.state();
+        let state = self.supervisor.app_state();
         let word = match &state {
             AppState::Starting => "starting",
             AppState::Ready => "ready",
@@ -152,7 +152,7 @@ impl Executor {
         let workers = self.supervisor.workers().map(|w| self.worker_view(w));
         let workers: Vec<WorkerView> = workers.collect();
         let all = workers.iter().map(|worker| &worker.snapshot);
-        let usage = self.limits.usage();
+        let usage = self.limits.cgroup_usage();
         let mut view = self.shared.view.lock();
         let shown = &mut view.snapshot;
         shown.state = word.to_owned();
@@ -160,7 +160,7 @@ impl Executor {
         shown.interpreter.clone_from(&self.interpreter);
         shown.generation = all.clone().map(|w| w.generation).max().unwrap_or(0);
         shown.processes.ready = all.filter(|w| w.state == "ready").count();
-        shown.processes.target = self.supervisor.target;
+        shown.processes.target = self.supervisor.target_workers;
         shown.threads = self.supervisor.threads_per_worker;
         shown.last_scaling = self.supervisor.last_scaling().map(str::to_owned);
         shown.last_failure.clone_from(&self.last_failure);
@@ -171,7 +171,7 @@ impl Executor {
             .restart_error
             .clone_from(&self.supervisor.restart_error);
         shown.start_method = self.spawn_method();
-        view.is_catching_up = self.supervisor.is_catching_up;
+        view.is_growing_to_initial_size = self.supervisor.is_growing_to_initial_size;
         view.workers = workers;
         view.templates = self.template_views();
     }
@@ -190,7 +190,7 @@ impl Executor {
                     WorkerState::Stopping => "stopping",
                 },
                 restarts: worker.restarts,
-                proportional_bytes: self.limits.memory(worker.id),
+                proportional_bytes: self.limits.worker_memory_bytes(worker.id),
                 replace_reason: worker.replace_reason.map(|why| why.to_string()),
                 ..WorkerSnapshot::default()
             },

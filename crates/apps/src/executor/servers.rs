@@ -21,7 +21,7 @@ use penstock_sys::process;
 use super::access;
 use super::listen_address::{ListenAddress, ListenPlaceholder, SocketDir, SocketFile};
 use super::probe::{ReadinessProbe, ReadinessSign};
-use super::process_task::Readiness;
+use super::process_task::ReadinessSource;
 use super::workers::{process_environment, process_sandbox};
 use super::{ChildProcess, Executor, ExecutorInput, PreparedProcess, ProcessRole};
 use crate::server_set::ServerSet;
@@ -60,7 +60,7 @@ impl Executor {
             account: self.account.as_ref().map(|account| account.name.clone()),
             group: self
                 .shared
-                .group
+                .cgroup
                 .as_ref()
                 .map(|group| group.name().to_owned()),
             inherited_fds: Vec::new(),
@@ -72,7 +72,7 @@ impl Executor {
         let program = self.config.command.first().cloned().unwrap_or_default();
         Ok(PreparedProcess {
             launch,
-            readiness: Readiness::Probe(ReadinessProbe {
+            readiness: ReadinessSource::Probe(ReadinessProbe {
                 address: place.address.clone(),
                 sign: readiness_sign(self.config.kind, blank),
                 deadline: clock::now() + self.config.boot_timeout,
@@ -99,7 +99,9 @@ impl Executor {
                 ListenAddress::reserve_port(|address| self.is_address_taken(address))
             }
             ListenPlaceholder::Descriptor => ListenAddress::bind_port(),
-            ListenPlaceholder::Socket => ListenAddress::socket_path(self.socket_dir()?, &name),
+            ListenPlaceholder::Socket => {
+                ListenAddress::reserve_socket_path(self.socket_dir()?, &name)
+            }
             ListenPlaceholder::Stdin => ListenAddress::bind_socket(self.socket_dir()?, &name),
         }
     }
@@ -117,7 +119,7 @@ impl Executor {
 
     fn socket_dir(&mut self) -> io::Result<&SocketDir> {
         if self.socket_dir.is_none() {
-            let parent = self.shared.body_store.load().temp_dir.clone();
+            let parent = self.shared.buffering_settings.load().temp_dir.clone();
             self.socket_dir = Some(SocketDir::create(&parent, &self.config.name)?);
         }
         let missing = || io::Error::from(io::ErrorKind::NotFound);
@@ -126,14 +128,14 @@ impl Executor {
 
     /// What its process may use: where it is to listen, too.
     fn server_access(&self, address: &ServerAddr) -> AccessRules {
-        let mut access = access::of(&self.config);
+        let mut access = access::access_rules(&self.config);
         match address {
             ServerAddr::Tcp(address) => {
                 (access.bind_ports.iter_mut()).for_each(|ports| ports.push(address.port()));
             }
             ServerAddr::Unix(path) => {
                 if let (Some(files), Some(folder)) = (&mut access.files, path.parent()) {
-                    files.write.push(access::resolve_folder(folder));
+                    files.write.push(access::resolve_parent(folder));
                 }
             }
             // No address that a program can be given to listen on.
@@ -244,7 +246,9 @@ impl Executor {
     /// not asked what it does, only what comes of it.
     pub(super) fn is_server_stuck(&self, listed: &ListedServer) -> bool {
         let set = self.server_set().filter(|_| listed.is_in_set);
-        set.is_some_and(|set| set.unanswered(&listed.address) >= self.config.threads.max(1))
+        set.is_some_and(|set| {
+            set.consecutive_timeouts(&listed.address) >= self.config.threads.max(1)
+        })
     }
 
     /// How long requests that a retiring process has may take: as long as the upstream lets one

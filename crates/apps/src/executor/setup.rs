@@ -21,9 +21,9 @@ pub struct AppResources {
     /// The account that the launcher starts them as; `None` is the server's user.
     pub account: Option<Account>,
     /// Bounds them, with all that they start, if set.
-    pub group: Option<Arc<AppCgroup>>,
+    pub cgroup: Option<Arc<AppCgroup>>,
     /// The store of bodies.
-    pub body_store: BufferingSettings,
+    pub buffering_settings: BufferingSettings,
     /// Whether its boot yields to an application that serves already, which it follows.
     pub yields_cpu_at_boot: bool,
     /// Whether the server runs for development (`serve --dev`).

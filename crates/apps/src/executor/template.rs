@@ -20,7 +20,7 @@ use penstock_runtime::clock;
 use penstock_sys::process::ProcessExit;
 
 use super::forking::PendingFork;
-use super::process_task::{PendingProcess, Readiness};
+use super::process_task::{PendingProcess, ReadinessSource};
 use super::{ChildProcess, ControlMessage, Executor, ProcessKey, RunningProcess};
 use crate::shared::DispatchMode;
 use crate::supervisor::{SupervisorEvent, WorkerId};
@@ -106,7 +106,7 @@ impl Templates {
         template.failed_forks
     }
 
-    pub(super) fn record_fork(&mut self, key: ProcessKey) {
+    pub(super) fn record_fork_success(&mut self, key: ProcessKey) {
         if let Some(template) = self.processes.get_mut(&key) {
             template.failed_forks = 0;
         }
@@ -180,7 +180,7 @@ impl Executor {
             DispatchMode::Servers(_) => true,
         };
         if is_plain {
-            return self.spawn_plain(worker, generation);
+            return self.spawn_unforked_worker(worker, generation);
         }
         match self.templates.find_by_generation(generation) {
             Some((key, _)) => self.spawn_from_template(key, worker),
@@ -209,7 +209,7 @@ impl Executor {
         let pending = PendingProcess {
             generation,
             started_at: template.started_at,
-            readiness: Readiness::Control(line),
+            readiness: ReadinessSource::Control(line),
             control: Some(control),
         };
         self.templates.processes.insert(key, template);
@@ -264,7 +264,7 @@ impl Executor {
                 if template.state != TemplateState::Starting {
                     return;
                 }
-                if let Err(report) = self.settle_kind(pid, kind) {
+                if let Err(report) = self.record_detected_kind(pid, kind) {
                     return self.fail_template(key, report);
                 }
                 let name = &self.shared.name;
@@ -341,7 +341,7 @@ impl Executor {
 
     fn spawn_all_directly(&mut self, generation: u64, waiting: VecDeque<WorkerId>) {
         for worker in waiting {
-            if let Err(reason) = self.spawn_plain(worker, generation) {
+            if let Err(reason) = self.spawn_unforked_worker(worker, generation) {
                 self.fail_spawn(worker, reason);
             }
         }
@@ -362,7 +362,7 @@ impl Executor {
                 let _ = process.handle.kill_process();
             }
             TemplateState::Starting => {
-                let (handle, tail) = (process.handle.clone(), process.output_tail.text());
+                let (handle, tail) = (process.handle.clone(), process.output_tail.joined_lines());
                 let report = format!(
                     "the application was not loaded after {limit:?} and was killed\n{tail}"
                 );
@@ -380,7 +380,7 @@ impl Executor {
         let how = exit.map_or_else(|| "ended".to_owned(), |exit| format!("ended with {exit}"));
         match template.state {
             TemplateState::Starting => {
-                let tail = process.map_or_else(String::new, |it| it.output_tail.text());
+                let tail = process.map_or_else(String::new, |it| it.output_tail.joined_lines());
                 let report = format!("the template {how} before it was ready\n{tail}");
                 self.fail_template(key, report);
             }
@@ -480,7 +480,7 @@ impl Executor {
     /// Ends the templates of which nothing will be forked any more, and what they have started once
     /// no worker is left that they serve.
     pub(super) fn end_unused_templates(&mut self) {
-        let (current, fallback) = self.supervisor.generations();
+        let (current, fallback) = self.supervisor.current_and_fallback_generations();
         let is_draining = self.is_draining;
         let is_wanted = |generation: u64| {
             !is_draining && (generation == current || Some(generation) == fallback)

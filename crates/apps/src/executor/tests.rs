@@ -72,11 +72,11 @@ impl ServerSet for FakeServerSet {
         usize::from(self.in_progress_count.lock().unwrap().as_ref() == Some(address))
     }
 
-    fn unanswered(&self, _: &ServerAddr) -> usize {
+    fn consecutive_timeouts(&self, _: &ServerAddr) -> usize {
         0
     }
 
-    fn usage(&self) -> QueueUsage {
+    fn queue_usage(&self) -> QueueUsage {
         QueueUsage::default()
     }
 }
@@ -175,7 +175,7 @@ fn start(app: config::App, dir: &TempDir, servers: &Arc<FakeServerSet>) -> Arc<A
 fn quick_policy(app: &config::App) -> SupervisorPolicy {
     SupervisorPolicy {
         stop_timeout: Duration::from_millis(300),
-        ..App::policy(app)
+        ..App::supervisor_policy(app)
     }
 }
 
@@ -184,8 +184,8 @@ fn setup(dir: &TempDir) -> AppResources {
         loops: Vec::new(),
         launcher: None,
         account: None,
-        group: None,
-        body_store: BufferingSettings {
+        cgroup: None,
+        buffering_settings: BufferingSettings {
             max_body_memory: 0,
             max_response_memory: 0,
             max_response_spool: 0,
@@ -420,7 +420,7 @@ while True:
         let config = app(&dir, AppKind::Command, &["python3", &script, "{fd}"]);
         let app = start(config, &dir, &servers);
         until(|| dir.0.join("called").exists()).await;
-        let soon = clock::now() + probe::OPEN_CONNECTION_TIMEOUT + Duration::from_millis(200);
+        let soon = clock::now() + probe::PROBE_CLOSE_TIMEOUT + Duration::from_millis(200);
         let mut listed = servers.listed.subscribe();
         let early = clock::timeout_at(soon, listed.wait_for(|listed| !listed.is_empty())).await;
         assert!(early.is_none(), "it has not accepted anything");

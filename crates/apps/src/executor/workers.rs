@@ -25,13 +25,13 @@ use penstock_sys::{file, net, process};
 use penstock_wire::control::SocketKind;
 
 use super::access;
-use super::control::{ControlHandle, ControlLine};
-use super::process_task::Readiness;
+use super::control::{ControlConnection, ControlHandle};
+use super::process_task::ReadinessSource;
 use super::{ChildProcess, Executor, ExecutorInput, PreparedProcess, ProcessRole};
 use crate::dispatch::{Mailbox, WorkerStats};
 use crate::driver::{ChannelDriver, DriverEnd, SlotDriver};
-use crate::embed::{self, LaunchRole, LaunchSockets};
 use crate::supervisor::{KillReason, SupervisorEvent, WorkerId};
+use crate::worker_scripts::{self, LaunchRole, LaunchSockets};
 
 /// How long a worker may live on after it closed a slot unasked.
 const SLOT_CLOSED_TIMEOUT: Duration = Duration::from_secs(1);
@@ -79,7 +79,7 @@ impl Executor {
     pub(super) fn create_worker_sockets(&self) -> Result<WorkerSockets, String> {
         let mut sockets = Vec::new();
         let mut pair = |kind: SocketKind| -> Result<OwnedFd, String> {
-            let pair = net::worker_socket_pair().map_err(failed("socketpair"))?;
+            let pair = net::worker_socket_pair().map_err(error_context("socketpair"))?;
             sockets.push((kind, pair.1));
             Ok(pair.0)
         };
@@ -122,7 +122,7 @@ impl Executor {
         Ok(PreparedProcess {
             launch,
             role: ProcessRole::Worker(slots),
-            readiness: Readiness::Control(line),
+            readiness: ReadinessSource::Control(line),
             control: Some(control),
             reserved_port: None,
         })
@@ -130,7 +130,7 @@ impl Executor {
 
     pub(super) fn prepare_template(
         &self,
-    ) -> Result<(process::ProcessSpec, ControlHandle, ControlLine), String> {
+    ) -> Result<(process::ProcessSpec, ControlHandle, ControlConnection), String> {
         self.prepare_launch(&LaunchRole::Template {
             ignores_threads: self.config.preload == Preload::Always,
         })
@@ -140,15 +140,15 @@ impl Executor {
     fn prepare_launch(
         &self,
         role: &LaunchRole,
-    ) -> Result<(process::ProcessSpec, ControlHandle, ControlLine), String> {
+    ) -> Result<(process::ProcessSpec, ControlHandle, ControlConnection), String> {
         WorkerCommand {
             config: &self.config,
             account: self.account.as_ref(),
-            group: self.shared.group.as_deref(),
+            cgroup: self.shared.cgroup.as_deref(),
             interface_is_guess: self.is_kind_unknown(),
             is_development: self.is_development,
         }
-        .launch(role)
+        .build_process_spec(role)
     }
 }
 
@@ -163,7 +163,7 @@ pub(super) struct WorkerCommand<'a> {
     pub(super) config: &'a config::App,
     pub(super) account: Option<&'a Account>,
     /// What bounds it; none is nothing.
-    pub(super) group: Option<&'a AppCgroup>,
+    pub(super) cgroup: Option<&'a AppCgroup>,
     pub(super) interface_is_guess: bool,
     pub(super) is_development: bool,
 }
@@ -174,31 +174,31 @@ impl WorkerCommand<'_> {
     ///
     /// # Errors
     /// A sentence: descriptors ran out.
-    pub(super) fn launch(
+    pub(super) fn build_process_spec(
         &self,
         role: &LaunchRole,
-    ) -> Result<(process::ProcessSpec, ControlHandle, ControlLine), String> {
+    ) -> Result<(process::ProcessSpec, ControlHandle, ControlConnection), String> {
         let config = self.config;
-        let (socket, control) = net::worker_socket_pair().map_err(failed("socketpair"))?;
+        let (socket, control) = net::worker_socket_pair().map_err(error_context("socketpair"))?;
         let is_template = matches!(role, LaunchRole::Template { .. });
         let (handle, line) =
-            ControlHandle::open(socket, is_template).map_err(failed("control socket"))?;
-        let bundle = embed::bundle(embed::dialect(config));
+            ControlHandle::open(socket, is_template).map_err(error_context("control socket"))?;
+        let bundle = worker_scripts::encode_script_bundle(worker_scripts::dialect(config));
         let bundle =
-            file::memfd_with_content("penstock-worker", &bundle).map_err(failed("memfd"))?;
+            file::memfd_with_content("penstock-worker", &bundle).map_err(error_context("memfd"))?;
         let descriptors = (bundle.as_raw_fd(), control.as_raw_fd());
         let spec = process::ProcessSpec {
             // Found later: it lies on a disk.
             program: OsString::new(),
-            args: embed::worker_args(config, self.interface_is_guess, descriptors, role),
+            args: worker_scripts::worker_args(config, self.interface_is_guess, descriptors, role),
             dir: config.dir.clone(),
             env: self.environment(),
             account: self.account.map(|account| account.name.clone()),
-            group: self.group.map(|group| group.name().to_owned()),
+            group: self.cgroup.map(|group| group.name().to_owned()),
             inherited_fds: vec![bundle, control],
             placed_fds: Vec::new(),
             sandbox: process_sandbox(config),
-            access: access::of(config),
+            access: access::access_rules(config),
             app: config.name.clone(),
         };
         Ok((spec, handle, line))
@@ -245,14 +245,14 @@ pub(super) fn process_environment(
             .into_iter()
             .map(|(name, value)| (name.into(), value.into())),
     );
-    env.extend(access::temporary_folder(config));
+    env.extend(access::temp_dir_variable(config));
     let own = config.env.iter();
     env.extend(own.map(|(name, value)| (name.into(), value.into())));
     env
 }
 
 /// Says what has failed.
-pub(super) fn failed(what: &'static str) -> impl Fn(std::io::Error) -> String {
+pub(super) fn error_context(what: &'static str) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{what}: {error}")
 }
 
@@ -360,10 +360,10 @@ impl Executor {
     }
 
     /// Ends the drivers of an ended process, even if other processes hold its sockets.
-    pub(super) fn lose_slots(&mut self, worker: WorkerId) {
+    pub(super) fn mark_slots_lost(&mut self, worker: WorkerId) {
         let slots = self.children.get(&worker).and_then(ChildProcess::slots);
         for (slot, mailbox) in slots.iter().flat_map(|slots| &slots.driven_slots) {
-            self.shared.dispatch.mark_lost(*slot, mailbox);
+            self.shared.dispatch.mark_slot_lost(*slot, mailbox);
         }
     }
 
@@ -386,7 +386,7 @@ impl Executor {
                 return self.schedule(at, move |executor| {
                     if executor.children.contains_key(&worker) {
                         let reason = KillReason::ProtocolBroken;
-                        executor.handle_event(SupervisorEvent::Broken { worker, reason });
+                        executor.handle_event(SupervisorEvent::KillRequested { worker, reason });
                     }
                 });
             }
@@ -395,7 +395,7 @@ impl Executor {
                     "{}[{pid}]: broke the worker protocol: {why}",
                     self.shared.name
                 );
-                return self.handle_event(SupervisorEvent::Broken {
+                return self.handle_event(SupervisorEvent::KillRequested {
                     worker,
                     reason: KillReason::ProtocolBroken,
                 });

@@ -18,7 +18,7 @@ fn made_with(fields: &[(&str, &str)], grant: Option<&SendfileGrant>) -> ReplyHea
     let joined = strings.join("\0");
     let count = u16::try_from(strings.len()).unwrap();
     let parts = parse_response_head(joined.as_bytes(), count).unwrap();
-    client_head(&parts, false, RequestTiming::default(), grant).unwrap()
+    build_reply_head(&parts, false, RequestTiming::default(), grant).unwrap()
 }
 
 #[test]

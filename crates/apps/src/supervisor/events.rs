@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use super::replica::{Replica, RestartBackoff};
-use super::scaling::{CurrentScale, ScaledQuantity, Scaling, ScalingStep};
+use super::scaling::{Autoscaler, CurrentScale, ScaledQuantity, ScalingStep};
 use super::{
     AppLoad, ExitSummary, KillReason, ReplaceReason, StopSignal, Supervisor, SupervisorAction,
     SupervisorPhase, SupervisorReport, Worker, WorkerId, WorkerState,
@@ -24,10 +24,11 @@ impl Supervisor {
             self.boot_backoff = RestartBackoff::default();
             self.failure_report = None;
             self.was_up = false;
-            self.target = self.policy.min_processes;
-            self.is_catching_up = self.policy.bounded_initial_processes() > self.target;
+            self.target_workers = self.policy.min_processes;
+            self.is_growing_to_initial_size =
+                self.policy.bounded_initial_processes() > self.target_workers;
             self.set_threads(self.policy.bounded_initial_threads());
-            self.scaling = Scaling::default();
+            self.scaling = Autoscaler::default();
         }
     }
 
@@ -43,8 +44,8 @@ impl Supervisor {
     }
 
     pub(super) fn handle_spawn_failed(&mut self, now: Instant, id: WorkerId, reason: String) {
-        if self.state_of(id) == Some(WorkerState::Booting) {
-            self.fail_boot(now, id, reason);
+        if self.worker_state(id) == Some(WorkerState::Booting) {
+            self.record_boot_failure(now, id, reason);
             self.workers.remove(&id);
         }
         self.handle_exited(now, id, ExitSummary::Unknown);
@@ -60,7 +61,7 @@ impl Supervisor {
             _ => return,
         };
         self.actions.push(SupervisorAction::Admit { worker: id });
-        self.report(SupervisorReport::WorkerReady {
+        self.emit_report(SupervisorReport::WorkerReady {
             worker: id,
             pid,
             boot,
@@ -85,17 +86,17 @@ impl Supervisor {
     }
 
     pub(super) fn handle_boot_failed(&mut self, now: Instant, id: WorkerId, report: String) {
-        if self.state_of(id) == Some(WorkerState::Booting) {
-            self.fail_boot(now, id, report);
+        if self.worker_state(id) == Some(WorkerState::Booting) {
+            self.record_boot_failure(now, id, report);
             self.stop_worker(now, id, StopSignal::Terminate);
         }
     }
 
     pub(super) fn handle_exited(&mut self, now: Instant, id: WorkerId, status: ExitSummary) {
-        match self.state_of(id) {
+        match self.worker_state(id) {
             Some(WorkerState::Booting) => {
                 let report = format!("the worker {status} before it was ready");
-                self.fail_boot(now, id, report);
+                self.record_boot_failure(now, id, report);
             }
             Some(WorkerState::Ready) => self.handle_crash(now, id, status),
             Some(WorkerState::Retiring | WorkerState::Stopping) | None => {}
@@ -103,16 +104,16 @@ impl Supervisor {
         self.workers.remove(&id);
     }
 
-    pub(super) fn handle_broken(&mut self, now: Instant, id: WorkerId, reason: KillReason) {
-        match self.state_of(id) {
+    pub(super) fn handle_kill_requested(&mut self, now: Instant, id: WorkerId, reason: KillReason) {
+        match self.worker_state(id) {
             Some(WorkerState::Booting) => {
-                self.fail_boot(now, id, format!("the worker was killed: {reason}"));
+                self.record_boot_failure(now, id, format!("the worker was killed: {reason}"));
             }
             Some(WorkerState::Ready) => {
                 self.actions.push(SupervisorAction::Retire { worker: id });
                 let delay = self.record_crash(now, id);
                 if delay > Duration::ZERO {
-                    self.blame_code(now, id, format!("the worker was killed: {reason}"));
+                    self.record_code_failure(now, id, format!("the worker was killed: {reason}"));
                 }
             }
             Some(WorkerState::Retiring) => {}
@@ -122,12 +123,12 @@ impl Supervisor {
     }
 
     pub(super) fn handle_idle(&mut self, now: Instant, id: WorkerId) {
-        if self.state_of(id) == Some(WorkerState::Retiring) {
+        if self.worker_state(id) == Some(WorkerState::Retiring) {
             self.stop_worker(now, id, StopSignal::Terminate);
         }
     }
 
-    pub(super) fn handle_recycle(&mut self, id: WorkerId, why: ReplaceReason) {
+    pub(super) fn handle_replacement_requested(&mut self, id: WorkerId, why: ReplaceReason) {
         // One that still boots is replaced after it: what makes it worn says nothing against it.
         if let Some(worker) = self.workers.get_mut(&id)
             && matches!(worker.state, WorkerState::Booting | WorkerState::Ready)
@@ -142,13 +143,13 @@ impl Supervisor {
         if self.phase != SupervisorPhase::Running || (processes.is_empty() && threads.is_empty()) {
             return;
         }
-        let ready = self.ready_workers();
+        let ready = self.ready_worker_count();
         let fleet = CurrentScale {
-            target: self.target,
+            target: self.target_workers,
             threads: self.threads_per_worker,
             ready,
             boot_time: self.last_boot_time,
-            may_grow: ready >= self.target || !self.boot_backoff.is_active(),
+            may_grow: ready >= self.target_workers || !self.boot_backoff.has_failures(),
             may_shrink: self.rolling_restart.is_none(),
         };
         let Some(ScalingStep {
@@ -161,13 +162,13 @@ impl Supervisor {
         };
         match of {
             ScaledQuantity::Processes => {
-                let from = std::mem::replace(&mut self.target, to);
-                self.report(SupervisorReport::Scaled { from, to, why });
+                let from = std::mem::replace(&mut self.target_workers, to);
+                self.emit_report(SupervisorReport::Scaled { from, to, why });
             }
             ScaledQuantity::Threads => {
                 let from = self.threads_per_worker;
                 self.set_threads(to);
-                self.report(SupervisorReport::ThreadsScaled { from, to, why });
+                self.emit_report(SupervisorReport::ThreadsScaled { from, to, why });
             }
         }
     }

@@ -125,7 +125,7 @@ pub(crate) enum SupervisorEvent {
     },
     /// It did what it is killed for. A closed channel alone is not that: the process is about to
     /// exit, and `Exited` or `BootFailed` will say more.
-    Broken {
+    KillRequested {
         worker: WorkerId,
         reason: KillReason,
     },

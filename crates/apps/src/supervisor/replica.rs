@@ -25,13 +25,13 @@ pub(super) struct Replica {
 #[derive(Debug, Default)]
 pub(super) struct RestartBackoff {
     failures: u32,
-    next_at: Option<Instant>,
+    next_attempt_at: Option<Instant>,
 }
 
 impl Replica {
     /// When a new worker may be spawned here; `None` is at once.
-    pub(super) fn next_at(&self) -> Option<Instant> {
-        self.crashes.next_at
+    pub(super) fn next_spawn_at(&self) -> Option<Instant> {
+        self.crashes.next_attempt_at
     }
 
     /// Its worker failed after it had been ready: the first failure in a row costs no delay.
@@ -62,19 +62,19 @@ impl Replica {
 
 impl RestartBackoff {
     /// Whether failures are being counted: then only one try at a time is made.
-    pub(super) fn is_active(&self) -> bool {
+    pub(super) fn has_failures(&self) -> bool {
         self.failures > 0
     }
 
     /// When the next try is allowed; `None` is at once.
-    pub(super) fn next_at(&self) -> Option<Instant> {
-        self.next_at
+    pub(super) fn next_attempt_at(&self) -> Option<Instant> {
+        self.next_attempt_at
     }
 
     /// Counts a failed boot, and answers the time until the next try. Workers that were spawned
     /// together fail together: that is one failure.
     pub(super) fn record_failure(&mut self, now: Instant, policy: &SupervisorPolicy) -> Duration {
-        if let Some(at) = self.next_at
+        if let Some(at) = self.next_attempt_at
             && at > now
         {
             return at - now;
@@ -86,7 +86,7 @@ impl RestartBackoff {
 
     fn count_failure(&mut self, now: Instant, delay: Duration) {
         self.failures = self.failures.saturating_add(1);
-        self.next_at = now.checked_add(delay);
+        self.next_attempt_at = now.checked_add(delay);
     }
 }
 

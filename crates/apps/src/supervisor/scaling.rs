@@ -32,7 +32,7 @@ use super::{AppLoad, SupervisorPolicy};
 
 /// What has been seen of the load, and what came of it.
 #[derive(Debug, Default)]
-pub(super) struct Scaling {
+pub(super) struct Autoscaler {
     slot_peaks: PeakWindow,
     queue_trend: QueueTrend,
     /// The sum of how busy all are.
@@ -85,7 +85,7 @@ pub(super) struct ScalingStep {
     pub(super) reason: String,
 }
 
-impl Scaling {
+impl Autoscaler {
     /// Takes in what there is to do, and answers how many workers there should be instead.
     pub(super) fn observe(
         &mut self,
@@ -156,7 +156,7 @@ impl Scaling {
         }
         if self
             .growth_rate
-            .last()
+            .last_recorded_at()
             .is_some_and(|at| now < at + TREND_WINDOW / 2)
         {
             return None;

@@ -6,13 +6,13 @@
 //! failure prints its seed: `PENSTOCK_SEED=n` replays that one, `PENSTOCK_SEEDS=n` runs so many
 //! instead of 300.
 
-mod dice;
 mod invariants;
+mod random;
 
 use std::collections::VecDeque;
 
 use super::*;
-use dice::{Rng, random_policy};
+use random::{Rng, random_policy};
 
 struct SupervisorSimulation {
     rng: Rng,
@@ -97,17 +97,17 @@ impl SupervisorSimulation {
             match self.rng.below(3) {
                 0 => self.interfere(),
                 _ => {
-                    let pause = self.rng.millis(1, 400);
+                    let pause = self.rng.random_millis(1, 400);
                     self.pass(pause);
                 }
             }
         }
         self.is_calm = true;
         self.pass(Duration::from_secs(300));
-        let processes = self.supervisor.target;
+        let processes = self.supervisor.target_workers;
         let ready = self.count(|p| p.is_admitted && !p.is_retired);
         assert_eq!(ready, processes, "back to full strength");
-        assert_eq!(self.supervisor.state(), AppState::Ready);
+        assert_eq!(self.supervisor.app_state(), AppState::Ready);
         assert_eq!(self.processes.len(), processes, "the rest has gone");
         assert!(!self.supervisor.is_restarting());
         assert_eq!(
@@ -137,7 +137,7 @@ impl SupervisorSimulation {
             let load = self.load(0, 0);
             self.tell(SupervisorEvent::Load(load));
         }
-        assert_eq!(self.supervisor.target, policy.min_processes);
+        assert_eq!(self.supervisor.target_workers, policy.min_processes);
         assert_eq!(self.supervisor.threads_per_worker, policy.min_threads);
     }
 
@@ -194,11 +194,11 @@ impl SupervisorSimulation {
         let is_ready = self.processes.get(&worker).is_some_and(|p| p.is_ready);
         match self.rng.below(20) {
             0..4 if is_spawned => self.happen(exited(worker)),
-            4 if is_ready => self.happen(SupervisorEvent::Broken {
+            4 if is_ready => self.happen(SupervisorEvent::KillRequested {
                 worker,
                 reason: KillReason::ResponseTimedOut,
             }),
-            5 if is_spawned => self.happen(SupervisorEvent::Broken {
+            5 if is_spawned => self.happen(SupervisorEvent::KillRequested {
                 worker,
                 reason: KillReason::ProtocolBroken,
             }),
@@ -206,7 +206,7 @@ impl SupervisorSimulation {
             8 if is_spawned => {
                 let (bytes, max) = (3 << 20, 2 << 20);
                 let reason = KillReason::MemoryExceeded { bytes, max };
-                self.happen(SupervisorEvent::Broken { worker, reason });
+                self.happen(SupervisorEvent::KillRequested { worker, reason });
             }
             9 | 10 => self.restart(),
             11 if self.rng.below(3) == 0 => self.change_policy(),
@@ -272,7 +272,7 @@ impl SupervisorSimulation {
         };
         self.max_surge = self.max_surge.max(policy.max_surge);
         self.supervisor.policy = policy;
-        let actions = self.supervisor.settle(self.now);
+        let actions = self.supervisor.reconcile(self.now);
         self.carry_out(actions);
         self.check_invariants();
     }
@@ -282,7 +282,7 @@ impl SupervisorSimulation {
         let worker = WorkerId(10_000);
         for event in [
             exited(worker),
-            SupervisorEvent::Broken {
+            SupervisorEvent::KillRequested {
                 worker,
                 reason: KillReason::ProtocolBroken,
             },
@@ -297,25 +297,28 @@ impl SupervisorSimulation {
         let loses = match &event {
             SupervisorEvent::Exited { .. }
             | SupervisorEvent::SpawnFailed { .. }
-            | SupervisorEvent::Broken { .. } => 1,
+            | SupervisorEvent::KillRequested { .. } => 1,
             SupervisorEvent::Drain => before,
             _ => 0,
         };
-        let target = self.supervisor.target;
-        let actions = self.supervisor.handle(self.now, event.clone());
+        let target = self.supervisor.target_workers;
+        let actions = self.supervisor.handle_event(self.now, event.clone());
         self.carry_out(actions);
         let after = self.count(serving);
         let s = &self.supervisor;
         // A smaller load takes one out; a restart, with leave, so many at once; a limit none.
-        let less = target.saturating_sub(s.target);
+        let less = target.saturating_sub(s.target_workers);
         assert!(less <= usize::from(matches!(event, SupervisorEvent::Load(_))));
         let removable = match event {
             SupervisorEvent::ReplacementRequested { .. } => 0,
-            _ => s.policy.max_unavailable.min(s.target.saturating_sub(1)),
+            _ => s
+                .policy
+                .max_unavailable
+                .min(s.target_workers.saturating_sub(1)),
         };
         let least = match removable {
             0 => before,
-            _ => before.min(s.target - removable),
+            _ => before.min(s.target_workers - removable),
         };
         let loses = loses + less;
         assert!(after + loses >= least, "{event:?}: {before} to {after}");
@@ -324,7 +327,7 @@ impl SupervisorSimulation {
 
     /// The process that this event ends was taken off the books before that is reported.
     fn count_gone(&self, event: &SupervisorEvent) -> usize {
-        let is_ready = |id| self.supervisor.state_of(id) == Some(WorkerState::Ready);
+        let is_ready = |id| self.supervisor.worker_state(id) == Some(WorkerState::Ready);
         match event {
             SupervisorEvent::Exited { worker, .. } => usize::from(is_ready(*worker)),
             _ => 0,
@@ -452,7 +455,7 @@ impl SupervisorSimulation {
             0 => self.plan(
                 200,
                 2000,
-                SupervisorEvent::Broken {
+                SupervisorEvent::KillRequested {
                     worker,
                     reason: KillReason::ResponseTimedOut,
                 },
@@ -472,7 +475,7 @@ impl SupervisorSimulation {
     }
 
     fn plan(&mut self, least: u64, most: u64, event: SupervisorEvent) {
-        let at = self.now + self.rng.millis(least, most);
+        let at = self.now + self.rng.random_millis(least, most);
         self.plan_last += 1;
         self.plans.insert((at, self.plan_last), event);
     }
@@ -499,7 +502,7 @@ fn worker_of(event: &SupervisorEvent) -> Option<WorkerId> {
         | SupervisorEvent::BootFailed { worker, .. }
         | SupervisorEvent::Exited { worker, .. }
         | SupervisorEvent::Idle { worker }
-        | SupervisorEvent::Broken { worker, .. }
+        | SupervisorEvent::KillRequested { worker, .. }
         | SupervisorEvent::ReplacementRequested { worker, .. } => Some(*worker),
         SupervisorEvent::Started
         | SupervisorEvent::Restart

@@ -36,12 +36,12 @@ impl SupervisorHarness {
         for id in 1..=processes as u64 {
             bed.boot(id);
         }
-        assert_eq!(bed.supervisor.state(), AppState::Ready);
+        assert_eq!(bed.supervisor.app_state(), AppState::Ready);
         bed
     }
 
     fn send(&mut self, event: SupervisorEvent) -> Vec<String> {
-        let actions = self.supervisor.handle(self.now, event);
+        let actions = self.supervisor.handle_event(self.now, event);
         self.transcript(actions)
     }
 
@@ -50,7 +50,7 @@ impl SupervisorHarness {
         policy.min_processes = processes;
         policy.max_processes = processes;
         self.supervisor.policy = policy;
-        let actions = self.supervisor.settle(self.now);
+        let actions = self.supervisor.reconcile(self.now);
         self.transcript(actions)
     }
 
@@ -150,16 +150,16 @@ const NOTHING: [&str; 0] = [];
 #[test]
 fn spawns_all_processes_and_admits_each_as_it_becomes_ready() {
     let mut bed = SupervisorHarness::new(2);
-    assert_eq!(bed.supervisor.state(), AppState::Stopped);
+    assert_eq!(bed.supervisor.app_state(), AppState::Stopped);
     assert_eq!(
         bed.send(SupervisorEvent::Started),
         ["spawn 1 of 1", "spawn 2 of 1"]
     );
-    assert_eq!(bed.supervisor.state(), AppState::Starting);
+    assert_eq!(bed.supervisor.app_state(), AppState::Starting);
     assert_eq!(bed.boot(2), ["admit 2"]);
-    assert_eq!(bed.supervisor.state(), AppState::Starting);
+    assert_eq!(bed.supervisor.app_state(), AppState::Starting);
     assert_eq!(bed.boot(1), ["admit 1"]);
-    assert_eq!(bed.supervisor.state(), AppState::Ready);
+    assert_eq!(bed.supervisor.app_state(), AppState::Ready);
     let up = SupervisorReport::Up {
         took: Duration::ZERO,
     };
@@ -170,7 +170,7 @@ fn spawns_all_processes_and_admits_each_as_it_becomes_ready() {
 fn replaces_the_first_crash_at_once_and_then_backs_off() {
     let mut bed = SupervisorHarness::ready(2);
     assert_eq!(bed.exit(1), ["spawn 3 of 1"]);
-    assert_eq!(bed.supervisor.state(), AppState::Degraded);
+    assert_eq!(bed.supervisor.app_state(), AppState::Degraded);
     bed.boot(3);
     for (worker, delay) in [(3, 100), (4, 200), (5, 400), (6, 500)] {
         assert_eq!(bed.exit(worker), NOTHING, "{worker}");
@@ -215,7 +215,7 @@ fn reports_a_failed_boot_and_retries_with_one_worker() {
     let failing = AppState::Failing {
         report: "Traceback".to_owned(),
     };
-    assert_eq!(bed.supervisor.state(), failing);
+    assert_eq!(bed.supervisor.app_state(), failing);
     let probe = vec!["spawn 4 of 1".to_owned()];
     let delay = Duration::from_millis(100);
     assert_eq!(
@@ -249,7 +249,7 @@ fn every_way_not_to_boot_is_reported() {
         ),
         (
             "babbled",
-            SupervisorEvent::Broken {
+            SupervisorEvent::KillRequested {
                 worker,
                 reason: KillReason::ProtocolBroken,
             },
@@ -262,7 +262,7 @@ fn every_way_not_to_boot_is_reported() {
         bed.send(event);
         let report = expected.to_owned();
         assert_eq!(
-            bed.supervisor.state(),
+            bed.supervisor.app_state(),
             AppState::Failing { report },
             "{name}"
         );
@@ -278,7 +278,7 @@ fn kills_a_worker_that_does_not_become_ready_in_time() {
     let (slept, lines) = bed.sleep();
     assert_eq!((slept.as_secs(), lines), (60, vec!["kill 1".to_owned()]));
     let report = "the worker was not ready after 60s and was killed".to_owned();
-    assert_eq!(bed.supervisor.state(), AppState::Failing { report });
+    assert_eq!(bed.supervisor.app_state(), AppState::Failing { report });
     assert_eq!(bed.exit(1), NOTHING);
     assert_eq!(bed.sleep().1, ["spawn 2 of 1"]);
 }
@@ -287,11 +287,11 @@ fn kills_a_worker_that_does_not_become_ready_in_time() {
 fn kills_a_stuck_worker_and_replaces_it_at_once() {
     let worker = WorkerId(1);
     for event in [
-        SupervisorEvent::Broken {
+        SupervisorEvent::KillRequested {
             worker,
             reason: KillReason::ResponseTimedOut,
         },
-        SupervisorEvent::Broken {
+        SupervisorEvent::KillRequested {
             worker,
             reason: KillReason::ProtocolBroken,
         },
@@ -308,12 +308,12 @@ fn kills_a_stuck_worker_and_replaces_it_at_once() {
 #[test]
 fn backs_off_when_workers_get_stuck_again_and_again() {
     let mut bed = SupervisorHarness::ready(1);
-    bed.send(SupervisorEvent::Broken {
+    bed.send(SupervisorEvent::KillRequested {
         worker: WorkerId(1),
         reason: KillReason::ResponseTimedOut,
     });
     bed.boot(2);
-    let lines = bed.send(SupervisorEvent::Broken {
+    let lines = bed.send(SupervisorEvent::KillRequested {
         worker: WorkerId(2),
         reason: KillReason::ResponseTimedOut,
     });
@@ -335,7 +335,7 @@ fn recycles_a_worn_worker_in_due_form() {
 fn drains_by_finishing_then_terminating_then_killing() {
     let mut bed = SupervisorHarness::ready(2);
     assert_eq!(bed.send(SupervisorEvent::Drain), ["retire 2", "retire 1"]);
-    assert_eq!(bed.supervisor.state(), AppState::Draining);
+    assert_eq!(bed.supervisor.app_state(), AppState::Draining);
     assert_eq!(bed.send(SupervisorEvent::Drain), NOTHING);
     assert_eq!(bed.idle(1), ["terminate 1"]);
     assert_eq!(bed.exit(1), NOTHING);
@@ -343,7 +343,7 @@ fn drains_by_finishing_then_terminating_then_killing() {
     let killed = vec!["kill 2".to_owned()];
     assert_eq!(bed.sleep(), (Duration::from_secs(10), killed));
     assert_eq!(bed.exit(2), ["stopped"]);
-    assert_eq!(bed.supervisor.state(), AppState::Stopped);
+    assert_eq!(bed.supervisor.app_state(), AppState::Stopped);
 }
 
 #[test]
@@ -403,7 +403,7 @@ fn starts_again_after_a_drain() {
     bed.exit(1);
     assert_eq!(bed.send(SupervisorEvent::Started), ["spawn 2 of 1"]);
     bed.boot(2);
-    assert_eq!(bed.supervisor.state(), AppState::Ready);
+    assert_eq!(bed.supervisor.app_state(), AppState::Ready);
 }
 
 #[test]
@@ -412,7 +412,7 @@ fn follows_a_change_of_the_number_of_processes() {
     assert_eq!(bed.resize(3), ["spawn 3 of 1"]);
     assert_eq!(bed.spawned(3), NOTHING);
     assert_eq!(bed.resize(1), ["terminate 3", "retire 2"]);
-    assert_eq!(bed.supervisor.state(), AppState::Ready);
+    assert_eq!(bed.supervisor.app_state(), AppState::Ready);
     assert_eq!(bed.resize(2), ["spawn 4 of 1"]);
 }
 
@@ -440,7 +440,7 @@ fn ignores_unknown_and_unexpected_events() {
     let worker = WorkerId(77);
     assert_eq!(bed.exit(77), NOTHING);
     assert_eq!(
-        bed.send(SupervisorEvent::Broken {
+        bed.send(SupervisorEvent::KillRequested {
             worker,
             reason: KillReason::ResponseTimedOut
         }),

@@ -98,7 +98,7 @@ fn the_connection_is_returned_before_the_end_is_reported() {
         line.push(BodyScript::Bytes(5));
         line.push(BodyScript::End);
         assert_eq!(taken(&reader).await, (5, true));
-        assert!(line.is_back());
+        assert!(line.is_body_dropped());
     })
     .unwrap();
 }
@@ -120,7 +120,7 @@ fn a_failed_body_is_reported_unasked_and_is_no_end() {
                 upload.client.is_disconnected(),
                 kind == FaultKind::ClientDisconnected
             );
-            assert!(line.is_back());
+            assert!(line.is_body_dropped());
         }
     })
     .unwrap();
@@ -131,14 +131,14 @@ fn an_unwanted_body_is_released() {
     loops::block_on(async {
         let (line, _upload, reader) = begin();
         others().await;
-        assert!(!line.is_back());
+        assert!(!line.is_body_dropped());
         drop(reader);
         others().await;
-        assert!(line.is_back());
+        assert!(line.is_body_dropped());
         let (line, upload, _reader) = begin();
         others().await;
-        upload.release();
-        assert!(line.is_back(), "at once");
+        upload.release_connection();
+        assert!(line.is_body_dropped(), "at once");
     })
     .unwrap();
 }

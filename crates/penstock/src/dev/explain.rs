@@ -51,7 +51,7 @@ struct ExplainingHandler {
 impl Handler for ExplainingHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         let (app, pool) = (Arc::clone(&self.app), self.pool.clone());
-        let since = app.output_count();
+        let since = app.output_line_count();
         match self.handler.handle(request) {
             HandlerProgress::Ready(Err(fault)) if is_app_fault(fault.kind) => {
                 HandlerProgress::Pending(Box::pin(async move {

@@ -201,7 +201,7 @@ impl Server {
         let look = move || {
             let has_changed = |app: &Arc<App>| {
                 let (name, dir) = (app.name(), &app.config().dir);
-                match code::find_change_since(dir, app.code_since(), &apart) {
+                match code::find_change_since(dir, app.code_load_started_at(), &apart) {
                     Ok(Some(file)) => {
                         log::info!("{name}: code changed: {}", file.display());
                         true
@@ -243,8 +243,8 @@ impl Server {
         space.set_max(config.limits.max_temp_size.unwrap_or(u64::MAX));
         let store = wiring::body_store(&config.limits, default_pool(&rooms.pools), space);
         for app in rooms.apps.values() {
-            app.set_body_store(store.clone());
-            app.set_message_limits(wiring::websocket_message_limits(&config.limits));
+            app.set_buffering_settings(store.clone());
+            app.set_websocket_message_limits(wiring::websocket_message_limits(&config.limits));
         }
         for upstream in rooms.upstreams.values() {
             upstream.set_body_store(store.clone());
@@ -360,7 +360,7 @@ pub(super) async fn wait_for_apps(apps: &[Arc<App>]) -> Result<(), String> {
     for app in apps {
         // Processes that are still missing then start while the others serve.
         let deadline = began + app.config().boot_timeout;
-        while app.is_growing() && clock::now() < deadline {
+        while app.is_growing_to_initial_size() && clock::now() < deadline {
             clock::sleep(GROWTH_POLL_INTERVAL).await;
         }
     }

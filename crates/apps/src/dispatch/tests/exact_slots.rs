@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use std::task::Context;
 
 use super::*;
-use crate::dispatch::recent_latency::QUICK_REQUEST;
+use crate::dispatch::recent_latency::MAX_QUICK_REQUEST_TIME;
 
 /// A deployment and what comes to it.
 #[derive(Clone, Copy)]
@@ -316,7 +316,7 @@ impl Simulation {
         for slot in &mut self.slots {
             let view = inner.queue.slot_view(slot.id).unwrap();
             let is_resting = view.spec.request_capacity > 0 && slot.requests.is_empty();
-            assert!(slot.requests.len() <= MAX_BATCH as usize);
+            assert!(slot.requests.len() <= MAX_BATCH_REQUESTS as usize);
             let is_spare = view.spec.request_capacity == 0;
             assert!(
                 !is_spare || slot.requests.is_empty(),
@@ -344,7 +344,7 @@ impl Simulation {
     fn check_traces(&self, seed: u64) {
         let name = self.scene.name;
         let replay = format!("{name}: PENSTOCK_SEED={seed}");
-        let is_quick = self.scene.long < QUICK_REQUEST;
+        let is_quick = self.scene.long < MAX_QUICK_REQUEST_TIME;
         let mut waited = 0;
         let rests = self.merged_idle_periods();
         for story in &self.traces {
@@ -357,7 +357,7 @@ impl Simulation {
             }
             if is_quick {
                 // Behind others in its slot it waits no longer than they take.
-                let most = QUICK_REQUEST * MAX_BATCH;
+                let most = MAX_QUICK_REQUEST_TIME * MAX_BATCH_REQUESTS;
                 assert!(
                     story.began_at - story.handed_over_at <= most,
                     "{replay}: {story:?}"

@@ -12,7 +12,7 @@ use crate::driver::response::count_fault;
 
 impl ChannelDriver {
     /// Gives unbegun requests back, and fails the others.
-    pub(super) fn close_all(&mut self, end: &DriverEnd) {
+    pub(super) fn requeue_or_fail_all(&mut self, end: &DriverEnd) {
         let (unsent, last) = self.outbox.drain_unsent();
         // A frame at the end of a socket that was not read to its end: its worker has not begun it.
         let unread = last.filter(|_| self.core.received.has_unread_frame);
@@ -43,7 +43,8 @@ impl ChannelDriver {
         let Some(entry) = self.streams.entry(id) else {
             return;
         };
-        let timing = (self.core).request_timing(entry.awaiting(), entry.app_time(clock::now()));
+        let timing =
+            (self.core).request_timing(entry.unanswered_job(), entry.app_time(clock::now()));
         let was_abandoned = entry.is_abandoned();
         let timed_out = format!("worker {} takes no requests any more", self.core.pid);
         let fault = self.core.end_fault(end, timed_out).with_timing(timing);
@@ -54,7 +55,7 @@ impl ChannelDriver {
         match state {
             Some(StreamState::AwaitingResponse(mut start)) => start.job.answer(Err(fault)),
             Some(StreamState::Spooling(writer)) => writer.finish(Err(fault)),
-            Some(StreamState::Pumping(pump)) => pump.end(Err(fault)),
+            Some(StreamState::Pumping(pump)) => pump.end_body(Err(fault)),
             Some(StreamState::WebSocket(socket)) => {
                 // A client that reconnects finds the next worker.
                 let code = match self.core.is_retiring {

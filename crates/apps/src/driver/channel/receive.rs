@@ -15,16 +15,17 @@ use penstock_runtime::{buffers, clock};
 use penstock_wire::ChannelEvent;
 use penstock_wire::channel::{WINDOW_BYTES, encode_window};
 
-use super::pump::BodyPump;
+use super::body_pump::BodyPump;
 use super::stream_table::{StreamState, index_of};
 use super::websocket::MessagePiece;
 use super::{ChannelDriver, WINDOW_UPDATE_INTERVAL};
 use crate::driver::DriverEnd;
 use crate::driver::response::{
-    HeadFrame, ResponseStart, count_fault, open_spool, reset_fault, send_reply,
+    HeadFrame, ResponseStart, count_fault, incomplete_response_fault, open_spool,
+    send_and_count_reply,
 };
 use crate::reply::ReplyHead;
-use crate::shared::SlotPlace;
+use crate::shared::SlotProducer;
 
 /// Window that is worth a frame of its own at once.
 const MIN_WINDOW_UPDATE: u32 = WINDOW_BYTES / 4;
@@ -128,7 +129,7 @@ impl ChannelDriver {
         frame: &HeadFrame<'_>,
         app_time_us: u32,
     ) -> Result<(), DriverEnd> {
-        let timing = self.response_timing(id, app_time_us);
+        let timing = self.record_response_timing(id, app_time_us);
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
         };
@@ -143,7 +144,7 @@ impl ChannelDriver {
             _ => return Err(unexpected_frame("a second answer", id)),
         };
         entry.uses_window = frame.body_len.is_none();
-        match frame.begin(job, timing) {
+        match frame.start_response(job, timing) {
             ResponseStart::Complete(reply) => {
                 self.answer_request(id, reply);
                 self.discard_response(id, frame.end);
@@ -162,7 +163,7 @@ impl ChannelDriver {
         length: Option<u64>,
         first: &[u8],
     ) -> Result<(), DriverEnd> {
-        let place = Arc::<SlotPlace>::clone(&self.core.place);
+        let place = Arc::<SlotProducer>::clone(&self.core.place);
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
         };
@@ -187,15 +188,15 @@ impl ChannelDriver {
 
     /// Hands over a hijacked connection, whose socket was sent before.
     fn handle_hijack(&mut self, id: u32) -> Result<(), DriverEnd> {
-        let Some(socket) = self.outbox.take_socket(id) else {
+        let Some(socket) = self.outbox.take_hijacked_socket(id) else {
             return Err(unexpected_frame("a hijack without its socket", id));
         };
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
         };
         let app_time = entry.app_time(clock::now());
-        let timing =
-            self.response_timing(id, u32::try_from(app_time.as_micros()).unwrap_or(u32::MAX));
+        let timing = self
+            .record_response_timing(id, u32::try_from(app_time.as_micros()).unwrap_or(u32::MAX));
         let waker = self.streams.waker(index_of(id));
         let (Some(entry), Some(waker)) = (self.streams.entry(id), waker) else {
             return Ok(());
@@ -207,8 +208,8 @@ impl ChannelDriver {
             _ => return Err(unexpected_frame("a hijack behind an answer", id)),
         };
         let hijacked = self.core.hijacked_connections.register();
-        hijacked.progress().set_end_waker(waker);
-        entry.state = StreamState::Hijacked(hijacked.progress());
+        hijacked.shared_progress().set_end_waker(waker);
+        entry.state = StreamState::Hijacked(hijacked.shared_progress());
         // From now on the deadline is the connection's, until its end.
         self.streams.stop_clock(id);
         self.core.spawn_hijacked(job, socket, hijacked, timing);
@@ -216,7 +217,7 @@ impl ChannelDriver {
     }
 
     /// Starts the clock of the application's call when its hijacked connection has ended.
-    pub(super) fn check_hijacked(&mut self, id: u32) {
+    pub(super) fn handle_hijack_progress(&mut self, id: u32) {
         let Some(entry) = self.streams.entry(id) else {
             return;
         };
@@ -275,7 +276,7 @@ impl ChannelDriver {
         if end {
             match self.end_stream(id) {
                 Some(StreamState::Spooling(writer)) => writer.finish(Ok(None)),
-                Some(StreamState::Pumping(pump)) => pump.end(Ok(())),
+                Some(StreamState::Pumping(pump)) => pump.end_body(Ok(())),
                 _ => {}
             }
         }
@@ -283,17 +284,17 @@ impl ChannelDriver {
     }
 
     /// Handles the progress of the task that has a body.
-    pub(super) fn check_pump(&mut self, id: u32) {
+    pub(super) fn handle_pump_progress(&mut self, id: u32) {
         let Some(entry) = self.streams.entry(id) else {
             return;
         };
         let StreamState::Pumping(pump) = &entry.state else {
             return;
         };
-        let progress = pump.progress();
+        let progress = pump.take_progress();
         if progress.is_client_disconnected {
-            if let Some(place) = pump.take_cut_place() {
-                self.streams.keep_cut_place(id, place);
+            if let Some(place) = pump.take_slow_response() {
+                self.streams.retain_slow_response(id, place);
             }
             return self.abandon_stream(id);
         }
@@ -333,7 +334,7 @@ impl ChannelDriver {
     }
 
     fn handle_reset(&mut self, id: u32, reason: &str, is_protocol: bool) {
-        let timing = self.response_timing(id, 0);
+        let timing = self.record_response_timing(id, 0);
         let Some(state) = self.end_stream(id) else {
             return;
         };
@@ -341,14 +342,14 @@ impl ChannelDriver {
             StreamState::AwaitingResponse(_) => reason.to_owned(),
             _ => format!("mid-response: {reason}"),
         };
-        let fault = reset_fault(is_protocol, cause);
+        let fault = incomplete_response_fault(is_protocol, cause);
         let kind = fault.kind;
         match state {
             StreamState::AwaitingResponse(mut start) => {
                 start.job.answer(Err(fault.with_timing(timing)));
             }
             StreamState::Spooling(writer) => writer.finish(Err(fault)),
-            StreamState::Pumping(pump) => pump.end(Err(fault)),
+            StreamState::Pumping(pump) => pump.end_body(Err(fault)),
             StreamState::WebSocket(socket) => {
                 let (app, pid) = (&self.core.app.name, self.core.pid);
                 log::error!("{app}[{pid}]: a WebSocket ended: {reason}");
@@ -365,7 +366,7 @@ impl ChannelDriver {
     pub(super) fn answer_request(&mut self, id: u32, reply: Result<Reply, Fault>) {
         let entry = self.streams.entry(id);
         if let Some(StreamState::AwaitingResponse(start)) = entry.map(|entry| &mut entry.state) {
-            send_reply(&self.core.app, &mut start.job, reply);
+            send_and_count_reply(&self.core.app, &mut start.job, reply);
         }
     }
 
@@ -378,9 +379,12 @@ impl ChannelDriver {
         }
     }
 
-    pub(super) fn response_timing(&mut self, id: u32, app_time_us: u32) -> RequestTiming {
+    pub(super) fn record_response_timing(&mut self, id: u32, app_time_us: u32) -> RequestTiming {
         let app_time = Duration::from_micros(u64::from(app_time_us));
-        let start = self.streams.entry(id).and_then(|entry| entry.awaiting());
+        let start = self
+            .streams
+            .entry(id)
+            .and_then(|entry| entry.unanswered_job());
         let timing = self.core.request_timing(start, app_time);
         if start.is_some() {
             self.core.app.metrics.app_time.record(app_time);

@@ -76,7 +76,7 @@ impl ChannelOutbox {
     }
 
     /// The socket that was sent for this stream, before the frame that announces it.
-    pub(super) fn take_socket(&self, id: u32) -> Option<OwnedFd> {
+    pub(super) fn take_hijacked_socket(&self, id: u32) -> Option<OwnedFd> {
         let (mut bytes, mut sockets) = ([0; 4], Vec::new());
         let files = self.files_socket.as_ref()?;
         let read = files
@@ -166,7 +166,7 @@ impl ChannelOutbox {
         for item in &self.items {
             let parts: [&[u8]; 2] = match item {
                 OutboxItem::Request(id) => {
-                    let Some(job) = streams.request(*id) else {
+                    let Some(job) = streams.pending_job(*id) else {
                         debug_assert!(skip == 0, "a frame that was begun is kept");
                         continue;
                     };
@@ -201,7 +201,9 @@ impl ChannelOutbox {
         written += std::mem::take(&mut self.sent_bytes);
         while let Some(item) = self.items.front() {
             let len = match item {
-                OutboxItem::Request(id) => streams.request(*id).map_or(0, |job| job.frame.len()),
+                OutboxItem::Request(id) => {
+                    streams.pending_job(*id).map_or(0, |job| job.frame.len())
+                }
                 OutboxItem::SmallFrame { len, .. } => *len,
                 OutboxItem::Frame(bytes) => bytes.len(),
                 OutboxItem::Message { head, payload } => head.len() + payload.len(),
@@ -240,7 +242,9 @@ impl ChannelOutbox {
         let Some(OutboxItem::Request(id)) = self.items.front() else {
             return Poll::Ready(Ok(()));
         };
-        let file = streams.request(*id).and_then(|job| job.body_file.as_ref());
+        let file = streams
+            .pending_job(*id)
+            .and_then(|job| job.body_file.as_ref());
         let (Some(file), Some(files)) = (file, &self.files_socket) else {
             return Poll::Ready(Ok(()));
         };

@@ -19,7 +19,7 @@ use penstock_exchange::buffering::SpoolWriter;
 use penstock_queue::DispatchedJob;
 use penstock_wire::channel::{OPEN_STREAM_ID_OFFSET, WINDOW_BYTES};
 
-use super::pump::BodyPump;
+use super::body_pump::BodyPump;
 use super::wake_list::WakeList;
 use super::websocket::ChannelWebSocket;
 use crate::dispatch::Job;
@@ -217,7 +217,7 @@ impl StreamTable {
     }
 
     /// The request of a stream, while its frame may be sent.
-    pub(super) fn request(&self, id: u32) -> Option<&Job> {
+    pub(super) fn pending_job(&self, id: u32) -> Option<&Job> {
         let entry = self.entries.get(index_of(id) as usize)?;
         match &entry.state {
             StreamState::AwaitingResponse(start) | StreamState::AbandonedUnsent(start)
@@ -245,7 +245,7 @@ impl StreamTable {
     }
 
     /// Notes that the worker has all of the request's body, or gets no more.
-    pub(super) fn end_input(&mut self, id: u32) {
+    pub(super) fn end_request_body(&mut self, id: u32) {
         let Some(entry) = self.entry(id) else {
             return;
         };
@@ -293,7 +293,7 @@ impl StreamTable {
     }
 
     /// Keeps the place of a response that was cut, until its stream ends.
-    pub(super) fn keep_cut_place(&mut self, id: u32, place: Box<SlowResponseGuard>) {
+    pub(super) fn retain_slow_response(&mut self, id: u32, place: Box<SlowResponseGuard>) {
         self.cut_places.insert(index_of(id), place);
     }
 
@@ -360,7 +360,7 @@ impl StreamEntry {
     }
 
     /// The request, while it has no response.
-    pub(super) fn awaiting(&self) -> Option<&DispatchedJob<Job>> {
+    pub(super) fn unanswered_job(&self) -> Option<&DispatchedJob<Job>> {
         match &self.state {
             StreamState::AwaitingResponse(start) => Some(start),
             _ => None,

@@ -395,7 +395,7 @@ fn a_full_worker_has_the_next_request_when_one_has_ended() {
         let first = rig.worker.opened().await;
         let second = rig.worker.opened().await;
         settle().await;
-        assert_eq!(rig.shared.dispatch.usage(clock::now()).waiting, 1);
+        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).waiting, 1);
         rig.worker.answer(second, b"b").await;
         let third = rig.worker.opened().await;
         rig.worker.answer(first, b"a").await;
@@ -403,7 +403,7 @@ fn a_full_worker_has_the_next_request_when_one_has_ended() {
         for (asked, text) in asked.into_iter().zip([b"a", b"b", b"c"]) {
             assert_eq!(body(asked.response().await).await.unwrap(), text);
         }
-        assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 0);
+        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).in_progress, 0);
     });
 }
 
@@ -468,7 +468,7 @@ fn a_websocket_is_not_agreed_for_other_kinds_and_refused_by_the_rules() {
     }
     let mut config = config::App::new("app", "/".into(), config::AppKind::Wsgi, "main:app");
     config.concurrency = config::Concurrency::Gevent;
-    let store = BufferingSettings::clone(&app.body_store.load());
+    let store = BufferingSettings::clone(&app.buffering_settings.load());
     let gevent = AppShared::new(&config, DispatchMode::Workers(Dialect::Python), store);
     assert_eq!(
         gevent.model.get(),
@@ -493,8 +493,9 @@ fn a_websocket_is_not_agreed_for_other_kinds_and_refused_by_the_rules() {
 #[test]
 fn a_stream_is_small() {
     let entry = size_of::<StreamEntry>();
-    let socket = size_of::<websocket::ChannelWebSocket>() + size_of::<pipe::WebSocketPipe>();
-    let session = session::IDLE_SESSION_BYTES;
+    let socket =
+        size_of::<websocket::ChannelWebSocket>() + size_of::<websocket_pipe::WebSocketPipe>();
+    let session = websocket_session::IDLE_SESSION_BYTES;
     assert!(
         entry <= 128 && socket <= 320 && session <= 480,
         "{entry} {socket} {session}"

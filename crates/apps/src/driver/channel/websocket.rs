@@ -15,13 +15,13 @@ use penstock_wire::{AcceptHeadView, WireError};
 use penstock_exchange::Reply;
 
 use super::ChannelDriver;
-use super::pipe::{PipeItem, PipeMessage, WebSocketPipe};
 use super::receive::unexpected_frame;
-use super::session::AcceptedWebSocket;
 use super::stream_table::{StreamState, index_of};
+use super::websocket_pipe::{WebSocketMessage, WebSocketPipe, WebSocketPipeItem};
+use super::websocket_session::AcceptedWebSocket;
 use crate::driver::DriverEnd;
 use crate::reply::app_protocol_error;
-use crate::websocket_handshake::accept_response;
+use crate::websocket_handshake::build_accept_response;
 
 #[derive(Debug)]
 pub(super) struct ChannelWebSocket {
@@ -54,7 +54,7 @@ impl ChannelDriver {
         id: u32,
         head: Result<AcceptHeadView<'_>, WireError>,
     ) -> Result<(), DriverEnd> {
-        let timing = self.response_timing(id, 0);
+        let timing = self.record_response_timing(id, 0);
         let Some(waker) = self.streams.waker(index_of(id)) else {
             return Ok(());
         };
@@ -85,8 +85,8 @@ impl ChannelDriver {
         let client = start.job.client.counted_address_prefix();
         let pipe = WebSocketPipe::new(waker);
         let agreed = AcceptedWebSocket::new(Arc::clone(&pipe), handshake.deflate, &self.core.app);
-        let agreed = agreed.of_client(client);
-        let answer = accept_response(&handshake, &parts, Box::new(agreed), timing);
+        let agreed = agreed.with_client_prefix(client);
+        let answer = build_accept_response(&handshake, &parts, Box::new(agreed), timing);
         let is_sent = answer.is_ok();
         self.answer_request(id, answer.map(Reply::from));
         if !is_sent {
@@ -154,7 +154,9 @@ impl ChannelDriver {
             socket.pipe.close_by_worker(close_code::INTERNAL_ERROR, "");
             return self.close_socket(id, close_code::INVALID_PAYLOAD, "text that is not UTF-8");
         }
-        socket.pipe.send_to_client(PipeMessage { is_text, payload });
+        socket
+            .pipe
+            .send_to_client(WebSocketMessage { is_text, payload });
     }
 
     pub(super) fn handle_worker_close(&mut self, id: u32, code: u16, reason: &str) {
@@ -197,7 +199,9 @@ impl ChannelDriver {
         let StreamState::WebSocket(socket) = &mut entry.state else {
             return;
         };
-        entry.window_owed = entry.window_owed.saturating_add(socket.pipe.take_credit());
+        entry.window_owed = entry
+            .window_owed
+            .saturating_add(socket.pipe.take_freed_window());
         let mut has_sent = false;
         loop {
             if !self.outbox.has_message_room() {
@@ -207,16 +211,16 @@ impl ChannelDriver {
                 break;
             }
             match socket.pipe.take_for_worker(socket.window) {
-                PipeItem::Message(message) => {
+                WebSocketPipeItem::Message(message) => {
                     socket.window -= window_cost(message.payload.len());
                     self.outbox
                         .push_message(id, message.is_text, message.payload);
                     has_sent = true;
                 }
-                PipeItem::Close(code, reason) => {
+                WebSocketPipeItem::Close(code, reason) => {
                     return self.close_socket(id, close_code, &reason);
                 }
-                PipeItem::Nothing => break,
+                WebSocketPipeItem::Nothing => break,
             }
         }
         // The worker has this long to take the messages before the client's close.

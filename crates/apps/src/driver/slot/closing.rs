@@ -15,7 +15,7 @@ const ENVIRON_OFFSET: usize = HEADER_LEN + 4;
 
 impl SlotDriver {
     /// Fails the first request if its worker may have begun it, and gives the others back.
-    pub(super) fn close_all(&mut self, end: &DriverEnd) {
+    pub(super) fn requeue_or_fail_all(&mut self, end: &DriverEnd) {
         let mut unbegun: Vec<DispatchedJob<Job>> = Vec::new();
         let mut line = std::mem::take(&mut self.in_flight).into_iter();
         if let Some(first) = line.next() {

@@ -14,8 +14,8 @@ use penstock_wire::SlotEvent;
 
 use super::response::file_response;
 use super::{CANCEL_FRAME_LEN, DriverEnd, DriverStep, OpenResponse, SlotDriver};
-use crate::dispatch::MAX_BATCH;
-use crate::driver::response::{HeadFrame, count_fault, reset_fault};
+use crate::dispatch::MAX_BATCH_REQUESTS;
+use crate::driver::response::{HeadFrame, count_fault, incomplete_response_fault};
 
 impl SlotDriver {
     pub(super) fn poll_receive(
@@ -53,7 +53,7 @@ impl SlotDriver {
                 self.open_response = None;
                 (self.cut_deadline, self.discarding_since) = (None, None);
                 self.cut_place = None;
-                self.end_input();
+                self.end_request_body();
                 if self.deadline_extension.take().is_some() {
                     *self.core.mailbox.deadline_extension.lock() = None;
                 }
@@ -74,7 +74,7 @@ impl SlotDriver {
         {
             self.begin_stream(head, None, b"");
         }
-        let is_hoard = self.descriptors.len() > MAX_BATCH as usize;
+        let is_hoard = self.descriptors.len() > MAX_BATCH_REQUESTS as usize;
         let is_unclaimed =
             !self.descriptors.is_empty() && self.core.received.partial_frame.is_empty();
         if is_hoard || is_unclaimed && self.held_head.is_none() {
@@ -161,7 +161,7 @@ impl SlotDriver {
                 self.hand_over_hijacked(socket);
             }
             SlotEvent::Abort { reason } => {
-                let fault = reset_fault(false, format!("mid-response: {reason}"));
+                let fault = incomplete_response_fault(false, format!("mid-response: {reason}"));
                 if let Some(head) = self.held_head.take() {
                     self.answer_request(Err(fault.with_timing(head.response.timing)));
                 } else if let Some(OpenResponse::Spooling(spool)) = self.open_response.take() {
@@ -173,8 +173,8 @@ impl SlotDriver {
                 reason,
                 is_protocol,
             } => {
-                let timing = self.response_timing(0);
-                let fault = reset_fault(is_protocol, reason.to_owned());
+                let timing = self.record_response_timing(0);
+                let fault = incomplete_response_fault(is_protocol, reason.to_owned());
                 self.answer_request(Err(fault.with_timing(timing)));
             }
         }

@@ -11,18 +11,18 @@ use penstock_runtime::{DiskFile, clock, loops};
 use penstock_sys::page_cache;
 
 use super::{OpenResponse, SlotDriver};
-use crate::driver::response::{HeadFrame, ResponseStart, open_spool, send_reply};
+use crate::driver::response::{HeadFrame, ResponseStart, open_spool, send_and_count_reply};
 use crate::reply::{self, ReplyHead, app_protocol_error};
-use crate::shared::{AppShared, SlotPlace};
+use crate::shared::{AppShared, SlotProducer};
 
 impl SlotDriver {
     /// Begins the first response. Its reply waits for the next frame if that may be a file.
     pub(super) fn begin_response(&mut self, frame: &HeadFrame<'_>, app_time_us: u32) {
-        let timing = self.response_timing(app_time_us);
+        let timing = self.record_response_timing(app_time_us);
         let Some(entry) = self.in_flight.front() else {
             return;
         };
-        match frame.begin(&entry.start.job, timing) {
+        match frame.start_response(&entry.start.job, timing) {
             ResponseStart::Complete(reply) => {
                 self.answer_request(reply);
                 self.discard_response(frame.end);
@@ -41,7 +41,7 @@ impl SlotDriver {
             return;
         };
         self.is_unbuffered = head.is_unbuffered;
-        let place = Arc::<SlotPlace>::clone(&self.core.place);
+        let place = Arc::<SlotProducer>::clone(&self.core.place);
         let (app, job) = (&self.core.app, &entry.start.job);
         let (mut writer, response) = open_spool(app, job, head, length, Some(place));
         writer.push(first);
@@ -51,16 +51,17 @@ impl SlotDriver {
 
     pub(super) fn answer_request(&mut self, reply: Result<Reply, Fault>) {
         if let Some(entry) = self.in_flight.front_mut() {
-            send_reply(&self.core.app, &mut entry.start.job, reply);
+            send_and_count_reply(&self.core.app, &mut entry.start.job, reply);
         }
     }
 
     /// Hands over a hijacked connection; `socket` is its other end.
     pub(super) fn hand_over_hijacked(&mut self, socket: OwnedFd) {
         let hijacked = self.core.hijacked_connections.register();
-        self.open_response = Some(OpenResponse::Hijacked(hijacked.progress()));
+        self.open_response = Some(OpenResponse::Hijacked(hijacked.shared_progress()));
         let app_time = clock::now().saturating_duration_since(self.progress_at);
-        let timing = self.response_timing(u32::try_from(app_time.as_micros()).unwrap_or(u32::MAX));
+        let timing =
+            self.record_response_timing(u32::try_from(app_time.as_micros()).unwrap_or(u32::MAX));
         let Some(entry) = self.in_flight.front_mut() else {
             return;
         };
@@ -85,7 +86,7 @@ impl SlotDriver {
         }
     }
 
-    pub(super) fn response_timing(&mut self, app_time_us: u32) -> RequestTiming {
+    pub(super) fn record_response_timing(&mut self, app_time_us: u32) -> RequestTiming {
         let app_time = Duration::from_micros(u64::from(app_time_us));
         self.core.app.recent_latency.record(app_time);
         let entry = self.in_flight.front();
@@ -126,10 +127,13 @@ pub(super) fn file_response(
     };
     let there = size.saturating_sub(offset);
     let len = len.map_or(there, |len| len.min(there));
-    reply::check_declared(&head, Some(len))?;
+    reply::check_declared_length(&head, Some(len))?;
     let ReplyHead { mut response, .. } = head;
     response.body = Body::File(FileBody {
-        file: Arc::new(DiskFile::new(file, app.body_store.load().pool.clone())),
+        file: Arc::new(DiskFile::new(
+            file,
+            app.buffering_settings.load().pool.clone(),
+        )),
         start: offset,
         len,
     });

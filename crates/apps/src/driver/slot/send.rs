@@ -14,7 +14,7 @@ use penstock_runtime::clock;
 use penstock_wire::encode_cancel;
 
 use super::{InFlightRequest, OpenResponse, SlotDriver};
-use crate::dispatch::MAX_BATCH;
+use crate::dispatch::MAX_BATCH_REQUESTS;
 use crate::driver::DriverEnd;
 
 impl SlotDriver {
@@ -25,7 +25,7 @@ impl SlotDriver {
             if all_sent && self.control_frames.is_empty() && self.input_frames.is_empty() {
                 return Ok(());
             }
-            let mut slices = [IoSlice::new(&[]); MAX_BATCH as usize + 2];
+            let mut slices = [IoSlice::new(&[]); MAX_BATCH_REQUESTS as usize + 2];
             let mut count = 0;
             // It belongs to the first request, whose frame was sent before, or to one that has
             // ended.

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::dispatch::{SubmitOutcome, WorkerStats};
 use crate::shared::DispatchMode;
-use crate::shared::SlotPlace;
+use crate::shared::SlotProducer;
 use crate::testing::{BodyScript, ScriptedBody, ScriptedConnection};
 use crate::upload::{Upload, UploadReader};
 
@@ -284,7 +284,7 @@ fn a_request_that_waits_for_io_gives_its_place_to_a_spare_slot() {
         let waiting = stage.request();
         assert_eq!(plain.thread.next().await, FrameKind::Request);
         let second = stage.request();
-        assert_eq!(stage.app.dispatch.usage(clock::now()).waiting, 1);
+        assert_eq!(stage.app.dispatch.queue_usage(clock::now()).waiting, 1);
         plain.thread.read_frame(FrameKind::IoBound).await;
         assert_eq!(spare.thread.next().await, FrameKind::Request);
         // No slot is left to take the place of this one.
@@ -305,7 +305,7 @@ fn a_request_that_waits_for_io_gives_its_place_to_a_spare_slot() {
         let third = stage.request();
         let fourth = stage.request();
         assert_eq!(spare.thread.next().await, FrameKind::Request);
-        assert_eq!(stage.app.dispatch.usage(clock::now()).waiting, 1);
+        assert_eq!(stage.app.dispatch.queue_usage(clock::now()).waiting, 1);
         for answer in [third, fourth] {
             spare.thread.answer(b"").await;
             assert_eq!(answered(answer).await, Ok(Vec::new()));
@@ -324,7 +324,7 @@ fn gc_runs_when_idle_and_new_requests_wait() {
             let answer = stage.request();
             let mut kind = seat.thread.next().await;
             if kind == FrameKind::CollectGarbage {
-                heard.insert(round, stage.app.dispatch.usage(clock::now()).waiting);
+                heard.insert(round, stage.app.dispatch.queue_usage(clock::now()).waiting);
                 seat.thread.read_frame(FrameKind::GarbageCollected).await;
                 kind = seat.thread.next().await;
             }
@@ -621,7 +621,10 @@ fn a_pull_is_answered_also_when_its_response_ends_first() {
         assert_eq!(seat.thread.next().await, FrameKind::Request);
         seat.thread.answer(b"next").await;
         assert_eq!(answered(next).await, Ok(b"next".to_vec()));
-        assert!(line.is_back(), "the connection has its reading side");
+        assert!(
+            line.is_body_dropped(),
+            "the connection has its reading side"
+        );
     });
 }
 
@@ -959,7 +962,7 @@ fn nothing_is_sent_behind_a_request_whose_connection_may_be_taken_over() {
         let app = hijack(&seat.thread).await;
         within(app.write_all(SWITCH)).await.unwrap();
         assert_eq!(response(first).await.unwrap().status.code(), 101);
-        assert_eq!(stage.app.dispatch.usage(clock::now()).waiting, 1);
+        assert_eq!(stage.app.dispatch.queue_usage(clock::now()).waiting, 1);
         let mut other = stage.seat(1);
         assert_eq!(other.thread.next().await, FrameKind::Request);
         other.thread.answer(b"elsewhere").await;
@@ -975,9 +978,9 @@ async fn unread_with_others_behind(
     let store = BufferingSettings {
         max_response_memory: 10,
         max_response_spool: 0,
-        ..BufferingSettings::clone(&stage.app.body_store.load())
+        ..BufferingSettings::clone(&stage.app.buffering_settings.load())
     };
-    stage.app.body_store.store(Arc::new(store));
+    stage.app.buffering_settings.store(Arc::new(store));
     while stage.app.recent_latency.max_batch() == 1 {
         stage.app.recent_latency.record(Duration::ZERO);
     }
@@ -1009,14 +1012,14 @@ fn a_response_that_its_client_does_not_take_is_cut_for_requests_behind_it() {
         let store = BufferingSettings {
             min_busy_rate: 1000,
             temp_dir: "/nowhere".into(),
-            ..BufferingSettings::clone(&stage.app.body_store.load())
+            ..BufferingSettings::clone(&stage.app.buffering_settings.load())
         };
         store.temp_space.set_max(0);
-        stage.app.body_store.store(Arc::new(store));
+        stage.app.buffering_settings.store(Arc::new(store));
         let (mut body, behind, mut seat) = unread_with_others_behind(&stage).await;
         assert_eq!(seat.thread.next().await, FrameKind::Cancel);
         assert_eq!(
-            stage.app.held_places().len(),
+            stage.app.slow_responses().len(),
             1,
             "its worker has not stopped"
         );
@@ -1026,7 +1029,7 @@ fn a_response_that_its_client_does_not_take_is_cut_for_requests_behind_it() {
             seat.thread.answer(b"behind").await;
             assert_eq!(answered(answer).await, Ok(b"behind".to_vec()));
         }
-        assert_eq!(stage.app.held_places().len(), 0);
+        assert_eq!(stage.app.slow_responses().len(), 0);
         let mut end = None;
         while let Some(chunk) = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await {
             end = chunk.err().map(|fault| fault.kind);
@@ -1071,7 +1074,7 @@ fn a_slot_that_takes_no_more_requests_has_nobody_waiting_for_it() {
         let _first = stage.request();
         assert_eq!(seat.thread.next().await, FrameKind::Request);
         let _waiting = stage.request();
-        let place = SlotPlace::new(&stage.app, seat.slot);
+        let place = SlotProducer::new(&stage.app, seat.slot);
         assert_eq!(place.capacity_demand(clock::now()).waiting_requests, 1);
         assert_eq!(place.waiting_clients().len(), 1);
         stage.app.dispatch.retire_slot(seat.slot, &seat.mailbox);
@@ -1090,12 +1093,12 @@ fn waiting_requests_of_a_client_can_be_refused() {
         let first = stage.request();
         assert_eq!(seat.thread.next().await, FrameKind::Request);
         let waiting = stage.request();
-        let place = SlotPlace::new(&stage.app, seat.slot);
+        let place = SlotProducer::new(&stage.app, seat.slot);
         let clients: Vec<_> = place.waiting_clients().into_iter().flatten().collect();
         place.refuse_waiting(&clients, "too slow");
         assert_eq!(answered(waiting).await, Err(FaultKind::Overloaded));
         seat.thread.answer(b"first").await;
         assert_eq!(answered(first).await, Ok(b"first".to_vec()));
-        assert_eq!(stage.app.dispatch.usage(clock::now()).waiting, 0);
+        assert_eq!(stage.app.dispatch.queue_usage(clock::now()).waiting, 0);
     });
 }

@@ -97,8 +97,8 @@ impl LimitsHarness {
             loops: loops.handles().to_vec(),
             launcher: None,
             account: None,
-            group: None,
-            body_store: BufferingSettings {
+            cgroup: None,
+            buffering_settings: BufferingSettings {
                 max_body_memory: 1 << 20,
                 max_response_memory: 1 << 16,
                 max_response_spool: 1 << 20,

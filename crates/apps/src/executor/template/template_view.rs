@@ -36,7 +36,7 @@ impl Template {
 impl Executor {
     /// How workers are spawned now, in a word or two.
     pub(in crate::executor) fn spawn_method(&self) -> String {
-        let (current, _) = self.supervisor.generations();
+        let (current, _) = self.supervisor.current_and_fallback_generations();
         match (
             &self.shared.dispatch_mode,
             self.templates.unforkable.get(&current),

@@ -2,7 +2,7 @@
 
 use penstock_config::{Concurrency, MemoryLimit};
 
-use super::templates::{RunningApp, python};
+use super::templates::{RunningApp, python_app_config};
 use super::*;
 use crate::executor::launching::UnclaimedProcess;
 use crate::shared::DispatchMode;
@@ -49,7 +49,7 @@ async def application(scope, receive, send):
 fn a_worker_that_left_its_group_is_ended_all_the_same() {
     on_a_loop(async {
         let dir = TempDir::new("escape");
-        let config = python(&dir, 1);
+        let config = python_app_config(&dir, 1);
         dir.put(
             "app.py",
             r#"
@@ -60,7 +60,7 @@ def application(environ, start_response):
     time.sleep(1000)
 "#,
         );
-        let running = RunningApp::ready(config, dir).await;
+        let running = RunningApp::start_until_ready(config, dir).await;
         let away = running.file("away");
         tokio::select! {
             answer = running.get("/") => panic!("it does not answer: {answer:?}"),
@@ -76,15 +76,15 @@ fn a_worker_has_the_time_that_it_is_given_for_its_end() {
     on_a_loop(async {
         for (preload, threads) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
             let dir = TempDir::new(&format!("last-{preload}-{threads}"));
-            let mut config = python(&dir, 1);
+            let mut config = python_app_config(&dir, 1);
             (config.min_threads, config.threads) = (threads, threads);
             if !preload {
                 config.preload = config::Preload::Never;
             }
             dir.put("app.py", SLOW_END);
-            let running = RunningApp::ready(config, dir).await;
+            let running = RunningApp::start_until_ready(config, dir).await;
             running.get("/").await.unwrap();
-            let ends = running.drained("ends").await;
+            let ends = running.drain_and_read_file("ends").await;
             assert_eq!(
                 ends, "closed\nended\n",
                 "preload {preload}, {threads} threads"
@@ -98,13 +98,13 @@ fn a_worker_has_the_time_that_it_is_given_for_its_end() {
 fn a_reactor_has_the_time_that_it_is_given_for_its_end() {
     on_a_loop(async {
         let dir = TempDir::new("shutdown");
-        let mut config = python(&dir, 1);
+        let mut config = python_app_config(&dir, 1);
         config.kind = AppKind::Asgi;
         config.concurrency = Concurrency::Tasks;
         dir.put("app.py", SLOW_SHUTDOWN);
-        let running = RunningApp::ready(config, dir).await;
+        let running = RunningApp::start_until_ready(config, dir).await;
         running.get("/").await.unwrap();
-        assert_eq!(running.drained("ends").await, "ended\n");
+        assert_eq!(running.drain_and_read_file("ends").await, "ended\n");
         running.end().await;
     });
 }
@@ -130,10 +130,10 @@ forks._fork = refuse
 fn a_fork_that_fails_is_tried_again_from_the_same_template() {
     on_a_loop(async {
         let dir = TempDir::new("refused");
-        let config = python(&dir, 2);
+        let config = python_app_config(&dir, 2);
         refusing(&dir, 1);
         let running = RunningApp::start(config, dir);
-        running.settled(2, &[]).await;
+        running.wait_for_pids(2, &[]).await;
         assert_eq!(running.imports(), 1);
         assert_eq!(running.app.metrics().failed_boots.value(), 1);
         running.end().await;
@@ -144,7 +144,7 @@ fn a_fork_that_fails_is_tried_again_from_the_same_template() {
 fn forks_beyond_the_order_limit_wait() {
     on_a_loop(async {
         let dir = TempDir::new("many");
-        let mut config = python(&dir, 300);
+        let mut config = python_app_config(&dir, 300);
         config.scaling.max_spawn_rate = 300;
         // None of them comes to life here: this is about those that wait.
         refusing(&dir, 1_000_000);
@@ -159,14 +159,14 @@ fn forks_beyond_the_order_limit_wait() {
 fn a_templates_memory_is_measured() {
     on_a_loop(async {
         let dir = TempDir::new("measured");
-        let mut config = python(&dir, 1);
+        let mut config = python_app_config(&dir, 1);
         let bytes = 1 << 40;
         config.max_memory = Some(MemoryLimit {
             soft: bytes,
             hard: bytes,
             samples: 1,
         });
-        let running = RunningApp::ready(config, dir).await;
+        let running = RunningApp::start_until_ready(config, dir).await;
         until(|| {
             let templates = running.app.snapshot().templates;
             templates
@@ -182,7 +182,7 @@ fn a_templates_memory_is_measured() {
 fn a_template_answers_for_its_own_workers_only() {
     on_a_loop(async {
         let dir = TempDir::new("liar");
-        let mut config = python(&dir, 1);
+        let mut config = python_app_config(&dir, 1);
         config.preload = config::Preload::Always;
         // The first template says of every worker that it could not fork it; the next one is slow.
         let more = r#"
@@ -206,12 +206,12 @@ else:
     threading.Thread(target=lie, daemon=True).start()
 "#;
         dir.put("more.py", more);
-        let running = RunningApp::ready(config, dir).await;
-        let first = running.settled(1, &[]).await;
+        let running = RunningApp::start_until_ready(config, dir).await;
+        let first = running.wait_for_pids(1, &[]).await;
         let template = running.templates()[0];
         std::fs::write(running.file("go"), "").unwrap();
         within(running.app.restart()).await.unwrap();
-        running.settled(1, &first).await;
+        running.wait_for_pids(1, &first).await;
         until(|| !is_alive(template)).await;
         assert_eq!(running.imports(), 2);
         running.end().await;
@@ -247,7 +247,7 @@ fn a_process_is_ended_if_its_application_ends_while_it_starts() {
             let shared = AppShared::new(
                 &config,
                 DispatchMode::Servers(servers),
-                setup.body_store.clone(),
+                setup.buffering_settings.clone(),
             );
             let (boot, _boot) = watch::channel(BootStatus::Pending);
             let policy = quick_policy(&config);

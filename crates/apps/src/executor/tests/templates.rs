@@ -77,7 +77,7 @@ pub(super) struct WorkerAnswer {
     pub(super) served: u64,
 }
 
-pub(super) fn python(dir: &TempDir, processes: usize) -> config::App {
+pub(super) fn python_app_config(dir: &TempDir, processes: usize) -> config::App {
     dir.put("app.py", PYTHON);
     let mut app = config::App::new("shop", dir.0.clone(), AppKind::Wsgi, "app:application");
     app.processes = Processes::exactly(processes);
@@ -92,8 +92,8 @@ impl RunningApp {
             loops: loops.handles().to_vec(),
             launcher: None,
             account: None,
-            group: None,
-            body_store: BufferingSettings {
+            cgroup: None,
+            buffering_settings: BufferingSettings {
                 max_body_memory: 1 << 16,
                 max_response_memory: 1 << 16,
                 max_response_spool: 1 << 20,
@@ -110,7 +110,7 @@ impl RunningApp {
         let policy = SupervisorPolicy {
             stop_timeout: Duration::from_secs(5),
             min_backoff: Duration::from_millis(20),
-            ..App::policy(&config)
+            ..App::supervisor_policy(&config)
         };
         let servers = FakeServerSet::new() as Arc<dyn ServerSet>;
         Self {
@@ -120,14 +120,14 @@ impl RunningApp {
         }
     }
 
-    pub(super) async fn ready(config: config::App, dir: TempDir) -> Self {
+    pub(super) async fn start_until_ready(config: config::App, dir: TempDir) -> Self {
         let running = Self::start(config, dir);
         let boot = within(running.app.wait_for_boot()).await;
         assert!(matches!(boot, BootStatus::Ready { .. }), "{boot:?}");
         running
     }
 
-    pub(super) async fn failed(&self) -> String {
+    pub(super) async fn wait_for_boot_failure(&self) -> String {
         match within(self.app.wait_for_boot()).await {
             BootStatus::Failed { report } => report,
             other => panic!("it cannot have booted: {other:?}"),
@@ -182,13 +182,13 @@ impl RunningApp {
     }
 
     /// Drains the application; gives the text of a file of its folder then.
-    pub(super) async fn drained(&self, name: &str) -> String {
+    pub(super) async fn drain_and_read_file(&self, name: &str) -> String {
         within(self.app.drain(clock::now() + Duration::from_secs(2))).await;
         std::fs::read_to_string(self.file(name)).unwrap_or_default()
     }
 
     /// Waits until so many workers serve, none of them in `but`.
-    pub(super) async fn settled(&self, count: usize, but: &[u32]) -> Vec<u32> {
+    pub(super) async fn wait_for_pids(&self, count: usize, but: &[u32]) -> Vec<u32> {
         until(|| {
             let pids = self.pids();
             pids.len() == count
@@ -234,15 +234,15 @@ fn the_application_is_loaded_once_for_all_workers() {
     for kind in [AppKind::Wsgi, AppKind::Rack] {
         on_a_loop(async {
             let dir = TempDir::new(&format!("once-{kind}"));
-            let mut config = python(&dir, 4);
+            let mut config = python_app_config(&dir, 4);
             if kind == AppKind::Rack {
                 dir.put("config.ru", RUBY);
                 config.kind = kind;
                 config.entry = "config.ru".to_owned();
             }
             (config.min_threads, config.threads) = (2, 2);
-            let running = RunningApp::ready(config, dir).await;
-            let pids = running.settled(4, &[]).await;
+            let running = RunningApp::start_until_ready(config, dir).await;
+            let pids = running.wait_for_pids(4, &[]).await;
             let templates = running.templates();
             assert_eq!(templates.len(), 1);
             assert!(!pids.contains(&templates[0]));
@@ -270,7 +270,7 @@ fn a_reactor_gets_its_sockets_in_both_ways_of_starting_it() {
     for (way, is_preloaded, imports) in [("forked", true, 1), ("spawned", false, 2)] {
         on_a_loop(async {
             let dir = TempDir::new(&format!("reactor-{way}"));
-            let mut config = python(&dir, 2);
+            let mut config = python_app_config(&dir, 2);
             dir.put("app.py", REACTOR);
             config.kind = AppKind::Asgi;
             config.concurrency = config::Concurrency::default_for(config.kind);
@@ -278,14 +278,14 @@ fn a_reactor_gets_its_sockets_in_both_ways_of_starting_it() {
                 true => config::Preload::Auto,
                 false => config::Preload::Never,
             };
-            let running = RunningApp::ready(config, dir).await;
-            let first = running.settled(2, &[]).await;
+            let running = RunningApp::start_until_ready(config, dir).await;
+            let first = running.wait_for_pids(2, &[]).await;
             for _ in 0..10 {
                 let answer = running.get("/").await.unwrap();
                 assert!(first.contains(&answer.pid), "{way}: {answer:?}");
             }
             process::kill_group(first[0]).unwrap();
-            let second = running.settled(2, &first[..1]).await;
+            let second = running.wait_for_pids(2, &first[..1]).await;
             assert!(second.contains(&running.get("/").await.unwrap().pid));
             let expected = if is_preloaded { imports } else { imports + 1 };
             assert_eq!(running.imports(), expected, "{way}");
@@ -298,10 +298,10 @@ fn a_reactor_gets_its_sockets_in_both_ways_of_starting_it() {
 fn without_preload_each_worker_loads_the_application_itself() {
     on_a_loop(async {
         let dir = TempDir::new("plain");
-        let mut config = python(&dir, 2);
+        let mut config = python_app_config(&dir, 2);
         config.preload = config::Preload::Never;
-        let running = RunningApp::ready(config, dir).await;
-        running.settled(2, &[]).await;
+        let running = RunningApp::start_until_ready(config, dir).await;
+        running.wait_for_pids(2, &[]).await;
         assert_eq!((running.imports(), running.templates().len()), (2, 0));
         running.end().await;
     });
@@ -311,9 +311,9 @@ fn without_preload_each_worker_loads_the_application_itself() {
 fn a_worker_with_more_sockets_than_fit_one_message_gets_them_all() {
     on_a_loop(async {
         let dir = TempDir::new("sockets");
-        let mut config = python(&dir, 1);
+        let mut config = python_app_config(&dir, 1);
         (config.min_threads, config.threads, config.io_threads) = (70, 70, 3);
-        let running = RunningApp::ready(config, dir).await;
+        let running = RunningApp::start_until_ready(config, dir).await;
         for _ in 0..80 {
             running.get("/").await.unwrap();
         }
@@ -325,10 +325,10 @@ fn a_worker_with_more_sockets_than_fit_one_message_gets_them_all() {
 fn a_worker_that_dies_is_forked_anew_without_another_load() {
     on_a_loop(async {
         let dir = TempDir::new("dies");
-        let running = RunningApp::ready(python(&dir, 2), dir).await;
-        let first = running.settled(2, &[]).await;
+        let running = RunningApp::start_until_ready(python_app_config(&dir, 2), dir).await;
+        let first = running.wait_for_pids(2, &[]).await;
         process::kill_group(first[0]).unwrap();
-        let second = running.settled(2, &first[..1]).await;
+        let second = running.wait_for_pids(2, &first[..1]).await;
         assert!(second.contains(&first[1]), "the other one serves on");
         let fault = running.get("/exit").await.unwrap_err();
         assert!(
@@ -337,7 +337,7 @@ fn a_worker_that_dies_is_forked_anew_without_another_load() {
             fault.cause
         );
         until(|| running.app.metrics().crashed_workers.value() == 2).await;
-        running.settled(2, &first[..1]).await;
+        running.wait_for_pids(2, &first[..1]).await;
         assert_eq!(running.imports(), 1);
         running.end().await;
     });
@@ -347,15 +347,15 @@ fn a_worker_that_dies_is_forked_anew_without_another_load() {
 fn a_template_that_dies_costs_nothing_but_the_next_load() {
     on_a_loop(async {
         let dir = TempDir::new("template");
-        let running = RunningApp::ready(python(&dir, 2), dir).await;
-        let pids = running.settled(2, &[]).await;
+        let running = RunningApp::start_until_ready(python_app_config(&dir, 2), dir).await;
+        let pids = running.wait_for_pids(2, &[]).await;
         let template = running.templates()[0];
         process::kill_group(template).unwrap();
         until(|| running.templates().is_empty() && !is_alive(template)).await;
-        assert_eq!(running.settled(2, &[]).await, pids, "they serve on");
+        assert_eq!(running.wait_for_pids(2, &[]).await, pids, "they serve on");
         running.get("/").await.unwrap();
         process::kill_group(pids[0]).unwrap();
-        running.settled(2, &pids[..1]).await;
+        running.wait_for_pids(2, &pids[..1]).await;
         assert_eq!((running.imports(), running.templates().len()), (2, 1));
         running.end().await;
     });
@@ -366,8 +366,8 @@ fn code_that_does_not_load_is_reported_with_its_traceback_and_tried_again() {
     on_a_loop(async {
         let dir = TempDir::new("broken");
         dir.put("more.py", "raise ValueError('not today')");
-        let running = RunningApp::start(python(&dir, 3), dir);
-        let report = running.failed().await;
+        let running = RunningApp::start(python_app_config(&dir, 3), dir);
+        let report = running.wait_for_boot_failure().await;
         assert!(report.contains("ValueError: not today"), "{report}");
         assert!(
             running.app.refusal_fault().is_some(),
@@ -376,7 +376,7 @@ fn code_that_does_not_load_is_reported_with_its_traceback_and_tried_again() {
         let before = running.imports();
         until(|| running.imports() > before).await;
         running.dir.put("more.py", "");
-        running.settled(3, &[]).await;
+        running.wait_for_pids(3, &[]).await;
         assert!(running.app.refusal_fault().is_none());
         running.end().await;
     });
@@ -405,13 +405,13 @@ fn a_template_that_ends_or_hangs_while_it_loads_is_reported() {
         on_a_loop(async {
             let dir = TempDir::new(name);
             dir.put("more.py", more);
-            let mut config = python(&dir, 2);
+            let mut config = python_app_config(&dir, 2);
             config.boot_timeout = match name {
                 "hangs" => Duration::from_secs(5),
                 _ => PATIENCE,
             };
             let running = RunningApp::start(config, dir);
-            let report = running.failed().await;
+            let report = running.wait_for_boot_failure().await;
             assert!(report.contains(expected), "{name}: {report}");
             if name == "hangs" {
                 assert!(report.contains("so far"), "{name}: {report}");
@@ -428,13 +428,13 @@ fn an_application_that_cannot_be_forked_is_loaded_by_each_worker() {
         let more = "import threading\n\
                     threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()";
         dir.put("more.py", more);
-        let running = RunningApp::ready(python(&dir, 2), dir).await;
-        let pids = running.settled(2, &[]).await;
+        let running = RunningApp::start_until_ready(python_app_config(&dir, 2), dir).await;
+        let pids = running.wait_for_pids(2, &[]).await;
         until(|| running.app.snapshot().templates.is_empty()).await;
         let spawning = running.app.snapshot().start_method;
         assert!(spawning.starts_with("plain: "), "{spawning}");
         process::kill_group(pids[0]).unwrap();
-        running.settled(2, &pids[..1]).await;
+        running.wait_for_pids(2, &pids[..1]).await;
         assert_eq!(
             running.imports(),
             4,
@@ -451,10 +451,10 @@ fn preload_true_forks_an_application_with_threads() {
         let more = "import threading\n\
                     threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()";
         dir.put("more.py", more);
-        let mut config = python(&dir, 2);
+        let mut config = python_app_config(&dir, 2);
         config.preload = config::Preload::Always;
-        let running = RunningApp::ready(config, dir).await;
-        running.settled(2, &[]).await;
+        let running = RunningApp::start_until_ready(config, dir).await;
+        running.wait_for_pids(2, &[]).await;
         running.get("/").await.unwrap();
         assert_eq!((running.imports(), running.templates().len()), (1, 1));
         assert_eq!(running.app.snapshot().start_method, "forking");
@@ -467,7 +467,7 @@ fn a_template_that_still_loads_does_not_keep_the_application_from_ending() {
     on_a_loop(async {
         let dir = TempDir::new("loading");
         dir.put("more.py", "time.sleep(1000)");
-        let running = RunningApp::start(python(&dir, 2), dir);
+        let running = RunningApp::start(python_app_config(&dir, 2), dir);
         until(|| running.imports() == 1).await;
         let template = running.app.snapshot().templates[0].pid.unwrap();
         running.end().await;
@@ -483,7 +483,7 @@ fn workers_that_are_being_forked_when_the_application_ends_are_not_left_behind()
             "more.py",
             "os.register_at_fork(before=lambda: time.sleep(0.2))",
         );
-        let running = RunningApp::start(python(&dir, 4), dir);
+        let running = RunningApp::start(python_app_config(&dir, 4), dir);
         until(|| !running.templates().is_empty()).await;
         assert!(running.pids().len() < 4, "they take their time");
         running.end().await;
@@ -495,11 +495,11 @@ fn new_code_that_is_asked_for_while_the_old_loads_replaces_it() {
     on_a_loop(async {
         let dir = TempDir::new("impatient");
         dir.put("more.py", "time.sleep(1000)");
-        let running = RunningApp::start(python(&dir, 2), dir);
+        let running = RunningApp::start(python_app_config(&dir, 2), dir);
         until(|| running.imports() == 1).await;
         running.dir.put("more.py", "");
         within(running.app.restart()).await.unwrap();
-        running.settled(2, &[]).await;
+        running.wait_for_pids(2, &[]).await;
         until(|| running.app.snapshot().templates.len() == 1).await;
         assert_eq!(running.imports(), 2);
         running.end().await;
@@ -510,12 +510,12 @@ fn new_code_that_is_asked_for_while_the_old_loads_replaces_it() {
 fn each_version_of_the_code_has_its_own_template() {
     on_a_loop(async {
         let dir = TempDir::new("versions");
-        let running = RunningApp::ready(python(&dir, 2), dir).await;
-        let first = running.settled(2, &[]).await;
+        let running = RunningApp::start_until_ready(python_app_config(&dir, 2), dir).await;
+        let first = running.wait_for_pids(2, &[]).await;
         let template = running.templates();
         let load = running.get("/").await.unwrap().load;
         within(running.app.restart()).await.unwrap();
-        let second = running.settled(2, &first).await;
+        let second = running.wait_for_pids(2, &first).await;
         assert_ne!(running.get("/").await.unwrap().load, load);
         until(|| running.app.snapshot().templates.len() == 1).await;
         let successor = running.templates();
@@ -528,12 +528,12 @@ fn each_version_of_the_code_has_its_own_template() {
         let why = within(running.app.restart()).await.unwrap_err();
         assert!(why.contains("half of an upload"), "{why}");
         assert_eq!(
-            running.settled(2, &[]).await,
+            running.wait_for_pids(2, &[]).await,
             second,
             "the old code serves on"
         );
         process::kill_group(second[0]).unwrap();
-        running.settled(2, &second[..1]).await;
+        running.wait_for_pids(2, &second[..1]).await;
         assert_eq!(running.templates(), successor, "and is not loaded again");
         assert_eq!(running.imports(), 3);
         running.end().await;

@@ -202,7 +202,7 @@ impl ScalingSimulation {
     fn report_load(&mut self, event: SupervisorEvent) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            for action in self.supervisor.handle(self.now, event) {
+            for action in self.supervisor.handle_event(self.now, event) {
                 match action {
                     SupervisorAction::Spawn { worker, .. } => {
                         self.booting.push((self.now + self.boot, worker));
@@ -235,13 +235,13 @@ impl ScalingSimulation {
         }
         let policy = &self.supervisor.policy;
         let bounds = policy.min_processes..=policy.max_processes;
-        assert!(bounds.contains(&self.supervisor.target));
+        assert!(bounds.contains(&self.supervisor.target_workers));
         let bounds = policy.min_threads..=policy.max_threads;
         assert!(bounds.contains(&self.supervisor.threads_per_worker));
     }
 
     fn target(&self) -> usize {
-        self.supervisor.target
+        self.supervisor.target_workers
     }
 
     /// Changes from this second on.
@@ -497,7 +497,7 @@ fn look(load: AppLoad, fleet: CurrentScale) -> Option<(usize, String)> {
         max_processes: 8,
         ..SupervisorPolicy::default()
     };
-    let step = Scaling::default().observe(Instant::now(), &load, fleet, &policy);
+    let step = Autoscaler::default().observe(Instant::now(), &load, fleet, &policy);
     step.map(|step| (step.target, step.reason))
 }
 
@@ -582,7 +582,7 @@ fn watch(load: impl Fn(u64) -> AppLoad, fleet: CurrentScale) -> Option<(u64, Sca
         max_processes: 8,
         ..SupervisorPolicy::default()
     };
-    let mut scaling = Scaling::default();
+    let mut scaling = Autoscaler::default();
     let began = Instant::now();
     (0..400).find_map(|half| {
         let now = began + Duration::from_millis(500 * half);

@@ -7,7 +7,7 @@ impl SupervisorSimulation {
         let s = &self.supervisor;
         assert!(s.workers().map(|w| &w.id).eq(self.processes.keys()));
         let policy = &s.policy;
-        let target = s.target;
+        let target = s.target_workers;
         assert!((policy.min_processes..=policy.max_processes).contains(&target));
         assert_eq!(s.threads_per_worker, self.threads, "the executor was told");
         let threads = policy.min_threads..=policy.max_threads;
@@ -43,8 +43,8 @@ impl SupervisorSimulation {
             times.retain(|at| self.now - *at < Duration::from_secs(1));
             assert!(times.len() <= max, "{} within a second", times.len());
         }
-        let is_short = s.ready_workers() < target && s.phase == SupervisorPhase::Running;
-        let has_hope = s.is_booting() || self.alarm.is_some();
+        let is_short = s.ready_worker_count() < target && s.phase == SupervisorPhase::Running;
+        let has_hope = s.has_booting_worker() || self.alarm.is_some();
         assert!(!is_short || has_hope, "somebody boots or is about to");
         assert!(
             s.next_wake().is_none_or(|at| at > self.now),

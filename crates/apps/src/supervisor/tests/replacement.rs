@@ -12,7 +12,7 @@ fn ready(processes: usize, max_surge: usize, max_unavailable: usize) -> Supervis
         ..bed.supervisor.policy
     };
     bed.supervisor.policy = policy;
-    let actions = bed.supervisor.settle(bed.now);
+    let actions = bed.supervisor.reconcile(bed.now);
     assert_eq!(bed.transcript(actions), NOTHING);
     bed
 }
@@ -43,7 +43,7 @@ fn the_failure_of_one_of_several_ends_the_restart_for_all() {
     let expected = ["terminate 6", done, "terminate 5", "spawn 7 of 1"];
     assert_eq!(lines, expected, "and the one that was swapped goes back");
     assert_eq!(bed.boot(7), ["admit 7", "retire 4"]);
-    assert_eq!(bed.supervisor.generations(), (1, None));
+    assert_eq!(bed.supervisor.current_and_fallback_generations(), (1, None));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn with_leave_workers_are_taken_out_before_their_successors_are_ready() {
         "spawn 7 of 2",
     ];
     assert_eq!(lines, expected, "nobody boots beside");
-    assert_eq!(bed.supervisor.state(), AppState::Degraded);
+    assert_eq!(bed.supervisor.app_state(), AppState::Degraded);
     assert_eq!(bed.boot(7), ["admit 7", "retire 4", "spawn 8 of 2"]);
     assert_eq!(bed.boot(6), ["admit 6"]);
     assert_eq!(bed.boot(8), ["admit 8", "restarted"]);
@@ -149,7 +149,7 @@ fn a_worn_worker_that_breaks_a_limit_is_killed_and_its_successor_takes_over() {
         bytes: 600 << 20,
         max: 1 << 29,
     };
-    let exceeded = SupervisorEvent::Broken { worker, reason };
+    let exceeded = SupervisorEvent::KillRequested { worker, reason };
     let lines = bed.send(exceeded.clone());
     assert_eq!(lines, ["retire 1", "kill 1"], "another boots already");
     assert_eq!(bed.send(exceeded), NOTHING, "once is enough");
@@ -167,7 +167,7 @@ fn a_worn_worker_that_breaks_a_limit_is_killed_and_its_successor_takes_over() {
 fn one_that_breaks_a_limit_unworn_is_replaced_at_once() {
     let mut bed = SupervisorHarness::ready(1);
     let (bytes, max) = (2, 1);
-    let lines = bed.send(SupervisorEvent::Broken {
+    let lines = bed.send(SupervisorEvent::KillRequested {
         worker: WorkerId(1),
         reason: KillReason::MemoryExceeded { bytes, max },
     });
@@ -189,7 +189,7 @@ fn one_that_is_heard_of_late_and_not_wanted_any_more_is_asked_about_once() {
     );
     assert_eq!(bed.states(), [(1, WorkerState::Stopping)]);
     assert_eq!(bed.exit(1), NOTHING);
-    assert_eq!(bed.supervisor.state(), AppState::Ready);
+    assert_eq!(bed.supervisor.app_state(), AppState::Ready);
 }
 
 #[test]
@@ -227,11 +227,14 @@ fn a_boot_that_fails_before_the_process_is_heard_of_is_a_failure_like_any() {
 #[test]
 fn tells_which_code_must_be_at_hand() {
     let mut bed = SupervisorHarness::ready(1);
-    assert_eq!(bed.supervisor.generations(), (1, None));
+    assert_eq!(bed.supervisor.current_and_fallback_generations(), (1, None));
     bed.send(SupervisorEvent::Restart);
-    assert_eq!(bed.supervisor.generations(), (2, Some(1)));
+    assert_eq!(
+        bed.supervisor.current_and_fallback_generations(),
+        (2, Some(1))
+    );
     bed.boot(2);
-    assert_eq!(bed.supervisor.generations(), (2, None));
+    assert_eq!(bed.supervisor.current_and_fallback_generations(), (2, None));
 }
 
 #[test]

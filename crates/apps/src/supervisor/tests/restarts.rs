@@ -12,7 +12,7 @@ fn restarts_one_worker_at_a_time_and_only_after_its_successor_is_ready() {
     assert_eq!(bed.exit(1), NOTHING);
     assert_eq!(bed.idle(2), ["terminate 2"]);
     assert_eq!(bed.exit(2), NOTHING);
-    assert_eq!(bed.supervisor.state(), AppState::Ready);
+    assert_eq!(bed.supervisor.app_state(), AppState::Ready);
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn keeps_the_old_version_when_the_new_one_does_not_boot() {
     let lines = bed.fail(3);
     assert_eq!(lines, ["not restarted: Traceback", "terminate 3"]);
     assert_eq!(bed.supervisor.restart_error.as_deref(), Some("Traceback"));
-    assert_eq!(bed.supervisor.state(), AppState::Ready);
+    assert_eq!(bed.supervisor.app_state(), AppState::Ready);
     let (r1, r2) = ((1, WorkerState::Ready), (2, WorkerState::Ready));
     assert_eq!(bed.states(), [r1, r2]);
     assert_eq!(
@@ -41,7 +41,7 @@ fn rolls_back_replaced_workers_when_the_new_version_fails() {
     let done = "not restarted: Traceback";
     assert_eq!(lines, [done, "terminate 4", "spawn 5 of 1"]);
     assert_eq!(bed.boot(5), ["admit 5", "retire 3"]);
-    assert_eq!(bed.supervisor.state(), AppState::Ready);
+    assert_eq!(bed.supervisor.app_state(), AppState::Ready);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn gives_up_a_new_version_that_crashes_during_the_restart() {
 #[test]
 fn gives_up_a_new_version_that_gets_stuck_again_and_again() {
     let mut bed = SupervisorHarness::ready(2);
-    let stuck = |id| SupervisorEvent::Broken {
+    let stuck = |id| SupervisorEvent::KillRequested {
         worker: WorkerId(id),
         reason: KillReason::ResponseTimedOut,
     };

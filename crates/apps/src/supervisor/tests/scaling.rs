@@ -12,7 +12,7 @@ fn between(least: usize, most: usize) -> SupervisorHarness {
         ..bed.supervisor.policy
     };
     bed.supervisor.policy = policy;
-    let actions = bed.supervisor.settle(bed.now);
+    let actions = bed.supervisor.reconcile(bed.now);
     assert_eq!(bed.transcript(actions), NOTHING);
     bed
 }
@@ -20,7 +20,7 @@ fn between(least: usize, most: usize) -> SupervisorHarness {
 impl SupervisorHarness {
     /// One request waits, or nothing is to be done, for so long.
     fn load(&mut self, is_late: bool, time: Duration) -> Vec<String> {
-        let places = self.supervisor.ready_workers();
+        let places = self.supervisor.ready_worker_count();
         let busy = AppLoad {
             queued: 1,
             oldest_wait: Duration::from_secs(1),
@@ -80,12 +80,12 @@ fn begins_as_large_as_the_one_before_within_its_bounds() {
             .chain(spawned)
             .collect();
         assert_eq!(more, expected);
-        assert_eq!(bed.supervisor.target, processes);
+        assert_eq!(bed.supervisor.target_workers, processes);
         for id in 2..=processes as u64 {
-            assert!(bed.supervisor.is_catching_up);
+            assert!(bed.supervisor.is_growing_to_initial_size);
             bed.boot(id);
         }
-        assert!(!bed.supervisor.is_catching_up);
+        assert!(!bed.supervisor.is_growing_to_initial_size);
     }
 }
 
@@ -103,9 +103,9 @@ fn one_that_does_not_boot_ends_the_wait_for_the_size_of_the_one_before() {
         if fails > 1 {
             bed.boot(1);
         }
-        assert!(bed.supervisor.is_catching_up);
+        assert!(bed.supervisor.is_growing_to_initial_size);
         bed.fail(fails);
-        assert!(!bed.supervisor.is_catching_up);
+        assert!(!bed.supervisor.is_growing_to_initial_size);
     }
 }
 
@@ -113,18 +113,22 @@ fn one_that_does_not_boot_ends_the_wait_for_the_size_of_the_one_before() {
 fn starts_with_the_least_and_follows_the_load() {
     let mut bed = between(1, 2);
     assert_eq!(bed.grow(), ["spawn 2 of 1"]);
-    assert_eq!(bed.supervisor.target, 2);
+    assert_eq!(bed.supervisor.target_workers, 2);
     let why = "1 request waited 1000 ms with the only slot busy".to_owned();
     let (from, to) = (1, 2);
     let scaled = SupervisorReport::Scaled { from, to, why };
     assert_eq!(bed.reports.last(), Some(&scaled));
-    assert_eq!(bed.supervisor.state(), AppState::Ready, "nobody is missing");
+    assert_eq!(
+        bed.supervisor.app_state(),
+        AppState::Ready,
+        "nobody is missing"
+    );
     bed.boot(2);
     assert_eq!(bed.grow(), NOTHING, "the most");
     assert_eq!(bed.shrink(), ["retire 2"]);
     assert_eq!(bed.idle(2), ["terminate 2"]);
     assert_eq!(bed.shrink(), NOTHING, "the least");
-    assert_eq!(bed.supervisor.state(), AppState::Ready);
+    assert_eq!(bed.supervisor.app_state(), AppState::Ready);
 }
 
 #[test]
@@ -133,7 +137,7 @@ fn a_scaled_up_worker_counts_as_needed_once_it_has_served() {
     bed.grow();
     bed.boot(2);
     assert_eq!(bed.exit(2), ["spawn 3 of 1"]);
-    assert_eq!(bed.supervisor.state(), AppState::Degraded);
+    assert_eq!(bed.supervisor.app_state(), AppState::Degraded);
 }
 
 #[test]
@@ -241,7 +245,7 @@ fn nobody_comes_for_the_load_while_the_code_does_not_boot() {
         };
         assert_eq!(bed.send(SupervisorEvent::Load(three)), NOTHING);
     }
-    assert_eq!(bed.supervisor.target, 3);
+    assert_eq!(bed.supervisor.target_workers, 3);
 }
 
 #[test]

@@ -30,14 +30,14 @@ fn a_head_request_gets_no_body_and_cancels_the_stream() {
             "{response:?}"
         );
         rig.worker.expect(FrameKind::StreamCancel, id).await;
-        assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 1);
+        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).in_progress, 1);
         rig.worker.data(id, b"more", false).await;
         rig.worker.reset(id).await;
         let last = rig.get("/c");
         let id = rig.worker.opened().await;
         rig.worker.answer(id, b"").await;
         last.response().await;
-        assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 0);
+        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).in_progress, 0);
     });
 }
 
@@ -96,7 +96,7 @@ fn a_whole_answer_may_come_in_many_pieces_and_be_larger_than_memory() {
         let id = rig.worker.opened().await;
         rig.worker.answer(id, b"b").await;
         other.response().await;
-        assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 0);
+        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).in_progress, 0);
         assert!(body(asked.response().await).await.unwrap() == large);
     });
 }
@@ -253,7 +253,7 @@ fn frames_that_have_no_place_end_the_worker() {
 fn bodies_go_along_or_as_files_in_the_order_of_their_requests() {
     on_a_loop(async {
         let mut rig = ChannelHarness::new();
-        let pool = rig.shared.body_store.load().pool.clone();
+        let pool = rig.shared.buffering_settings.load().pool.clone();
         let mut asked = Vec::new();
         for text in ["first", "second"] {
             let file = nameless(pool.clone());

@@ -8,9 +8,9 @@ use penstock_exchange::Takeover;
 
 use super::websockets::{Client, frame};
 use super::*;
-use crate::driver::channel::pipe::{PipeItem, PipeMessage, WebSocketPipe};
-use crate::driver::channel::session::AcceptedWebSocket;
-use crate::message_limits::{MessageLimits, PartialMessage};
+use crate::driver::channel::websocket_pipe::{WebSocketMessage, WebSocketPipe, WebSocketPipeItem};
+use crate::driver::channel::websocket_session::AcceptedWebSocket;
+use crate::websocket_message_limits::{PartialMessage, WebSocketMessageLimits};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -60,7 +60,7 @@ async fn fill(client: &Client) {
 
 fn closed(pipe: &WebSocketPipe) -> Option<u16> {
     match pipe.take_for_worker(u32::MAX) {
-        PipeItem::Close(code, _) => Some(close_code),
+        WebSocketPipeItem::Close(code, _) => Some(close_code),
         _ => None,
     }
 }
@@ -100,7 +100,7 @@ fn a_client_that_takes_nothing_is_dropped() {
         let (pipe, client, session) = begin(Duration::from_millis(50), LONG);
         let payload = vec![7; 4_000_000];
         let is_text = false;
-        pipe.send_to_client(PipeMessage { is_text, payload });
+        pipe.send_to_client(WebSocketMessage { is_text, payload });
         within(session).await.unwrap();
         assert_eq!(closed(&pipe), Some(1006));
         drop(client);
@@ -124,9 +124,9 @@ fn a_client_is_read_again_when_the_worker_has_taken_enough() {
         for n in 0..total {
             let message = loop {
                 match pipe.take_for_worker(u32::MAX) {
-                    PipeItem::Message(message) => break message,
-                    PipeItem::Nothing => loops::yield_now().await,
-                    PipeItem::Close(code, _) => panic!("closed with {code}"),
+                    WebSocketPipeItem::Message(message) => break message,
+                    WebSocketPipeItem::Nothing => loops::yield_now().await,
+                    WebSocketPipeItem::Close(code, _) => panic!("closed with {code}"),
                 }
             };
             assert!(message.payload == vec![n; 60_000]);
@@ -178,10 +178,10 @@ fn a_client_that_leaves_while_it_is_not_read_is_noticed() {
 fn a_message_that_does_not_come_to_its_end_is_waited_for_only_so_long() {
     on_a_loop(async {
         let app = shared(&HarnessOptions::default());
-        app.message_limits.store(Arc::new(MessageLimits {
+        app.message_limits.store(Arc::new(WebSocketMessageLimits {
             idle_timeout: Duration::from_millis(50),
             min_rate: 0,
-            ..MessageLimits::default()
+            ..WebSocketMessageLimits::default()
         }));
         let (pipe, mut client, session) = begin_of(&app, LONG, LONG, LONG);
         client.send(0x01, b"begun").await;
@@ -195,10 +195,10 @@ fn a_message_that_does_not_come_to_its_end_is_waited_for_only_so_long() {
 
 #[test]
 fn a_message_that_trickles_is_not_waited_for_for_ever() {
-    let limits = MessageLimits {
+    let limits = WebSocketMessageLimits {
         idle_timeout: Duration::from_secs(30),
         min_rate: 500,
-        ..MessageLimits::default()
+        ..WebSocketMessageLimits::default()
     };
     let begin = clock::now();
     let mut begun = PartialMessage::new(begin, 1);
@@ -217,9 +217,9 @@ fn unfinished_messages_have_a_common_bound() {
     on_a_loop(async {
         let app = shared(&HarnessOptions::default());
         let message_bytes = 20 << 20;
-        app.message_limits.store(Arc::new(MessageLimits {
+        app.message_limits.store(Arc::new(WebSocketMessageLimits {
             max_message_bytes: message_bytes,
-            ..MessageLimits::default()
+            ..WebSocketMessageLimits::default()
         }));
         let mut sessions: Vec<_> = (0..6).map(|_| begin_of(&app, LONG, LONG, LONG)).collect();
         let mut refused = 0;
@@ -271,13 +271,13 @@ fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
             let mut at_once = 0;
             loop {
                 match pipe.take_for_worker(u32::MAX) {
-                    PipeItem::Message(message) if message.payload == b"last" => break 'all,
-                    PipeItem::Message(taken) => {
+                    WebSocketPipeItem::Message(message) if message.payload == b"last" => break 'all,
+                    WebSocketPipeItem::Message(taken) => {
                         assert!(taken.is_text && taken.payload == message);
                         (count, at_once) = (count + 1, at_once + 1);
                     }
-                    PipeItem::Nothing => break,
-                    PipeItem::Close(code, why) => panic!("{code} {why}"),
+                    WebSocketPipeItem::Nothing => break,
+                    WebSocketPipeItem::Close(code, why) => panic!("{code} {why}"),
                 }
             }
             most = most.max(at_once);
@@ -291,7 +291,7 @@ fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
         // The other way, long messages are compressed and the rest is not.
         for payload in [message.clone(), b"short".to_vec()] {
             let is_text = true;
-            pipe.send_to_client(PipeMessage { is_text, payload });
+            pipe.send_to_client(WebSocketMessage { is_text, payload });
         }
         client
             .expect(0xc1, &compress_message(&message).unwrap())

@@ -279,7 +279,7 @@ async fn run(seed: u64) {
         .collect();
     let rig = ChannelHarness::with(&terms);
     let mut clients = Vec::new();
-    let pool = rig.shared.body_store.load().pool.clone();
+    let pool = rig.shared.buffering_settings.load().pool.clone();
     for (n, (plan, brings)) in plans.iter().copied().enumerate() {
         let mut coming = None;
         let (len, body_of): (_, RequestContent) = match brings {
@@ -352,7 +352,7 @@ async fn run(seed: u64) {
     for client in clients {
         within(client).await.expect("every client is served");
     }
-    while shared.dispatch.usage(clock::now()).in_progress > 0 {
+    while shared.dispatch.queue_usage(clock::now()).in_progress > 0 {
         loops::yield_now().await;
     }
     shared.dispatch.retire_slot(slot, &mailbox);
@@ -360,7 +360,7 @@ async fn run(seed: u64) {
     within(reactor_encoder)
         .await
         .expect("the worker saw nothing odd");
-    let usage = shared.dispatch.usage(clock::now());
+    let usage = shared.dispatch.queue_usage(clock::now());
     assert_eq!((usage.waiting, usage.in_progress), (0, 0));
     assert_eq!(
         mailbox

@@ -56,7 +56,7 @@ fn a_body_is_sent_as_it_is_pulled_and_the_answer_may_begin_before_its_end() {
         line.push(BodyScript::Bytes(1));
         line.push(BodyScript::End);
         assert_eq!(rig.worker.input(id).await, (FLAG_END, b"x".to_vec()));
-        assert!(line.is_back());
+        assert!(line.is_body_dropped());
         rig.worker.data(id, b"and the rest", true).await;
         assert_eq!(body(response).await, Ok(b"so far and the rest".to_vec()));
         rig.retire();
@@ -110,7 +110,7 @@ fn a_wait_for_the_client_has_no_clock_and_one_for_the_worker_has() {
         rig.worker.expect(FrameKind::StreamCancel, id).await;
         assert_eq!(asked.fault().await, FaultKind::AppTimeout);
         settle().await;
-        assert!(line.is_back());
+        assert!(line.is_body_dropped());
         rig.worker.reset(id).await;
         rig.retire();
         assert_eq!(rig.ended().await, DriverEnd::Retired);
@@ -126,7 +126,7 @@ fn an_answer_that_is_whole_gives_the_connection_back_at_once() {
         rig.worker.pull(id).await;
         rig.worker.answer(id, b"early").await;
         let response = asked.response().await;
-        assert!(line.is_back(), "before it is answered");
+        assert!(line.is_body_dropped(), "before it is answered");
         assert_eq!(body(response).await, Ok(b"early".to_vec()));
         rig.retire();
         assert_eq!(rig.ended().await, DriverEnd::Retired);
@@ -168,7 +168,7 @@ fn what_was_not_sent_goes_to_another_worker_with_its_body() {
             poll_once(again).await.is_none(),
             "it waits in the queue again"
         );
-        assert!(!line.is_back());
+        assert!(!line.is_body_dropped());
     });
 }
 

@@ -299,10 +299,10 @@ fn the_application_refuses_closes_or_fails() {
         client.expect(0x88, &1011_u16.to_be_bytes()).await;
         let frame = rig.worker.expect(FrameKind::Close, id).await;
         assert_eq!(frame[..2], 1007_u16.to_le_bytes());
-        assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 1);
+        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).in_progress, 1);
         rig.worker.close(id).await;
         settle().await;
-        assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 0);
+        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).in_progress, 0);
     });
 }
 
@@ -561,6 +561,6 @@ fn an_application_that_reads_nothing_still_gets_the_close() {
         );
         rig.worker.close(id).await;
         settle().await;
-        assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 0);
+        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).in_progress, 0);
     });
 }

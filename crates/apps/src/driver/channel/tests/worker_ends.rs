@@ -11,7 +11,7 @@ fn the_worker_hears_of_a_client_that_leaves_before_its_answer() {
         asked.disconnect().await;
         rig.worker.expect(FrameKind::StreamCancel, id).await;
         // It is in progress until the worker has ended it.
-        assert_eq!(rig.shared.dispatch.usage(clock::now()).in_progress, 1);
+        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).in_progress, 1);
         rig.worker.begin(id, &[b"200"], b"late").await;
         rig.worker.reset(id).await;
         rig.retire();
@@ -127,7 +127,7 @@ fn sent_requests_of_a_dead_worker_fail_and_unsent_ones_move() {
         assert_eq!(within(driver).await.unwrap(), DriverEnd::WorkerDied);
         assert_eq!(had.fault().await, FaultKind::WorkerDied);
         assert_eq!(body(streams).await, Err(FaultKind::WorkerDied));
-        assert_eq!(shared.dispatch.usage(clock::now()).waiting, 2);
+        assert_eq!(shared.dispatch.queue_usage(clock::now()).waiting, 2);
         let mut next = ChannelHarness::with_options(shared, &terms);
         for asked in [half, unsent] {
             let id = next.worker.opened().await;
@@ -165,7 +165,7 @@ fn a_lost_worker_is_given_up_without_an_end_of_its_socket() {
         let mut rig = ChannelHarness::new();
         let asked = rig.get("/");
         rig.worker.opened().await;
-        rig.shared.dispatch.mark_lost(rig.slot, &rig.mailbox);
+        rig.shared.dispatch.mark_slot_lost(rig.slot, &rig.mailbox);
         assert_eq!(asked.fault().await, FaultKind::WorkerDied);
         assert_eq!(rig.ended().await, DriverEnd::WorkerDied);
     });
@@ -298,7 +298,7 @@ fn answering_a_partly_sent_request_ends_the_worker() {
             DriverEnd::ProtocolBroken(_)
         ));
         // No worker can have begun it.
-        assert_eq!(rig.shared.dispatch.usage(clock::now()).waiting, 1);
+        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).waiting, 1);
         drop(half);
     });
 }

@@ -25,14 +25,14 @@ const MAX_BYTES: usize = 64 * 1024;
 const MAX_MESSAGES: usize = 64;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct PipeMessage {
+pub(super) struct WebSocketMessage {
     pub(super) is_text: bool,
     pub(super) payload: Vec<u8>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum PipeItem {
-    Message(PipeMessage),
+pub(super) enum WebSocketPipeItem {
+    Message(WebSocketMessage),
     /// The other side has closed, and all its messages are taken.
     Close(u16, String),
     Nothing,
@@ -47,9 +47,9 @@ pub(super) struct WebSocketPipe {
 
 #[derive(Debug, Default)]
 struct PipeState {
-    to_worker: VecDeque<PipeMessage>,
+    to_worker: VecDeque<WebSocketMessage>,
     to_worker_bytes: usize,
-    to_client: VecDeque<PipeMessage>,
+    to_client: VecDeque<WebSocketMessage>,
     client_closed: Option<(u16, String)>,
     worker_closed: Option<(u16, String)>,
     /// Window that the client has freed.
@@ -67,7 +67,7 @@ impl WebSocketPipe {
 
     // The driver's side.
 
-    pub(super) fn send_to_client(&self, message: PipeMessage) {
+    pub(super) fn send_to_client(&self, message: WebSocketMessage) {
         let mut state = self.state.lock();
         if state.client_closed.is_none() {
             state.to_client.push_back(message);
@@ -85,20 +85,20 @@ impl WebSocketPipe {
     }
 
     /// The next item for the worker, whose window is `room`.
-    pub(super) fn take_for_worker(&self, room: u32) -> PipeItem {
+    pub(super) fn take_for_worker(&self, room: u32) -> WebSocketPipeItem {
         let mut state = self.state.lock();
         let Some(first) = state.to_worker.front() else {
             return match &state.client_closed {
-                Some((code, reason)) => PipeItem::Close(*close_code, reason.clone()),
-                None => PipeItem::Nothing,
+                Some((code, reason)) => WebSocketPipeItem::Close(*close_code, reason.clone()),
+                None => WebSocketPipeItem::Nothing,
             };
         };
         if window_cost(first.payload.len()) > room {
-            return PipeItem::Nothing;
+            return WebSocketPipeItem::Nothing;
         }
         let was_full = state.is_full();
         let Some(message) = state.to_worker.pop_front() else {
-            return PipeItem::Nothing;
+            return WebSocketPipeItem::Nothing;
         };
         state.to_worker_bytes -= message.payload.len();
         if state.to_worker.is_empty() {
@@ -107,26 +107,26 @@ impl WebSocketPipe {
         if was_full && !state.is_full() {
             wake_session(state);
         }
-        PipeItem::Message(message)
+        WebSocketPipeItem::Message(message)
     }
 
     pub(super) fn has_client_closed(&self) -> bool {
         self.state.lock().client_closed.is_some()
     }
 
-    pub(super) fn client_close(&self) -> (u16, String) {
+    pub(super) fn client_close_reason(&self) -> (u16, String) {
         let closed = self.state.lock().client_closed.clone();
         closed.unwrap_or((close_code::ABNORMAL_CLOSURE, String::new()))
     }
 
     /// Window to be given back to the worker.
-    pub(super) fn take_credit(&self) -> u32 {
+    pub(super) fn take_freed_window(&self) -> u32 {
         std::mem::take(&mut self.state.lock().freed_window)
     }
 
     // The session's side.
 
-    pub(super) fn send_to_worker(&self, message: PipeMessage) {
+    pub(super) fn send_to_worker(&self, message: WebSocketMessage) {
         let mut state = self.state.lock();
         state.to_worker_bytes += message.payload.len();
         state.to_worker.push_back(message);
@@ -174,7 +174,7 @@ impl WebSocketPipe {
 
     /// The next item for the client; without one the task is woken when there is one. `credit` is
     /// the cost of the messages that the client has taken since.
-    pub(super) fn take_for_client(&self, cx: &mut Context<'_>, credit: u32) -> PipeItem {
+    pub(super) fn take_for_client(&self, cx: &mut Context<'_>, credit: u32) -> WebSocketPipeItem {
         let mut state = self.state.lock();
         state.freed_window = state.freed_window.saturating_add(credit).min(WINDOW_BYTES);
         let given = match state.to_client.pop_front() {
@@ -182,14 +182,14 @@ impl WebSocketPipe {
                 if state.to_client.is_empty() {
                     state.to_client = VecDeque::new();
                 }
-                PipeItem::Message(message)
+                WebSocketPipeItem::Message(message)
             }
             None => match state.worker_closed.take() {
                 Some((code, reason)) => {
                     state.worker_closed = Some((close_code, String::new()));
-                    PipeItem::Close(close_code, reason)
+                    WebSocketPipeItem::Close(close_code, reason)
                 }
-                None => PipeItem::Nothing,
+                None => WebSocketPipeItem::Nothing,
             },
         };
         store_waker(&mut state.session, cx);

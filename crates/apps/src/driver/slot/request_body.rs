@@ -94,7 +94,7 @@ impl SlotDriver {
     }
 
     /// Stops sending the body: the first response has ended.
-    pub(super) fn end_input(&mut self) {
+    pub(super) fn end_request_body(&mut self) {
         if self.is_pulling {
             self.send_cut_frame();
         }

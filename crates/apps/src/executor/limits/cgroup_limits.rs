@@ -20,17 +20,17 @@ const PAUSE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Reads what the application takes, if it has bounds.
-pub(in crate::executor) async fn read(shared: &AppShared) -> Option<CgroupReading> {
-    let group = shared.group.clone()?;
-    let store = shared.body_store.load_full();
+pub(in crate::executor) async fn read_cgroup(shared: &AppShared) -> Option<CgroupReading> {
+    let group = shared.cgroup.clone()?;
+    let store = shared.buffering_settings.load_full();
     let read = store.pool.run(move || group.take_reading());
     clock::timeout(PATIENCE, read).await?.ok()
 }
 
 /// The last reading of an application's bounds, and the log lines about it.
 #[derive(Debug, Default)]
-pub(super) struct BoundsWatch {
-    usage: Option<CgroupUsage>,
+pub(super) struct CgroupWatch {
+    cgroup_usage: Option<CgroupUsage>,
     tasks: Untold<u64>,
     kills: Untold<u64>,
     throttled: Untold<Duration>,
@@ -56,9 +56,9 @@ impl<T: Default + PartialEq + std::ops::AddAssign> Untold<T> {
     }
 }
 
-impl BoundsWatch {
-    pub(super) fn usage(&self) -> Option<CgroupUsage> {
-        self.usage
+impl CgroupWatch {
+    pub(super) fn cgroup_usage(&self) -> Option<CgroupUsage> {
+        self.cgroup_usage
     }
 
     /// Takes note of a reading: the lines that the log gets for it.
@@ -68,7 +68,7 @@ impl BoundsWatch {
         plan: &AppCgroupLimits,
         now: Instant,
     ) -> Vec<String> {
-        self.usage = Some(reading.usage);
+        self.cgroup_usage = Some(reading.usage);
         let mut lines = Vec::new();
         if let Some(count) = self.tasks.add(reading.tasks_refused, now) {
             let bound = plan
@@ -110,8 +110,8 @@ impl BoundsWatch {
 
 impl Executor {
     /// Counts and logs what has happened at the application's bounds.
-    pub(in crate::executor) fn note_reading(&mut self, reading: &CgroupReading) {
-        let Some(group) = &self.shared.group else {
+    pub(in crate::executor) fn record_cgroup_reading(&mut self, reading: &CgroupReading) {
+        let Some(group) = &self.shared.cgroup else {
             return;
         };
         let metrics = &self.shared.metrics;
@@ -144,7 +144,7 @@ mod tests {
     fn each_bound_is_named_and_told_once_a_minute() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut watch = BoundsWatch::default();
+        let mut watch = CgroupWatch::default();
         let mut note = |reading: &CgroupReading, seconds| watch.note(reading, &plan(), at(seconds));
         assert!(note(&CgroupReading::default(), 0).is_empty());
         let mut reading = CgroupReading {
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn the_machine_s_want_of_memory_is_not_the_application_s() {
-        let mut watch = BoundsWatch::default();
+        let mut watch = CgroupWatch::default();
         let reading = CgroupReading {
             out_of_memory_kills: 1,
             ..CgroupReading::default()

@@ -18,7 +18,7 @@ pub(super) fn random_policy(rng: &mut Rng) -> SupervisorPolicy {
         max_unavailable: rng.below(3),
         spawn_rate: 1 + u32::try_from(rng.below(4)).unwrap(),
         scale_up_after: Duration::from_millis(100),
-        scale_down_after: rng.millis(500, 3000),
+        scale_down_after: rng.random_millis(500, 3000),
         boot_timeout: Duration::from_secs(2),
         stop_timeout: Duration::from_millis(500),
         min_backoff: Duration::from_millis(100),
@@ -46,7 +46,7 @@ impl Rng {
         usize::try_from(self.next()).unwrap() % bound
     }
 
-    pub(super) fn millis(&mut self, least: u64, most: u64) -> Duration {
+    pub(super) fn random_millis(&mut self, least: u64, most: u64) -> Duration {
         Duration::from_millis(least + self.next() % (most - least))
     }
 }

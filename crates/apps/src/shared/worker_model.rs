@@ -38,25 +38,25 @@ pub(crate) enum RequestEncoding {
 
 /// The model of an application, and the requests that wait for it.
 #[derive(Debug)]
-pub(crate) struct ModelCell {
+pub(crate) struct WorkerModelCell {
     /// The kind that the configuration says or guesses.
     guessed_kind: AppKind,
     /// With whether workers get a request before its body is complete.
     settled: OnceLock<(WorkerModel, bool)>,
     changed: Notify,
-    waiting_requests: AtomicUsize,
+    requests_awaiting_model: AtomicUsize,
 }
 
-impl ModelCell {
+impl WorkerModelCell {
     pub(crate) fn new(config: &config::App) -> Self {
         let cell = Self {
             guessed_kind: config.kind,
             settled: OnceLock::new(),
             changed: Notify::new(),
-            waiting_requests: AtomicUsize::new(0),
+            requests_awaiting_model: AtomicUsize::new(0),
         };
         if !config.kind_is_guess {
-            cell.settle(config);
+            cell.set_from_config(config);
         }
         cell
     }
@@ -67,7 +67,7 @@ impl ModelCell {
     }
 
     /// Whether workers get a request before its body is complete.
-    pub(crate) fn streams_bodies(&self) -> bool {
+    pub(crate) fn streams_request_bodies(&self) -> bool {
         self.settled.get().is_some_and(|(_, streams)| *streams)
     }
 
@@ -76,7 +76,7 @@ impl ModelCell {
     }
 
     /// The kind of the application; the guess before it is settled.
-    pub(crate) fn kind(&self) -> AppKind {
+    pub(crate) fn app_kind(&self) -> AppKind {
         match (self.guessed_kind, self.get()) {
             (AppKind::Wsgi | AppKind::Asgi, Some(WorkerModel::Reactor(RequestEncoding::Scope))) => {
                 AppKind::Asgi
@@ -87,7 +87,7 @@ impl ModelCell {
     }
 
     /// Settles the model for good.
-    pub(crate) fn settle(&self, config: &config::App) {
+    pub(crate) fn set_from_config(&self, config: &config::App) {
         let model = match config.kind {
             AppKind::Asgi => WorkerModel::Reactor(RequestEncoding::Scope),
             AppKind::Wsgi | AppKind::Rack if config.has_reactor() => {
@@ -105,8 +105,8 @@ impl ModelCell {
         self.changed.notify_waiters();
     }
 
-    pub(crate) fn waiting_requests(&self) -> usize {
-        self.waiting_requests.load(Ordering::Relaxed)
+    pub(crate) fn requests_awaiting_model(&self) -> usize {
+        self.requests_awaiting_model.load(Ordering::Relaxed)
     }
 }
 
@@ -163,13 +163,13 @@ impl AppShared {
 }
 
 /// A waiting request, counted until it is dropped.
-struct ModelWaitGuard<'a>(&'a ModelCell);
+struct ModelWaitGuard<'a>(&'a WorkerModelCell);
 
 impl<'a> ModelWaitGuard<'a> {
     fn acquire(shared: &'a AppShared) -> Result<Self, Fault> {
         let before = shared
             .model
-            .waiting_requests
+            .requests_awaiting_model
             .fetch_add(1, Ordering::Relaxed);
         let place = Self(&shared.model);
         let most = shared.queue_limits.max_len;
@@ -184,7 +184,9 @@ impl<'a> ModelWaitGuard<'a> {
 
 impl Drop for ModelWaitGuard<'_> {
     fn drop(&mut self) {
-        self.0.waiting_requests.fetch_sub(1, Ordering::Relaxed);
+        self.0
+            .requests_awaiting_model
+            .fetch_sub(1, Ordering::Relaxed);
     }
 }
 

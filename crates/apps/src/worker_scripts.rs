@@ -105,7 +105,7 @@ fn comma_separated(numbers: &[i32]) -> String {
 }
 
 /// All modules of one language: for each `name_len u32, name, source_len u32, source`.
-pub(crate) fn bundle(dialect: Dialect) -> Vec<u8> {
+pub(crate) fn encode_script_bundle(dialect: Dialect) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, source) in modules(dialect) {
         for part in [name, source] {
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn frames_every_script_of_a_bundle() {
         for dialect in [Dialect::Python, Dialect::Ruby] {
-            let bytes = bundle(dialect);
+            let bytes = encode_script_bundle(dialect);
             let mut rest = bytes.as_slice();
             let mut parts = Vec::new();
             while let Some((len, tail)) = rest.split_first_chunk::<4>() {

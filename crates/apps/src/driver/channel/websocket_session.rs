@@ -23,10 +23,10 @@ use penstock_http::websocket::{
 };
 use penstock_runtime::{ByteStream, LazyDeadline, buffers, clock};
 
-use super::pipe::{PipeItem, PipeMessage, WebSocketPipe};
 use super::websocket::window_cost;
-use crate::message_limits::{MessageLimits, PartialMessage};
+use super::websocket_pipe::{WebSocketMessage, WebSocketPipe, WebSocketPipeItem};
 use crate::shared::AppShared;
+use crate::websocket_message_limits::{PartialMessage, WebSocketMessageLimits};
 
 /// Messages up to this size are gathered into one write.
 const MAX_GATHERED_BYTES: usize = 16 * 1024;
@@ -89,7 +89,7 @@ impl AcceptedWebSocket {
     }
 
     /// Counts its bytes for this client, too.
-    pub(super) fn of_client(mut self, prefix: Option<AddressPrefix>) -> Self {
+    pub(super) fn with_client_prefix(mut self, prefix: Option<AddressPrefix>) -> Self {
         self.prefix = prefix;
         self
     }
@@ -178,7 +178,7 @@ struct WebSocketSession {
     app: Arc<AppShared>,
     /// The prefix of the client's address, for its limits.
     prefix: Option<AddressPrefix>,
-    message_limits: Arc<MessageLimits>,
+    message_limits: Arc<WebSocketMessageLimits>,
     /// Bytes that are counted for it among all unfinished messages.
     held_bytes: usize,
     /// The message of which a part has come.
@@ -366,7 +366,7 @@ impl WebSocketSession {
         if self
             .app
             .held_message_bytes
-            .update(self.prefix, change, &self.message_limits)
+            .record_change(self.prefix, change, &self.message_limits)
         {
             return;
         }
@@ -384,7 +384,8 @@ impl WebSocketSession {
             WebSocketEvent::Message { .. } if self.stage != SessionStage::Open => {}
             WebSocketEvent::Message { is_text, payload } => {
                 self.partial_message = None;
-                self.pipe.send_to_worker(PipeMessage { is_text, payload });
+                self.pipe
+                    .send_to_worker(WebSocketMessage { is_text, payload });
             }
             WebSocketEvent::Ping(payload) => {
                 if self.control_frames.len() < MAX_PONG_BYTES && self.stage == SessionStage::Open {
@@ -466,13 +467,13 @@ impl WebSocketSession {
             loop {
                 let credit = std::mem::take(&mut self.freed_window);
                 match self.pipe.take_for_client(cx, credit) {
-                    PipeItem::Message(message) => self.encode_message(message),
-                    PipeItem::Close(code, reason) => {
+                    WebSocketPipeItem::Message(message) => self.encode_message(message),
+                    WebSocketPipeItem::Close(code, reason) => {
                         encode_close_frame(&mut self.write_buffer, close_code, &reason);
                         self.stage = SessionStage::Closing(clock::now() + self.timeouts.close);
                         break;
                     }
-                    PipeItem::Nothing => break,
+                    WebSocketPipeItem::Nothing => break,
                 }
                 if !self.long_payload.is_empty() || self.write_buffer.len() >= MAX_GATHERED_BYTES {
                     break;
@@ -482,8 +483,8 @@ impl WebSocketSession {
         self.last_write_at = clock::now();
     }
 
-    fn encode_message(&mut self, message: PipeMessage) {
-        let PipeMessage { is_text, payload } = message;
+    fn encode_message(&mut self, message: WebSocketMessage) {
+        let WebSocketMessage { is_text, payload } = message;
         self.written_cost += window_cost(payload.len());
         let compression = self.compression.as_ref();
         let covers = compression.is_some_and(|with| with.deflate.should_compress(payload.len()));
@@ -588,9 +589,11 @@ impl WebSocketSession {
 impl Drop for WebSocketSession {
     /// The drain is over, or the loop ends: the client gets a close if its connection has room.
     fn drop(&mut self) {
-        self.app
-            .held_message_bytes
-            .update(self.prefix, (self.held_bytes, 0), &self.message_limits);
+        self.app.held_message_bytes.record_change(
+            self.prefix,
+            (self.held_bytes, 0),
+            &self.message_limits,
+        );
         if self.stage == SessionStage::Open {
             self.pipe.close_by_client(close_code::ABNORMAL_CLOSURE, "");
             if !self.has_begun_frames() {

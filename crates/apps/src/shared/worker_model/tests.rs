@@ -38,14 +38,14 @@ fn asgi() -> config::App {
 fn a_configured_kind_is_settled_from_the_start() {
     let shared = shared(|config| config.kind_is_guess = false);
     assert_eq!(shared.model.get(), Some(WorkerModel::Threads));
-    assert_eq!(shared.model.kind(), AppKind::Wsgi);
+    assert_eq!(shared.model.app_kind(), AppKind::Wsgi);
 }
 
 #[test]
 fn waiting_requests_continue_when_settled() {
     let shared = shared(|_| {});
     assert_eq!(
-        (shared.model.get(), shared.model.kind()),
+        (shared.model.get(), shared.model.app_kind()),
         (None, AppKind::Wsgi)
     );
     let model = loops::block_on(async {
@@ -53,17 +53,20 @@ fn waiting_requests_continue_when_settled() {
         let client = ClientState::default();
         let wait = async move { waiter.wait_for_model(&client).await };
         let settle = async {
-            assert_eq!(shared.model.waiting_requests(), 1);
-            shared.model.settle(&asgi());
+            assert_eq!(shared.model.requests_awaiting_model(), 1);
+            shared.model.set_from_config(&asgi());
         };
         let (model, ()) = tokio::join!(wait, settle);
         model
     });
     let model = model.unwrap().unwrap();
     assert_eq!(model, WorkerModel::Reactor(RequestEncoding::Scope));
-    assert!(shared.model.streams_bodies());
+    assert!(shared.model.streams_request_bodies());
     assert_eq!(
-        (shared.model.kind(), shared.model.waiting_requests()),
+        (
+            shared.model.app_kind(),
+            shared.model.requests_awaiting_model()
+        ),
         (AppKind::Asgi, 0)
     );
 }
@@ -75,7 +78,7 @@ fn waiting_requests_fail_with_a_reason() {
             let waited = shared.wait_for_model(client).await;
             waited.expect_err("it is never settled").kind
         });
-        assert_eq!(shared.model.waiting_requests(), 0);
+        assert_eq!(shared.model.requests_awaiting_model(), 0);
         fault.unwrap()
     };
     let here = ClientState::default();

@@ -68,7 +68,7 @@ impl ChannelDriver {
         channel::encode_input(&mut frame, id, bytes, is_last);
         self.outbox.push_frame(frame);
         if is_last {
-            self.streams.end_input(id);
+            self.streams.end_request_body(id);
         }
         let Some(entry) = self.streams.entry(id) else {
             return;

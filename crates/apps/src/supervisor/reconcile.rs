@@ -18,7 +18,7 @@ use super::{
 
 impl Supervisor {
     /// Brings the workers in line with the state, and returns the actions.
-    pub(super) fn settle(&mut self, now: Instant) -> Vec<SupervisorAction> {
+    pub(super) fn reconcile(&mut self, now: Instant) -> Vec<SupervisorAction> {
         self.enforce_deadlines(now);
         if self.phase == SupervisorPhase::Running {
             self.resize_replicas(now);
@@ -31,7 +31,8 @@ impl Supervisor {
             self.fill_replicas(now);
             self.spawn_successors(now);
             self.report_up(now);
-            self.is_catching_up &= !self.was_up || self.ready_workers() < self.target;
+            self.is_growing_to_initial_size &=
+                !self.was_up || self.ready_worker_count() < self.target_workers;
         }
         if self.phase == SupervisorPhase::Draining && self.workers.is_empty() {
             self.phase = SupervisorPhase::Stopped;
@@ -55,7 +56,7 @@ impl Supervisor {
             }
             let limit = self.policy.boot_timeout;
             let report = format!("the worker was not ready after {limit:?} and was killed");
-            self.fail_boot(now, id, report);
+            self.record_boot_failure(now, id, report);
             self.kill_worker(now, id, KillReason::BootTimedOut);
         }
     }
@@ -66,16 +67,17 @@ impl Supervisor {
             max_processes: max,
             ..
         } = self.policy;
-        self.target = self.target.min(max).max(min);
+        self.target_workers = self.target_workers.min(max).max(min);
         let threads = self.threads_per_worker.min(self.policy.max_threads);
         self.set_threads(threads.max(self.policy.min_threads));
-        while self.replicas.len() > self.target
+        while self.replicas.len() > self.target_workers
             && let Some(place) = self.surplus_replica()
         {
             let seat = self.replicas.remove(place);
             self.stop_replica(now, &seat);
         }
-        self.replicas.resize_with(self.target, Replica::default);
+        self.replicas
+            .resize_with(self.target_workers, Replica::default);
     }
 
     /// The seat to give up when there is one too many: one that does not serve, or whose worker is
@@ -94,7 +96,7 @@ impl Supervisor {
     }
 
     fn begin_restart(&mut self, now: Instant) {
-        let has_ready = self.ready_workers() > 0;
+        let has_ready = self.ready_worker_count() > 0;
         self.is_restart_queued = false;
         self.restart_error = None;
         self.rolling_restart = Some(RollingRestart {
@@ -107,7 +109,7 @@ impl Supervisor {
         self.boot_backoff = RestartBackoff::default();
         self.replicas.iter_mut().for_each(Replica::reset_crashes);
         let generation = self.generation;
-        self.report(SupervisorReport::RestartBegan { generation });
+        self.emit_report(SupervisorReport::RestartBegan { generation });
         // A successor in the making has no place in this roll, and when nothing serves there is
         // nothing that old code still booting could save.
         self.stop_workers(now, |seat| seat.successor.take());
@@ -135,7 +137,7 @@ impl Supervisor {
                 seat.worker = seat.successor.take();
                 continue;
             }
-            let is_due = seat.next_at().is_none_or(|at| at <= now);
+            let is_due = seat.next_spawn_at().is_none_or(|at| at <= now);
             if is_due && self.may_boot(now) && self.may_spawn(now) {
                 let worker = self.spawn(now, place, generation);
                 self.replicas[place].worker = Some(worker);
@@ -147,7 +149,7 @@ impl Supervisor {
     fn spawn_successors(&mut self, now: Instant) {
         while let Some(replacement) = self.next_replacement() {
             // The first failure of a new version ends its trial, so back-off has no say in it.
-            if !(self.has_fallback() || self.may_boot(now)) || !self.may_spawn(now) {
+            if !(self.has_fallback_generation() || self.may_boot(now)) || !self.may_spawn(now) {
                 return;
             }
             match replacement {
@@ -221,22 +223,24 @@ impl Supervisor {
         if self.replicas.iter().all(is_done) {
             let generation = self.generation;
             self.rolling_restart = None;
-            self.report(SupervisorReport::Restarted { generation, took });
+            self.emit_report(SupervisorReport::Restarted { generation, took });
             self.actions.push(SupervisorAction::RestartDone(Ok(())));
         }
     }
 
     fn report_up(&mut self, now: Instant) {
-        if self.was_up || self.ready_workers() < self.policy.min_processes {
+        if self.was_up || self.ready_worker_count() < self.policy.min_processes {
             return;
         }
         self.was_up = true;
         if let Some(started_at) = self.started_at {
             let took = now.saturating_duration_since(started_at);
-            self.report(SupervisorReport::Up { took });
+            self.emit_report(SupervisorReport::Up { took });
         }
-        if self.is_catching_up {
-            self.target = self.target.max(self.policy.bounded_initial_processes());
+        if self.is_growing_to_initial_size {
+            self.target_workers = self
+                .target_workers
+                .max(self.policy.bounded_initial_processes());
             self.resize_replicas(now);
             self.fill_replicas(now);
         }
@@ -245,17 +249,19 @@ impl Supervisor {
     pub(super) fn next_wake(&self) -> Option<Instant> {
         let deadlines = self.workers().filter_map(|w| w.deadline).min();
         if self.phase != SupervisorPhase::Running
-            || (self.boot_backoff.is_active() && self.is_booting())
+            || (self.boot_backoff.has_failures() && self.has_booting_worker())
         {
             return deadlines;
         }
-        let rush = self.spawn_rate.next_at(self.max_spawns_per_second());
-        let held_back = self.boot_backoff.next_at().max(rush);
+        let rush = self
+            .spawn_rate
+            .next_allowed_at(self.max_spawns_per_second());
+        let held_back = self.boot_backoff.next_attempt_at().max(rush);
         let vacant = self.replicas.iter().filter(|seat| seat.worker.is_none());
         // A seat without a date of its own waits for the application's.
-        let tries = vacant.filter_map(|seat| seat.next_at().max(held_back));
+        let tries = vacant.filter_map(|seat| seat.next_spawn_at().max(held_back));
         let waits = self.next_replacement().is_some();
-        let replacement = match self.has_fallback() {
+        let replacement = match self.has_fallback_generation() {
             true => rush,
             false => held_back,
         };

@@ -18,14 +18,14 @@ use penstock_runtime::clock;
 use super::AppShared;
 
 #[derive(Debug)]
-pub(crate) struct SlotPlace {
+pub(crate) struct SlotProducer {
     app: Arc<AppShared>,
     slot: SlotId,
     /// Since when requests wait that the worker has behind the current response.
     behind_since: Mutex<Option<Instant>>,
 }
 
-impl SlotPlace {
+impl SlotProducer {
     pub(crate) fn new(app: &Arc<AppShared>, slot: SlotId) -> Arc<Self> {
         Arc::new(Self {
             app: Arc::clone(app),
@@ -35,20 +35,20 @@ impl SlotPlace {
     }
 
     /// Notes since when requests wait behind the current response, if any do.
-    pub(crate) fn set_behind(&self, since: Option<Instant>) {
+    pub(crate) fn set_pipelined_since(&self, since: Option<Instant>) {
         *self.behind_since.lock() = since;
     }
 }
 
-impl ResponseProducer for SlotPlace {
+impl ResponseProducer for SlotProducer {
     fn slow_responses(&self) -> &SlowResponses {
-        &self.app.held_places
+        &self.app.slow_responses
     }
 
     fn capacity_demand(&self, now: Instant) -> CapacityDemand {
         let behind_since = *self.behind_since.lock();
         let behind = behind_since.map(|since| now.saturating_duration_since(since));
-        match self.app.dispatch.usage_for(now, self.slot) {
+        match self.app.dispatch.queue_usage_for_slot(now, self.slot) {
             Some(queue) => CapacityDemand {
                 waiting_requests: queue.waiting,
                 oldest_wait: queue.oldest_wait,
@@ -68,7 +68,7 @@ impl ResponseProducer for SlotPlace {
 
     fn refuse_waiting(&self, clients: &[AddressPrefix], cause: &str) {
         let now = clock::now();
-        for (mut job, waited) in self.app.dispatch.take_waiting_of(now, clients) {
+        for (mut job, waited) in self.app.dispatch.take_waiting_jobs_of(now, clients) {
             let timing = self.app.wait_timing(waited);
             let fault = Fault::new(FaultKind::Overloaded, cause.to_owned());
             job.answer(Err(fault.with_timing(timing)));

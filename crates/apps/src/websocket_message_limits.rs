@@ -25,7 +25,7 @@ const MIN_CONCURRENT_MESSAGES: usize = 4;
 
 /// The limits of a client's messages, from `[limits]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MessageLimits {
+pub struct WebSocketMessageLimits {
     /// Bytes of one message (`limits.websocket_message_bytes`): 1009 above.
     pub max_message_bytes: usize,
     /// How long a begun message may stall (`limits.body_idle_timeout`): 1008 after.
@@ -34,7 +34,7 @@ pub struct MessageLimits {
     pub min_rate: u64,
 }
 
-impl Default for MessageLimits {
+impl Default for WebSocketMessageLimits {
     fn default() -> Self {
         Self {
             max_message_bytes: 1 << 20,
@@ -55,11 +55,11 @@ pub(crate) struct HeldMessageBytes {
 impl HeldMessageBytes {
     /// Notes that a session of `client` held `before` bytes and holds `now`. False when all of them
     /// hold too much, or this client more than it leaves to others, without the reserve.
-    pub(super) fn update(
+    pub(super) fn record_change(
         &self,
         client: Option<AddressPrefix>,
         (before, now): (usize, usize),
-        limits: &MessageLimits,
+        limits: &WebSocketMessageLimits,
     ) -> bool {
         if now == before {
             return true;
@@ -120,7 +120,7 @@ impl PartialMessage {
     }
 
     /// When it has taken too long, if nothing more comes.
-    pub(super) fn deadline(&self, limits: &MessageLimits) -> Instant {
+    pub(super) fn deadline(&self, limits: &WebSocketMessageLimits) -> Instant {
         let stalled = self.grew_at + limits.idle_timeout;
         match (self.bytes as u64).checked_div(limits.min_rate) {
             Some(earned) => {
@@ -142,43 +142,52 @@ mod tests {
 
     #[test]
     fn one_client_leaves_room_for_the_messages_of_others() {
-        let (held, limits) = (HeldMessageBytes::default(), MessageLimits::default());
+        let (held, limits) = (
+            HeldMessageBytes::default(),
+            WebSocketMessageLimits::default(),
+        );
         let client = |last| {
             let address = SocketAddr::from(([192, 0, 2, last], 0));
             Some(AddressPrefix::from_address(PeerAddress::tcp(address)))
         };
         let message = limits.max_message_bytes;
-        let taken = (0..100).take_while(|_| held.update(client(1), (0, message), &limits));
+        let taken = (0..100).take_while(|_| held.record_change(client(1), (0, message), &limits));
         assert_eq!(taken.count(), 24);
         // Another finds half of the rest, and refused bytes count until their session is over.
-        assert!(!held.update(client(1), (0, message), &limits));
-        held.update(client(1), (2 * message, 0), &limits);
-        let taken = (0..100).take_while(|_| held.update(client(2), (0, message), &limits));
+        assert!(!held.record_change(client(1), (0, message), &limits));
+        held.record_change(client(1), (2 * message, 0), &limits);
+        let taken = (0..100).take_while(|_| held.record_change(client(2), (0, message), &limits));
         assert_eq!(taken.count(), 12);
         // A proxy that does not name its clients may have many.
-        assert!(held.update(None, (0, message), &limits));
-        held.update(client(1), (24 * message, 0), &limits);
-        held.update(client(2), (13 * message, 0), &limits);
-        held.update(None, (message, 0), &limits);
+        assert!(held.record_change(None, (0, message), &limits));
+        held.record_change(client(1), (24 * message, 0), &limits);
+        held.record_change(client(2), (13 * message, 0), &limits);
+        held.record_change(None, (message, 0), &limits);
         assert_eq!(held.bytes(), 0);
         assert!(held.clients.lock().is_empty());
     }
 
     #[test]
     fn many_greedy_clients_leave_a_message_to_each_other_one() {
-        let (held, limits) = (HeldMessageBytes::default(), MessageLimits::default());
+        let (held, limits) = (
+            HeldMessageBytes::default(),
+            WebSocketMessageLimits::default(),
+        );
         let client = |last| {
             let address = SocketAddr::from(([192, 0, 2, last], 0));
             Some(AddressPrefix::from_address(PeerAddress::tcp(address)))
         };
         let piece = limits.max_message_bytes / 32;
         for greedy in 0..10 {
-            while held.update(client(greedy), (0, piece), &limits) {}
-            held.update(client(greedy), (piece, 0), &limits);
+            while held.record_change(client(greedy), (0, piece), &limits) {}
+            held.record_change(client(greedy), (piece, 0), &limits);
         }
         for other in 10..18 {
             let message = limits.max_message_bytes;
-            assert!(held.update(client(other), (0, message), &limits), "{other}");
+            assert!(
+                held.record_change(client(other), (0, message), &limits),
+                "{other}"
+            );
         }
     }
 }

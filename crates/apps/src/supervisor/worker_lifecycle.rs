@@ -41,28 +41,28 @@ impl Supervisor {
     }
 
     /// Empties the place of a worker that did not boot, and decides when the next one is tried.
-    pub(super) fn fail_boot(&mut self, now: Instant, id: WorkerId, report: String) {
+    pub(super) fn record_boot_failure(&mut self, now: Instant, id: WorkerId, report: String) {
         self.remove_from_replica(id);
-        let is_trial = self.has_fallback() && self.is_current_generation(id);
+        let is_trial = self.has_fallback_generation() && self.is_current_generation(id);
         let next_try = (!is_trial).then(|| self.boot_backoff.record_failure(now, &self.policy));
-        self.report(SupervisorReport::BootFailed {
+        self.emit_report(SupervisorReport::BootFailed {
             report: report.clone(),
             next_try,
         });
-        self.blame_code(now, id, report);
+        self.record_code_failure(now, id, report);
     }
 
     pub(super) fn handle_crash(&mut self, now: Instant, id: WorkerId, status: ExitSummary) {
         let pid = self.workers.get(&id).and_then(|worker| worker.pid);
         let next_try = self.record_crash(now, id);
-        self.report(SupervisorReport::Crashed {
+        self.emit_report(SupervisorReport::Crashed {
             pid,
             status,
             next_try,
         });
-        let is_trial = self.has_fallback() && self.is_current_generation(id);
+        let is_trial = self.has_fallback_generation() && self.is_current_generation(id);
         if is_trial || next_try > Duration::ZERO {
-            self.blame_code(
+            self.record_code_failure(
                 now,
                 id,
                 format!("the worker {status} soon after it was ready"),
@@ -72,14 +72,14 @@ impl Supervisor {
 
     /// A worker failed in a way that speaks against its code: a new version's roll ends with it,
     /// otherwise it is what the error page shows while nothing serves.
-    pub(super) fn blame_code(&mut self, now: Instant, id: WorkerId, report: String) {
+    pub(super) fn record_code_failure(&mut self, now: Instant, id: WorkerId, report: String) {
         let roll = match self.is_current_generation(id) {
             true => self.rolling_restart.take(),
             false => None,
         };
         let Some(roll) = roll else {
             self.failure_report = Some(report);
-            self.is_catching_up = false;
+            self.is_growing_to_initial_size = false;
             return;
         };
         match roll.fallback_generation {
@@ -103,7 +103,7 @@ impl Supervisor {
             }
         }
         self.replicas.iter_mut().for_each(Replica::reset_crashes);
-        self.report(SupervisorReport::RestartReverted {
+        self.emit_report(SupervisorReport::RestartReverted {
             generation: old,
             report: report.to_owned(),
         });
@@ -161,7 +161,7 @@ impl Supervisor {
                 let (pid, worn) = (worker.pid, worker.replace_reason);
                 self.actions.push(SupervisorAction::Retire { worker: id });
                 if let (Some(why), SupervisorPhase::Running) = (worn, self.phase) {
-                    self.report(SupervisorReport::Replaced { pid, why });
+                    self.emit_report(SupervisorReport::Replaced { pid, why });
                 }
             }
             Some(worker) if worker.state == WorkerState::Booting => {
@@ -174,7 +174,7 @@ impl Supervisor {
     pub(super) fn kill_worker(&mut self, now: Instant, id: WorkerId, reason: KillReason) {
         let pid = self.workers.get(&id).and_then(|worker| worker.pid);
         self.stop_worker(now, id, StopSignal::Kill);
-        self.report(SupervisorReport::Killed { pid, reason });
+        self.emit_report(SupervisorReport::Killed { pid, reason });
     }
 
     pub(super) fn stop_worker(&mut self, now: Instant, id: WorkerId, signal: StopSignal) {
@@ -195,11 +195,11 @@ impl Supervisor {
         });
     }
 
-    pub(super) fn report(&mut self, report: SupervisorReport) {
+    pub(super) fn emit_report(&mut self, report: SupervisorReport) {
         self.actions.push(SupervisorAction::Report(report));
     }
 
-    pub(super) fn state_of(&self, id: WorkerId) -> Option<WorkerState> {
+    pub(super) fn worker_state(&self, id: WorkerId) -> Option<WorkerState> {
         self.workers.get(&id).map(|worker| worker.state)
     }
 
@@ -208,22 +208,25 @@ impl Supervisor {
         worker.is_some_and(|w| w.generation == self.generation)
     }
 
-    pub(super) fn ready_workers(&self) -> usize {
+    pub(super) fn ready_worker_count(&self) -> usize {
         let is_ready = |w: &&Worker| w.state == WorkerState::Ready;
         self.workers().filter(is_ready).count()
     }
 
-    pub(super) fn is_booting(&self) -> bool {
+    pub(super) fn has_booting_worker(&self) -> bool {
         self.workers().any(|w| w.state == WorkerState::Booting)
     }
 
     /// While boots fail, one at a time is tried, when its time has come.
     pub(super) fn may_boot(&self, now: Instant) -> bool {
-        let is_due = self.boot_backoff.next_at().is_none_or(|at| at <= now);
-        !self.boot_backoff.is_active() || (is_due && !self.is_booting())
+        let is_due = self
+            .boot_backoff
+            .next_attempt_at()
+            .is_none_or(|at| at <= now);
+        !self.boot_backoff.has_failures() || (is_due && !self.has_booting_worker())
     }
 
-    pub(super) fn has_fallback(&self) -> bool {
+    pub(super) fn has_fallback_generation(&self) -> bool {
         self.rolling_restart
             .as_ref()
             .is_some_and(|roll| roll.fallback_generation.is_some())

@@ -79,7 +79,7 @@ impl BodyPump {
     }
 
     /// Ends the body: it is complete, or cut.
-    pub(super) fn end(&self, end: Result<(), Fault>) {
+    pub(super) fn end_body(&self, end: Result<(), Fault>) {
         let mut state = self.state.lock();
         if end.is_err() {
             state.bytes = Vec::new();
@@ -89,7 +89,7 @@ impl BodyPump {
         wake_task(state);
     }
 
-    pub(super) fn progress(&self) -> PumpProgress {
+    pub(super) fn take_progress(&self) -> PumpProgress {
         let mut state = self.state.lock();
         PumpProgress {
             taken_bytes: std::mem::take(&mut state.taken_bytes),
@@ -99,7 +99,7 @@ impl BodyPump {
     }
 
     /// The place of the response, if it was cut for its client.
-    pub(super) fn take_cut_place(&self) -> Option<Box<SlowResponseGuard>> {
+    pub(super) fn take_slow_response(&self) -> Option<Box<SlowResponseGuard>> {
         self.state.lock().cut_place.take()
     }
 

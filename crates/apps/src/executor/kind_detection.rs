@@ -23,7 +23,11 @@ impl Executor {
     ///
     /// # Errors
     /// Others serve as the other kind already.
-    pub(super) fn settle_kind(&mut self, pid: u32, found: Option<AppKind>) -> Result<(), String> {
+    pub(super) fn record_detected_kind(
+        &mut self,
+        pid: u32,
+        found: Option<AppKind>,
+    ) -> Result<(), String> {
         let guess = self.config.kind;
         let found = found.filter(|_| self.config.kind_is_guess).unwrap_or(guess);
         if !self.is_kind_unknown() {
@@ -52,7 +56,7 @@ impl Executor {
             (self.config.min_threads, self.config.threads) = (1, 1);
             self.config.io_threads = 0;
         }
-        self.shared.model.settle(&self.config);
+        self.shared.model.set_from_config(&self.config);
         Ok(())
     }
 }
