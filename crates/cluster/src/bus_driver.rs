@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use penstock_hub::{Publication, ResponsePart, StreamPart, WebSocketPart};
+use penstock_hub::{LongPollAction, Publication, StreamAction, WebSocketAction};
 use penstock_runtime::{clock, loops};
 use tokio::sync::oneshot;
 
@@ -507,9 +507,9 @@ fn gap_publication(channel: &ChannelName) -> Publication {
     Publication {
         channel: channel.clone(),
         allows_any_order: true,
-        stream: Some(StreamPart::Gap),
-        response: Some(ResponsePart::Hint),
-        websocket: Some(WebSocketPart::Close {
+        stream: Some(StreamAction::Gap),
+        response: Some(LongPollAction::Hint),
+        websocket: Some(WebSocketAction::Close {
             code: TRY_AGAIN_LATER,
             reason: "messages may be missing".into(),
         }),

@@ -86,7 +86,7 @@ impl BusInbox {
         if state.publication_count >= MAX_PUBLICATIONS
             || state.publication_bytes + bytes > MAX_BYTES
         {
-            return Err(HubError::DeliveryBehind(MAX_BYTES));
+            return Err(HubError::DeliveryBacklogFull(MAX_BYTES));
         }
         state.publication_count += 1;
         state.publication_bytes += bytes;
@@ -195,7 +195,7 @@ impl BusInbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use penstock_hub::{Content, StreamPart};
+    use penstock_hub::{Content, StreamAction};
 
     fn publication(channel: &str) -> Publication {
         Publication {
@@ -211,7 +211,7 @@ mod tests {
             inbox.publish(&publication("a")).unwrap();
         }
         let refused = inbox.publish(&publication("b"));
-        assert_eq!(refused, Err(HubError::DeliveryBehind(MAX_BYTES)));
+        assert_eq!(refused, Err(HubError::DeliveryBacklogFull(MAX_BYTES)));
         assert_eq!(inbox.take_commands().len(), MAX_PUBLICATIONS);
         inbox.publish(&publication("b")).unwrap();
     }
@@ -225,7 +225,7 @@ mod tests {
             ..Content::default()
         };
         let large = Publication {
-            stream: Some(StreamPart::Send(content)),
+            stream: Some(StreamAction::Send(content)),
             ..publication("a")
         };
         for _ in 0..3 {
@@ -233,7 +233,7 @@ mod tests {
         }
         assert_eq!(
             inbox.publish(&large),
-            Err(HubError::DeliveryBehind(MAX_BYTES))
+            Err(HubError::DeliveryBacklogFull(MAX_BYTES))
         );
         inbox.publish(&publication("a")).unwrap();
         assert_eq!(inbox.take_commands().len(), 4);

@@ -30,13 +30,13 @@ pub fn read_entry(entry: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use penstock_hub::fuzzing::read_variants;
+    use penstock_hub::fuzzing::read_mutated_inputs;
 
     use super::*;
 
     #[test]
     fn entries_of_any_bytes_are_written_again_as_they_were() {
-        read_variants(
+        read_mutated_inputs(
             &[
                 "{\"v\":1,\"message\":{\"id\":\"a\",\"stream\":{\"send\":{\"bytes\":{\"text\":\"x\"}}},\
                  \"response\":{\"send\":{\"status\":200,\"fields\":[[\"A\",{\"base64\":\"Yg==\"}]],\

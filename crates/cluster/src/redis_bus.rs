@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_hub::{Bus, ChannelsPrepared, Hub, HubError, Publication};
+use penstock_hub::{Bus, Hub, HubError, PrepareChannelsFuture, Publication};
 use penstock_runtime::{clock, loops};
 use tokio::sync::oneshot;
 
@@ -119,7 +119,7 @@ impl Bus for RedisBus {
         }
     }
 
-    fn prepare_channels(&self, channels: &[ChannelName]) -> Option<ChannelsPrepared> {
+    fn prepare_channels(&self, channels: &[ChannelName]) -> Option<PrepareChannelsFuture> {
         let now = clock::now();
         let shared = channels
             .iter()
@@ -153,7 +153,7 @@ impl LocalHub for HubWithCounters {
     }
 
     fn is_in_use(&self, channel: &str) -> bool {
-        self.hub.is_in_use(channel)
+        self.hub.is_channel_in_use(channel)
     }
 
     fn retention(&self) -> StreamRetention {

@@ -106,13 +106,13 @@ pub fn read_publications(body: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use penstock_hub::fuzzing::read_variants;
+    use penstock_hub::fuzzing::read_mutated_inputs;
 
     use super::*;
 
     #[test]
     fn instructions_of_any_bytes_keep_their_bounds() {
-        read_variants(
+        read_mutated_inputs(
             &[
                 "Grip-Hold: stream\nGrip-Channel: a; prev-id=1; filter=skip-self, \"b, c\"\n\
                  Grip-Keep-Alive: x\\n; format=cstring; timeout=5\nGrip-Set-Meta: user=\"al\"\n\
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn events_of_any_bytes_are_written_again_as_they_were() {
-        read_variants(
+        read_mutated_inputs(
             &[
                 "OPEN\r\nTEXT 5\r\nhello\r\nBINARY 2\r\n\0\0\r\nPING\r\nCLOSE 5\r\n\x03\x7fbye\r\nDISCONNECT\r\n",
                 "TEXT 40\r\nc:{\"type\": \"subscribe\", \"channel\": \"a\", \"filters\": [\"skip-self\"]}\r\n",
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn publications_of_any_bytes_keep_their_bounds() {
-        read_variants(
+        read_mutated_inputs(
             &[
                 "{\"items\": [{\"channel\": \"a\", \"id\": \"1\", \"formats\": {\"http-stream\": {\"content\": \
                \"b\"}, \"ws-message\": {\"type\": \"close\", \"code\": 1000, \"reason\": \"r\"}, \

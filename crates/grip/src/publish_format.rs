@@ -13,8 +13,8 @@ use penstock_exchange::field_policy::{FieldClass, classify_field, is_internal_fi
 use penstock_http::websocket::close_code;
 use penstock_http::{FieldBlock, Status};
 use penstock_hub::{
-    Content, EventPart, LongPollResponse, Namespace, NamespaceError, Publication, ResponsePart,
-    StreamPart, WebSocketPart,
+    Content, LongPollAction, LongPollResponse, Namespace, NamespaceError, Publication,
+    PublishedEvent, StreamAction, WebSocketAction,
 };
 use serde_json::Value;
 use thiserror::Error;
@@ -142,18 +142,18 @@ fn parse_action(object: &Object<'_>) -> Result<PublishAction, JsonShapeError> {
     }
 }
 
-fn parse_stream(object: &Object<'_>) -> Result<StreamPart, JsonShapeError> {
+fn parse_stream(object: &Object<'_>) -> Result<StreamAction, JsonShapeError> {
     Ok(match parse_action(object)? {
-        PublishAction::Hint => StreamPart::Hint,
-        PublishAction::Close => StreamPart::Close,
-        PublishAction::Send => StreamPart::Send(parse_content(object, object.bytes("content")?)?),
+        PublishAction::Hint => StreamAction::Hint,
+        PublishAction::Close => StreamAction::Close,
+        PublishAction::Send => StreamAction::Send(parse_content(object, object.bytes("content")?)?),
     })
 }
 
-fn parse_response(object: &Object<'_>) -> Result<ResponsePart, JsonShapeError> {
+fn parse_response(object: &Object<'_>) -> Result<LongPollAction, JsonShapeError> {
     match parse_action(object)? {
-        PublishAction::Hint => Ok(ResponsePart::Hint),
-        PublishAction::Close => Ok(ResponsePart::Close),
+        PublishAction::Hint => Ok(LongPollAction::Hint),
+        PublishAction::Close => Ok(LongPollAction::Close),
         PublishAction::Send => {
             let status = parse_status(object)?.unwrap_or(Status::OK);
             // Penstock has its own; this only has to be a text.
@@ -162,7 +162,7 @@ fn parse_response(object: &Object<'_>) -> Result<ResponsePart, JsonShapeError> {
                 Some(bytes) => (bytes, false),
                 None => (parse_patch(object)?, true),
             };
-            Ok(ResponsePart::Send(Box::new(LongPollResponse {
+            Ok(LongPollAction::Send(Box::new(LongPollResponse {
                 status,
                 fields: parse_headers(object)?.freeze(),
                 body: parse_content(object, Some(bytes))?,
@@ -185,7 +185,7 @@ fn parse_patch(object: &Object<'_>) -> Result<Bytes, JsonShapeError> {
     Ok(node.value().to_string().into())
 }
 
-fn parse_websocket(object: &Object<'_>) -> Result<Option<WebSocketPart>, JsonShapeError> {
+fn parse_websocket(object: &Object<'_>) -> Result<Option<WebSocketAction>, JsonShapeError> {
     match parse_action(object)? {
         // A WebSocket has nothing that it could fetch.
         PublishAction::Hint => return Ok(None),
@@ -196,15 +196,15 @@ fn parse_websocket(object: &Object<'_>) -> Result<Option<WebSocketPart>, JsonSha
     let default = if is_coded { "binary" } else { "text" };
     let bytes = object.bytes("content")?;
     Ok(Some(match object.text("type")?.unwrap_or(default) {
-        "ping" => WebSocketPart::Ping(check_control_payload(object, bytes)?),
-        "pong" => WebSocketPart::Pong(check_control_payload(object, bytes)?),
-        "binary" => WebSocketPart::Binary(parse_content(object, bytes)?),
+        "ping" => WebSocketAction::Ping(check_control_payload(object, bytes)?),
+        "pong" => WebSocketAction::Pong(check_control_payload(object, bytes)?),
+        "binary" => WebSocketAction::Binary(parse_content(object, bytes)?),
         "text" => {
             let content = parse_content(object, bytes)?;
             if std::str::from_utf8(&content.bytes).is_err() {
                 return Err(object.error("content-bin", "UTF-8 in a message of text"));
             }
-            WebSocketPart::Text(content)
+            WebSocketAction::Text(content)
         }
         _ => return Err(object.error("type", "`text`, `binary`, `ping` or `pong`")),
     }))
@@ -223,7 +223,7 @@ pub(super) fn check_control_payload(
 }
 
 /// RFC 6455 §5.5.1: the code takes two bytes of a frame of control.
-fn parse_close(object: &Object<'_>) -> Result<WebSocketPart, JsonShapeError> {
+fn parse_close(object: &Object<'_>) -> Result<WebSocketAction, JsonShapeError> {
     let code = match object.number("code")? {
         None => close_code::NORMAL_CLOSURE,
         Some(number) => u16::try_from(number)
@@ -235,15 +235,15 @@ fn parse_close(object: &Object<'_>) -> Result<WebSocketPart, JsonShapeError> {
     if reason.len() > MAX_CONTROL_BYTES - 2 {
         return Err(object.error("reason", "at most 123 bytes"));
     }
-    Ok(WebSocketPart::Close {
+    Ok(WebSocketAction::Close {
         code,
         reason: reason.into(),
     })
 }
 
-fn parse_event(object: &Object<'_>) -> Result<EventPart, JsonShapeError> {
+fn parse_event(object: &Object<'_>) -> Result<PublishedEvent, JsonShapeError> {
     let data = object.text("data")?;
-    Ok(EventPart {
+    Ok(PublishedEvent {
         event: object.text("event")?.map(Into::into),
         data: data.ok_or_else(|| object.error("data", "a text"))?.into(),
         retry: object.number("retry")?,

@@ -46,7 +46,7 @@ impl PublishKeys {
     pub fn random() -> Result<Self, KeyError> {
         let mut secret = [0; 32];
         let filled = SystemRandom::new().fill(&mut secret);
-        filled.map_err(|_| KeyError::CannotSign)?;
+        filled.map_err(|_| KeyError::NoRandomness)?;
         Ok(Self { secret })
     }
 

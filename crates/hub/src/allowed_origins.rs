@@ -24,7 +24,7 @@ impl AllowedOrigins {
 
     /// Whether the list names origins.
     #[must_use]
-    pub fn has_listed(&self) -> bool {
+    pub fn has_listed_origins(&self) -> bool {
         !self.listed.is_empty()
     }
 

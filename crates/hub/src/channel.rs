@@ -19,18 +19,18 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use message::Message;
-pub(crate) use message::{DeliveryKind, STREAM_FORMATS, StreamFormat};
+pub(crate) use message::{DeliveryKind, STREAM_FORMAT_COUNT, StreamFormat};
 
 use crate::history::ChannelHistory;
-use crate::hub::{MessageFeed, PollWaiter};
-use crate::ordering::ParkedMessages;
-use crate::shares::Share;
+use crate::hub::{LongPollWaiter, MessageFeed};
+use crate::message_ordering::ParkedMessages;
+use crate::namespace_usages::NamespaceUsage;
 
 #[derive(Debug)]
 pub(crate) struct Channel {
     name: Arc<str>,
     /// The share of its namespace.
-    share: Arc<Share>,
+    namespace_usage: Arc<NamespaceUsage>,
     /// Bytes of its messages that shards have not delivered yet, or that are parked.
     pub(crate) pending_bytes: AtomicUsize,
     /// Guards everything about it. See the head of this file.
@@ -40,9 +40,9 @@ pub(crate) struct Channel {
 #[derive(Debug)]
 pub(crate) struct ChannelState {
     /// The shards that have subscribers.
-    pub(crate) shards: Vec<ChannelShard>,
+    pub(crate) subscribed_shards: Vec<SubscribedShard>,
     /// Long polls that wait, in order of arrival; none mostly.
-    pub(crate) long_polls: BTreeMap<u64, Arc<PollWaiter>>,
+    pub(crate) long_polls: BTreeMap<u64, Arc<LongPollWaiter>>,
     /// Tasks that listen, in order of arrival; none mostly.
     pub(crate) listeners: BTreeMap<u64, Arc<MessageFeed>>,
     pub(crate) history: ChannelHistory,
@@ -52,13 +52,13 @@ pub(crate) struct ChannelState {
     pub(crate) restored_up_to: u64,
     /// What was published while streams are on their way, and is not in the history that was put in
     /// the place of theirs; none mostly.
-    pub(crate) arrival_history: Option<Box<ChannelHistory>>,
+    pub(crate) arriving_stream_history: Option<Box<ChannelHistory>>,
     /// Messages that wait for the one before them; none mostly.
-    pub(crate) parked: Option<Box<ParkedMessages>>,
+    pub(crate) parked_messages: Option<Box<ParkedMessages>>,
     /// The same as the channel's, for code that has the state alone.
-    pub(crate) share: Arc<Share>,
+    pub(crate) namespace_usage: Arc<NamespaceUsage>,
     /// Its place among its namespace's channels that are there for their history alone.
-    unheard_place: Option<u64>,
+    unsubscribed_queue_position: Option<u64>,
     /// The number of the last message.
     pub(crate) last_sequence: u64,
     pub(crate) last_id: Option<Arc<str>>,
@@ -66,13 +66,13 @@ pub(crate) struct ChannelState {
     pub(crate) arriving_streams: u32,
     pub(crate) is_removed: bool,
     /// Its place among its namespace's channels that have a history.
-    pub(crate) history_place: Option<u64>,
+    pub(crate) history_queue_position: Option<u64>,
     /// The server made it for itself, so no client resumes its history.
     pub(crate) is_internal: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ChannelShard {
+pub(crate) struct SubscribedShard {
     pub(crate) shard: u16,
     /// Where the shard keeps the channel.
     pub(crate) channel_slot: u32,
@@ -81,27 +81,27 @@ pub(crate) struct ChannelShard {
 
 impl Channel {
     /// A channel of which nothing is known up to the message of this number.
-    pub(crate) fn new(name: Arc<str>, since: u64, share: Arc<Share>) -> Self {
-        let is_internal = is_internal(&name);
+    pub(crate) fn new(name: Arc<str>, since: u64, share: Arc<NamespaceUsage>) -> Self {
+        let is_internal = is_internal_channel(&name);
         Self {
             name,
-            share: Arc::clone(&share),
+            namespace_usage: Arc::clone(&share),
             pending_bytes: AtomicUsize::new(0),
             state: Mutex::new(ChannelState {
-                shards: Vec::new(),
+                subscribed_shards: Vec::new(),
                 long_polls: BTreeMap::new(),
                 listeners: BTreeMap::new(),
                 history: ChannelHistory::starting_after(since),
                 restored_up_to: 0,
-                arrival_history: None,
-                parked: None,
-                share,
-                unheard_place: None,
+                arriving_stream_history: None,
+                parked_messages: None,
+                namespace_usage: share,
+                unsubscribed_queue_position: None,
                 last_sequence: since,
                 last_id: None,
                 arriving_streams: 0,
                 is_removed: false,
-                history_place: None,
+                history_queue_position: None,
                 is_internal,
             }),
         }
@@ -111,8 +111,8 @@ impl Channel {
         &self.name
     }
 
-    pub(crate) fn share(&self) -> &Arc<Share> {
-        &self.share
+    pub(crate) fn namespace_usage(&self) -> &Arc<NamespaceUsage> {
+        &self.namespace_usage
     }
 
     /// Its state. A panic under the lock cannot leave a sum wrong that others rely on: at worst one
@@ -122,7 +122,7 @@ impl Channel {
     }
 
     /// Its state, unless the registry has removed it.
-    pub(crate) fn lock_alive(&self) -> Option<MutexGuard<'_, ChannelState>> {
+    pub(crate) fn lock_unless_removed(&self) -> Option<MutexGuard<'_, ChannelState>> {
         let state = self.lock();
         (!state.is_removed).then_some(state)
     }
@@ -135,7 +135,7 @@ impl Channel {
 }
 
 /// Whether the server made a channel for itself: clients' names begin with no control character.
-pub(crate) fn is_internal(name: &str) -> bool {
+pub(crate) fn is_internal_channel(name: &str) -> bool {
     name.chars().next().is_some_and(char::is_control)
 }
 
@@ -151,7 +151,7 @@ impl ChannelState {
     /// How many subscribe to it here: streams, long polls and listeners.
     pub(crate) fn subscriber_count(&self) -> u64 {
         let streams: u64 = self
-            .shards
+            .subscribed_shards
             .iter()
             .map(|h| u64::from(h.subscriber_count))
             .sum();
@@ -160,7 +160,9 @@ impl ChannelState {
     }
 
     pub(crate) fn has_subscribers(&self) -> bool {
-        !self.shards.is_empty() || !self.long_polls.is_empty() || !self.listeners.is_empty()
+        !self.subscribed_shards.is_empty()
+            || !self.long_polls.is_empty()
+            || !self.listeners.is_empty()
     }
 
     /// Whether nothing would be lost with it but its last id.
@@ -168,33 +170,33 @@ impl ChannelState {
         !self.has_subscribers()
             && self.arriving_streams == 0
             && self.history.is_empty()
-            && self.parked.is_none()
+            && self.parked_messages.is_none()
     }
 
     /// Gives the channel that this is the state of the places that are due to it in the queues of
     /// its namespace: after each change of its history, its subscribers and the streams on the way
     /// to it.
-    pub(crate) fn update_places(&mut self, channel: &Arc<Channel>) {
+    pub(crate) fn update_queue_positions(&mut self, channel: &Arc<Channel>) {
         let has_history = !self.is_removed && !self.history.is_empty();
-        let place = match (has_history, self.history_place) {
+        let place = match (has_history, self.history_queue_position) {
             (false, _) => None,
-            (true, None) => Some(self.share.next_place()),
+            (true, None) => Some(self.namespace_usage.next_queue_position()),
             (true, place) => place,
         };
-        let histories = &self.share.histories;
-        histories.move_channel(channel, &mut self.history_place, place);
+        let histories = &self.namespace_usage.channels_with_history;
+        histories.move_channel(channel, &mut self.history_queue_position, place);
         let is_unheard = has_history && !self.has_subscribers() && self.arriving_streams == 0;
         // The number of a message is another's nowhere.
         let place = is_unheard.then_some(self.last_sequence);
-        let unheard = &self.share.unheard;
-        unheard.move_channel(channel, &mut self.unheard_place, place);
+        let unheard = &self.namespace_usage.unsubscribed_channels;
+        unheard.move_channel(channel, &mut self.unsubscribed_queue_position, place);
     }
 
     /// Puts the channel behind all others of its namespace that have a history.
-    pub(crate) fn move_back(&mut self, channel: &Arc<Channel>) {
-        let place = Some(self.share.next_place());
-        let histories = &self.share.histories;
-        histories.move_channel(channel, &mut self.history_place, place);
-        self.update_places(channel);
+    pub(crate) fn move_to_queue_end(&mut self, channel: &Arc<Channel>) {
+        let place = Some(self.namespace_usage.next_queue_position());
+        let histories = &self.namespace_usage.channels_with_history;
+        histories.move_channel(channel, &mut self.history_queue_position, place);
+        self.update_queue_positions(channel);
     }
 }

@@ -16,25 +16,25 @@ use penstock_runtime::log_throttle::LogThrottle;
 use crate::HubError;
 use crate::channel::Channel;
 use crate::hub::HubShared;
-use crate::shares::Share;
+use crate::namespace_usages::NamespaceUsage;
 
 #[derive(Debug, Default)]
 pub(crate) struct HubMetrics {
     /// Streams and polls, also those on their way.
-    held: AtomicUsize,
+    held_connection_count: AtomicUsize,
     pub(crate) client_permits: Arc<ClientPermits>,
     /// Limits log lines about refused streams.
     pub(crate) log_throttle: LogThrottle,
     /// How often there was none of all.
     pub(crate) refused_streams: AtomicU64,
     pub(crate) long_polls: AtomicUsize,
-    pub(crate) opened: AtomicU64,
-    pub(crate) closed: AtomicU64,
-    pub(crate) closed_slow: AtomicU64,
-    pub(crate) published: AtomicU64,
-    pub(crate) delivered: AtomicU64,
-    pub(crate) dropped: AtomicU64,
-    pub(crate) heartbeats: AtomicU64,
+    pub(crate) opened_streams: AtomicU64,
+    pub(crate) closed_streams: AtomicU64,
+    pub(crate) closed_slow_streams: AtomicU64,
+    pub(crate) published_messages: AtomicU64,
+    pub(crate) delivered_messages: AtomicU64,
+    pub(crate) dropped_messages: AtomicU64,
+    pub(crate) sent_heartbeats: AtomicU64,
     /// Bytes that wait for slow subscribers.
     pub(crate) backlog_bytes: AtomicUsize,
     pub(crate) history_bytes: AtomicUsize,
@@ -45,38 +45,38 @@ pub(crate) struct HubMetrics {
 }
 
 impl HubMetrics {
-    pub(crate) fn held(&self) -> usize {
-        self.held.load(Ordering::Acquire)
+    pub(crate) fn held_connection_count(&self) -> usize {
+        self.held_connection_count.load(Ordering::Acquire)
     }
 
     /// So many bytes of a channel's messages wait to be delivered.
-    pub(crate) fn add_pending(&self, channel: &Channel, bytes: usize) {
+    pub(crate) fn add_pending_bytes(&self, channel: &Channel, bytes: usize) {
         for count in self.pending_counters(channel) {
             count.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
     /// They wait no more.
-    pub(crate) fn sub_pending(&self, channel: &Channel, bytes: usize) {
+    pub(crate) fn subtract_pending_bytes(&self, channel: &Channel, bytes: usize) {
         for count in self.pending_counters(channel) {
             count.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 
     fn pending_counters<'a>(&'a self, channel: &'a Channel) -> [&'a AtomicUsize; 3] {
-        let share = &channel.share().pending_bytes;
+        let share = &channel.namespace_usage().pending_bytes;
         [&self.pending_bytes, share, &channel.pending_bytes]
     }
 
     /// The histories of a namespace have changed by so much.
-    pub(crate) fn change_history(&self, share: &Share, before: usize, after: usize) {
-        adjust(&self.history_bytes, before, after);
-        adjust(&share.history_bytes, before, after);
+    pub(crate) fn update_history_bytes(&self, share: &NamespaceUsage, before: usize, after: usize) {
+        adjust_counter(&self.history_bytes, before, after);
+        adjust_counter(&share.history_bytes, before, after);
     }
 }
 
 /// Adds a difference that may be negative.
-pub(crate) fn adjust(number: &AtomicUsize, before: usize, after: usize) {
+pub(crate) fn adjust_counter(number: &AtomicUsize, before: usize, after: usize) {
     if after >= before {
         number.fetch_add(after - before, Ordering::Relaxed);
     } else {
@@ -113,7 +113,12 @@ impl StreamPermit {
             shared: Some(shared.clone()),
             client_permit,
         };
-        if shared.metrics.held.fetch_add(1, Ordering::AcqRel) >= max {
+        if shared
+            .metrics
+            .held_connection_count
+            .fetch_add(1, Ordering::AcqRel)
+            >= max
+        {
             shared
                 .metrics
                 .refused_streams
@@ -136,8 +141,13 @@ impl StreamPermit {
 
     /// Gives back one that was kept.
     pub(crate) fn release(shared: &HubShared) {
-        if shared.metrics.held.fetch_sub(1, Ordering::AcqRel) == 1 {
-            shared.all_ended.notify_waiters();
+        if shared
+            .metrics
+            .held_connection_count
+            .fetch_sub(1, Ordering::AcqRel)
+            == 1
+        {
+            shared.all_streams_ended.notify_waiters();
         }
     }
 }

@@ -17,7 +17,7 @@ pub(crate) type MetaPairs = [(Box<str>, Box<str>)];
 /// The subscriber that a message is for.
 pub(crate) trait FilterSubscriber {
     /// Its metadata (`Grip-Set-Meta`).
-    fn meta(&self) -> &MetaPairs;
+    fn subscriber_meta(&self) -> &MetaPairs;
 
     /// The last id of a channel, by its name within the reader's namespace: none if it does not
     /// subscribe to it, empty if that has had no message.
@@ -32,11 +32,11 @@ pub(crate) fn passes_filters(
 ) -> bool {
     filters.iter().all(|filter| match filter {
         MessageFilter::SkipSelf => {
-            let user = meta_value_or_empty(reader.meta(), "user");
+            let user = meta_value_or_empty(reader.subscriber_meta(), "user");
             user.is_empty() || user != meta_value_or_empty(message, "sender")
         }
         MessageFilter::SkipUsers => {
-            let user = meta_value_or_empty(reader.meta(), "user");
+            let user = meta_value_or_empty(reader.subscriber_meta(), "user");
             let mut skipped = meta_value_or_empty(message, "skip_users").split(',');
             user.is_empty() || !skipped.any(|name| name.trim() == user)
         }
@@ -65,7 +65,7 @@ pub(crate) fn render_content(
         let filter = match &**name {
             "build-id" => MessageFilter::BuildId,
             "var-subst" => MessageFilter::VarSubst,
-            _ => return Err(RenderError::Filter(name.clone())),
+            _ => return Err(RenderError::UnknownFilter(name.clone())),
         };
         if !filters.contains(&filter) {
             bytes = apply_filter(filter, bytes, reader)?;
@@ -78,13 +78,13 @@ pub(crate) fn render_content(
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RenderError {
     #[error("no content filter is called {0:?}")]
-    Filter(Box<str>),
+    UnknownFilter(Box<str>),
     #[error("`%{0}` is no directive here")]
-    Directive(char),
+    UnknownDirective(char),
     #[error("nothing is known of {0:?}")]
-    Name(Box<str>),
+    UnknownName(Box<str>),
     #[error("the id's encoding {0:?} is not `hex`")]
-    Encoding(Box<str>),
+    UnknownEncoding(Box<str>),
 }
 
 fn apply_filter(
@@ -98,20 +98,22 @@ fn apply_filter(
         }
         MessageFilter::VarSubst => {
             expand_directives(&bytes, |directive, argument| match (directive, argument) {
-                (b's', Some(name)) => Ok(meta_value(reader.meta(), name)?.as_bytes().to_vec()),
-                _ => Err(RenderError::Directive(directive.into())),
+                (b's', Some(name)) => Ok(meta_value(reader.subscriber_meta(), name)?
+                    .as_bytes()
+                    .to_vec()),
+                _ => Err(RenderError::UnknownDirective(directive.into())),
             })
         }
         MessageFilter::BuildId => {
             let id = subscriber_id(reader)?;
-            let is_hex = match meta_value_or_empty(reader.meta(), "id_encoding") {
+            let is_hex = match meta_value_or_empty(reader.subscriber_meta(), "id_encoding") {
                 "" => false,
                 "hex" => true,
-                other => return Err(RenderError::Encoding(other.into())),
+                other => return Err(RenderError::UnknownEncoding(other.into())),
             };
             expand_directives(&bytes, |directive, argument| {
                 if directive != b'I' {
-                    return Err(RenderError::Directive(directive.into()));
+                    return Err(RenderError::UnknownDirective(directive.into()));
                 }
                 let id = argument.map_or(&id[..], str::as_bytes);
                 Ok(if is_hex { hex(id) } else { id.to_vec() })
@@ -122,14 +124,14 @@ fn apply_filter(
 
 /// The id that a reader's `id_format` makes of the last ids of its channels.
 fn subscriber_id(reader: &dyn FilterSubscriber) -> Result<Bytes, RenderError> {
-    let format = meta_value(reader.meta(), "id_format")?;
+    let format = meta_value(reader.subscriber_meta(), "id_format")?;
     expand_directives(format.as_bytes(), |directive, argument| {
         match (directive, argument) {
             (b's', Some(channel)) => reader
                 .last_id(channel)
                 .map(|id| id.as_bytes().to_vec())
-                .ok_or_else(|| RenderError::Name(channel.into())),
-            _ => Err(RenderError::Directive(directive.into())),
+                .ok_or_else(|| RenderError::UnknownName(channel.into())),
+            _ => Err(RenderError::UnknownDirective(directive.into())),
         }
     })
 }
@@ -149,13 +151,13 @@ fn expand_directives(
             let end = inside.iter().position(|&byte| byte == b')');
             let name = end.and_then(|end| std::str::from_utf8(&inside[..end]).ok());
             let (Some(end), Some(name)) = (end, name) else {
-                return Err(RenderError::Directive('('));
+                return Err(RenderError::UnknownDirective('('));
             };
             argument = Some(name);
             rest = &inside[end + 1..];
         }
         let Some((&directive, after)) = rest.split_first() else {
-            return Err(RenderError::Directive(' '));
+            return Err(RenderError::UnknownDirective(' '));
         };
         rest = after;
         if directive == b'%' && argument.is_none() {
@@ -181,7 +183,7 @@ fn meta_value<'a>(meta: &'a MetaPairs, name: &str) -> Result<&'a str, RenderErro
     let found = meta.iter().find(|(each, _)| **each == *name);
     found
         .map(|(_, value)| &**value)
-        .ok_or_else(|| RenderError::Name(name.into()))
+        .ok_or_else(|| RenderError::UnknownName(name.into()))
 }
 
 #[cfg(test)]
@@ -191,7 +193,7 @@ mod tests {
     struct FakeSubscriber(Vec<(Box<str>, Box<str>)>);
 
     impl FilterSubscriber for FakeSubscriber {
-        fn meta(&self) -> &MetaPairs {
+        fn subscriber_meta(&self) -> &MetaPairs {
             &self.0
         }
 

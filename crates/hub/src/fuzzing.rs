@@ -3,7 +3,7 @@
 use penstock_exchange::field_policy::{FieldClass, classify_field, is_internal_field};
 use penstock_http::FieldBlock;
 
-use crate::{Publication, ResponsePart, StreamPart, WebSocketPart};
+use crate::{LongPollAction, Publication, StreamAction, WebSocketAction};
 
 /// Asserts that a publication can be sent, and that it has at most `sent` bytes.
 pub fn check_publication(publication: &Publication, sent: usize) {
@@ -15,24 +15,24 @@ pub fn check_publication(publication: &Publication, sent: usize) {
         ..
     } = publication;
     let mut kept = 0;
-    if let Some(StreamPart::Send(content)) = stream {
+    if let Some(StreamAction::Send(content)) = stream {
         kept += content.bytes.len();
     }
-    if let Some(ResponsePart::Send(response)) = response {
+    if let Some(LongPollAction::Send(response)) = response {
         assert!(!response.status.is_informational());
         check_fields(&response.fields);
         kept += response.body.bytes.len();
     }
     match websocket {
-        Some(WebSocketPart::Text(content)) => {
+        Some(WebSocketAction::Text(content)) => {
             assert!(std::str::from_utf8(&content.bytes).is_ok());
             kept += content.bytes.len();
         }
-        Some(WebSocketPart::Binary(content)) => kept += content.bytes.len(),
-        Some(WebSocketPart::Ping(bytes) | WebSocketPart::Pong(bytes)) => {
+        Some(WebSocketAction::Binary(content)) => kept += content.bytes.len(),
+        Some(WebSocketAction::Ping(bytes) | WebSocketAction::Pong(bytes)) => {
             assert!(bytes.len() <= 125);
         }
-        Some(WebSocketPart::Close { code, reason }) => {
+        Some(WebSocketAction::Close { code, reason }) => {
             assert!(
                 penstock_http::websocket::close_code::is_sendable(*code),
                 "{code}"
@@ -56,7 +56,7 @@ pub fn check_fields(fields: &FieldBlock) {
 
 /// Calls `read` with each of `seeds`, and with a thousand variants of it: bytes changed, cut and
 /// repeated. A fixed sample of what the fuzzer tries, for every run of the tests.
-pub fn read_variants(seeds: &[&str], read: impl Fn(&[u8])) {
+pub fn read_mutated_inputs(seeds: &[&str], read: impl Fn(&[u8])) {
     let mut state = 11_u64;
     let mut next = move || {
         state = state

@@ -20,13 +20,13 @@ pub struct HeldStream {
     /// At least one; at most `hub.max_channels_per_stream`.
     pub subscriptions: Vec<Subscription>,
     /// The form of its messages.
-    pub form: StreamForm,
+    pub message_format: StreamForm,
     /// Its heartbeat; `None` sends none.
     pub keep_alive: Option<StreamKeepAlive>,
     /// Sent right behind the head.
-    pub initial: Bytes,
+    pub initial_bytes: Bytes,
     /// Metadata for filters (`Grip-Set-Meta`).
-    pub meta: Vec<(Box<str>, Box<str>)>,
+    pub subscriber_meta: Vec<(Box<str>, Box<str>)>,
     /// Called when the stream has ended, for whatever reason.
     pub on_end: Option<EndCallback>,
     /// The history that a client that comes back asks for: what was published after this id, in the
@@ -103,12 +103,12 @@ pub struct LongPoll {
     /// How long.
     pub timeout: Duration,
     /// Metadata for filters.
-    pub meta: Vec<(Box<str>, Box<str>)>,
+    pub subscriber_meta: Vec<(Box<str>, Box<str>)>,
 }
 
 /// How a long poll ended.
 #[derive(Debug)]
-pub enum PollOutcome {
+pub enum LongPollOutcome {
     /// A message came.
     Message(Arc<LongPollResponse>),
     /// No message came in time: the back end's own response is sent.

@@ -16,7 +16,7 @@ use crate::channel::Message;
 #[derive(Debug, Default)]
 pub(crate) struct ChannelHistory {
     messages: VecDeque<Arc<Message>>,
-    bytes: usize,
+    memory_bytes: usize,
     dropped_up_to: u64,
 }
 
@@ -35,7 +35,7 @@ impl ChannelHistory {
             self.dropped_up_to = message.sequence;
             return;
         }
-        self.bytes += message.cost;
+        self.memory_bytes += message.memory_bytes;
         self.messages.push_back(message);
         self.trim(bounds, now);
     }
@@ -44,7 +44,9 @@ impl ChannelHistory {
     pub(crate) fn trim(&mut self, bounds: HistoryBounds, now: Instant) {
         while let Some(oldest) = self.messages.front() {
             let is_old = now.saturating_duration_since(oldest.published_at) > bounds.max_age;
-            if !is_old && self.messages.len() <= bounds.max_count && self.bytes <= bounds.max_bytes
+            if !is_old
+                && self.messages.len() <= bounds.max_count
+                && self.memory_bytes <= bounds.max_bytes
             {
                 break;
             }
@@ -57,7 +59,7 @@ impl ChannelHistory {
             return;
         };
         self.dropped_up_to = oldest.sequence;
-        self.bytes -= oldest.cost;
+        self.memory_bytes -= oldest.memory_bytes;
         if self.messages.is_empty() {
             self.messages.shrink_to_fit();
         }
@@ -72,13 +74,13 @@ impl ChannelHistory {
     }
 
     /// The messages that came after the one of this order.
-    pub(crate) fn after(&self, order: u64) -> impl Iterator<Item = &Arc<Message>> {
+    pub(crate) fn messages_after(&self, order: u64) -> impl Iterator<Item = &Arc<Message>> {
         let start = self.messages.partition_point(|kept| kept.sequence <= order);
         self.messages.range(start..)
     }
 
     /// Whether messages that came after the one of this order are kept no more.
-    pub(crate) fn has_gap(&self, order: u64) -> bool {
+    pub(crate) fn has_gap_after(&self, order: u64) -> bool {
         self.dropped_up_to > order
     }
 
@@ -99,8 +101,8 @@ impl ChannelHistory {
     }
 
     /// What all that is kept counts for.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.memory_bytes
     }
 }
 
@@ -116,7 +118,10 @@ mod tests {
     };
 
     fn kept(history: &ChannelHistory, after: u64) -> Vec<u64> {
-        history.after(after).map(|kept| kept.sequence).collect()
+        history
+            .messages_after(after)
+            .map(|kept| kept.sequence)
+            .collect()
     }
 
     fn filled(now: Instant, bounds: HistoryBounds) -> ChannelHistory {
@@ -130,7 +135,7 @@ mod tests {
     #[test]
     fn each_bound_lets_go_of_the_oldest() {
         let now = Instant::now();
-        let one = message(1, now).cost + 1;
+        let one = message(1, now).memory_bytes + 1;
         for (name, bounds, expected) in [
             ("none is met", ALL, 10),
             (
@@ -168,7 +173,7 @@ mod tests {
         ] {
             let history = filled(now, bounds);
             assert_eq!(history.messages.len(), expected, "{name}");
-            assert_eq!(history.has_gap(0), expected < 10, "{name}");
+            assert_eq!(history.has_gap_after(0), expected < 10, "{name}");
             let newest = (11 - expected as u64..=10).map(|n| n * 10);
             assert!(kept(&history, 0).into_iter().eq(newest), "{name}");
         }
@@ -192,13 +197,16 @@ mod tests {
         assert_eq!(kept(&history, 0), [9, 10]);
         // A clock that jumped back keeps what there is.
         history.trim(age, now);
-        assert_eq!((kept(&history, 0), history.bytes()), (vec![9, 10], 200));
+        assert_eq!(
+            (kept(&history, 0), history.memory_bytes()),
+            (vec![9, 10], 200)
+        );
         history.trim(age, now + 1000 * second);
         assert!(
             history.is_empty()
-                && history.bytes() == 0
-                && history.has_gap(9)
-                && !history.has_gap(10)
+                && history.memory_bytes() == 0
+                && history.has_gap_after(9)
+                && !history.has_gap_after(10)
         );
     }
 
@@ -213,7 +221,9 @@ mod tests {
         );
         let id = history.find_sequence("m80").unwrap();
         assert_eq!(kept(&history, id), [90, 100]);
-        assert!(!history.has_gap(id) && history.has_gap(49) && !history.has_gap(50));
+        assert!(
+            !history.has_gap_after(id) && history.has_gap_after(49) && !history.has_gap_after(50)
+        );
         assert_eq!(history.find_sequence("m50"), None);
         assert_eq!(kept(&history, 100), [0_u64; 0]);
     }

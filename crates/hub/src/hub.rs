@@ -21,14 +21,14 @@ use penstock_http::RequestHead;
 use penstock_runtime::{LoopHandle, clock};
 
 pub(crate) use arriving_stream::{ArrivingStream, PendingSubscription, StreamRequest};
-pub use bus::{Bus, ChannelsPrepared};
-pub(crate) use long_polls::PollWaiter;
+pub use bus::{Bus, PrepareChannelsFuture};
+pub(crate) use long_polls::LongPollWaiter;
 pub(crate) use message_listener::MessageFeed;
 pub use message_listener::{ListenerEvent, MessageListener};
 pub(crate) use shared::HubShared;
 
 use crate::shard::{Shard, ShardCommand, TickClock};
-use crate::{HeldStream, LongPoll, PollOutcome, Publication, Settings};
+use crate::{HeldStream, LongPoll, LongPollOutcome, Publication, Settings};
 
 /// Long enough that returning clients do not cost more than streams would.
 const RECONNECT_EVENT: Bytes = Bytes::from_static(b"retry: 15000\n\n");
@@ -54,12 +54,12 @@ pub enum HubError {
     TooManyChannels(usize),
     /// Three quarters of them exist: channels without subscribers leave the rest to streams.
     #[error("{0} channels are in use: the rest of hub.max_channels is for those who listen")]
-    TooManyUnheardChannels(usize),
+    TooManyUnsubscribedChannels(usize),
     /// One namespace has its share of these.
     #[error(
         "{0} channels that nobody hears are in use by this namespace: the rest of hub.max_channels is for others"
     )]
-    UnheardOfNamespace(usize),
+    TooManyNamespaceUnsubscribedChannels(usize),
     /// More than `hub.max_channels_per_stream`.
     #[error("a stream may have hub.max_channels_per_stream ({0}) channels")]
     TooManyStreamChannels(usize),
@@ -71,12 +71,12 @@ pub enum HubError {
     #[error(
         "more than {0} bytes of messages wait to be delivered (hub.max_backlog_total, or a quarter of it in one channel)"
     )]
-    DeliveryBehind(usize),
+    DeliveryBacklogFull(usize),
     /// One namespace has its share of `hub.max_backlog_total`.
     #[error(
         "{0} bytes of messages of this namespace wait to be delivered: the rest of hub.max_backlog_total is for others"
     )]
-    BehindOfNamespace(usize),
+    NamespaceDeliveryBacklogFull(usize),
     /// The server stops.
     #[error("the server stops")]
     Draining,
@@ -150,8 +150,11 @@ impl Hub {
     }
 
     /// Divides shared bounds among so many namespaces.
-    pub fn share_among(&self, namespaces: usize) {
-        self.shared.registry.shares.set_namespaces(namespaces);
+    pub fn set_namespace_count(&self, namespaces: usize) {
+        self.shared
+            .registry
+            .namespace_usages
+            .set_namespace_count(namespaces);
     }
 
     /// The present bounds.
@@ -179,7 +182,7 @@ impl Hub {
     pub fn long_poll(
         &self,
         poll: LongPoll,
-    ) -> Result<Pin<Box<dyn Future<Output = PollOutcome> + Send>>, HubError> {
+    ) -> Result<Pin<Box<dyn Future<Output = LongPollOutcome> + Send>>, HubError> {
         Ok(Box::pin(long_polls::register_long_poll(
             &self.shared,
             poll,
@@ -214,7 +217,10 @@ impl Hub {
     ///
     /// # Errors
     /// Which bound is met.
-    pub fn listen(&self, client: Option<AddressPrefix>) -> Result<MessageListener, HubError> {
+    pub fn create_message_listener(
+        &self,
+        client: Option<AddressPrefix>,
+    ) -> Result<MessageListener, HubError> {
         MessageListener::new(&self.shared, client)
     }
 
@@ -246,7 +252,7 @@ impl Hub {
     /// [`Hub::long_poll`]), so that they find the history that all servers share, and miss nothing
     /// of other servers. `None`, nearly always, when there is nothing to wait for.
     #[must_use]
-    pub fn prepare_channels(&self, channels: &[Arc<str>]) -> Option<ChannelsPrepared> {
+    pub fn prepare_channels(&self, channels: &[Arc<str>]) -> Option<PrepareChannelsFuture> {
         self.shared.bus_notifier.bus()?.prepare_channels(channels)
     }
 
@@ -272,7 +278,7 @@ impl Hub {
 
     /// Whether a channel has a subscriber on this server, or one on its way.
     #[must_use]
-    pub fn is_in_use(&self, channel: &str) -> bool {
+    pub fn is_channel_in_use(&self, channel: &str) -> bool {
         let channel = self.shared.registry.find(channel);
         channel.is_some_and(|channel| {
             let state = channel.lock();
@@ -282,7 +288,7 @@ impl Hub {
 
     /// The id of a channel's last message, if that is known.
     #[must_use]
-    pub fn last_id(&self, channel: &str) -> Option<Arc<str>> {
+    pub fn last_message_id(&self, channel: &str) -> Option<Arc<str>> {
         let channel = self.shared.registry.find(channel)?;
         let state = channel.lock();
         state.last_id.clone()
@@ -296,24 +302,24 @@ impl Hub {
         let state = channel.lock();
         let known = state.sequence_of(id);
         let from = known.or_else(|| self.shared.sequence_of_id(id))?;
-        let after = state.history.after(from);
+        let after = state.history.messages_after(from);
         let after = after.map(|message| message.publication.clone());
-        (!state.history.has_gap(from)).then(|| after.collect())
+        (!state.history.has_gap_after(from)).then(|| after.collect())
     }
 
     /// Ends all held streams, spread over `over`, each with a proper end, and refuses new ones.
     /// Done when none is left. Cancel safety: what has begun goes on.
     pub async fn drain(&self, over: Duration) {
         if !self.shared.begin_drain(over) {
-            for shard in &self.shared.shards {
+            for shard in &self.shared.shard_inboxes {
                 if let Some(waker) = shard.push(ShardCommand::Drain(over)) {
                     waker.wake();
                 }
             }
         }
         loop {
-            let emptied = self.shared.all_ended.notified();
-            if self.shared.metrics.held() == 0 {
+            let emptied = self.shared.all_streams_ended.notified();
+            if self.shared.metrics.held_connection_count() == 0 {
                 return;
             }
             emptied.await;

@@ -22,7 +22,7 @@ use penstock_exchange::{
 use penstock_http::{Method, RequestHead, Status};
 
 use crate::{
-    EventPart, HeldStream, Hub, HubError, Namespace, Publication, StreamForm, StreamKeepAlive,
+    HeldStream, Hub, HubError, Namespace, Publication, PublishedEvent, StreamForm, StreamKeepAlive,
     Subscription,
 };
 
@@ -127,9 +127,9 @@ impl HubRouteHandler {
             let data = String::from_utf8(data)
                 .map_err(|_| Fault::new(FaultKind::BadRequest, "the message is not UTF-8"))?;
             for channel in names {
-                let event = EventPart {
+                let event = PublishedEvent {
                     data: data.as_str().into(),
-                    ..EventPart::default()
+                    ..PublishedEvent::default()
                 };
                 let publication = Publication {
                     channel,
@@ -236,7 +236,7 @@ fn hold_stream(
     });
     let stream = HeldStream {
         subscriptions: subscriptions.collect(),
-        form: StreamForm::Events,
+        message_format: StreamForm::Events,
         keep_alive: Some(StreamKeepAlive {
             bytes: HEARTBEAT_COMMENT,
             interval: keep_alive.unwrap_or_else(|| hub.settings().heartbeat_interval),

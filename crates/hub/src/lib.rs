@@ -23,26 +23,29 @@ mod held_stream;
 mod history;
 mod hub;
 mod hub_route;
+mod message_ordering;
 mod namespace;
-mod ordering;
+mod namespace_usages;
 mod publication;
 mod registry;
 mod shard;
-mod shares;
 mod snapshot;
 pub mod token;
 
 pub use allowed_origins::{AllowedOrigins, is_same_host};
 pub use channel::Message;
 pub use held_stream::{
-    EndCallback, HeldStream, LongPoll, MessageFilter, PollOutcome, StreamForm, StreamKeepAlive,
+    EndCallback, HeldStream, LongPoll, LongPollOutcome, MessageFilter, StreamForm, StreamKeepAlive,
     Subscription,
 };
-pub use hub::{Bus, ChannelsPrepared, Hub, HubCounters, HubError, ListenerEvent, MessageListener};
+pub use hub::{
+    Bus, Hub, HubCounters, HubError, ListenerEvent, MessageListener, PrepareChannelsFuture,
+};
 pub use hub_route::{GAP_EVENT, HubRouteHandler};
 pub use namespace::{Namespace, NamespaceError, Namespaces, channel_name};
 pub use penstock_config::{Hub as Settings, HubHistory as History, SlowPolicy};
 pub use publication::{
-    Content, EventPart, LongPollResponse, Publication, ResponsePart, StreamPart, WebSocketPart,
+    Content, LongPollAction, LongPollResponse, Publication, PublishedEvent, StreamAction,
+    WebSocketAction,
 };
 pub use snapshot::{HUB_METRICS, HubSnapshot};

@@ -57,7 +57,7 @@ impl Default for Namespace {
 
 /// The namespace in the key of a channel; empty for that of routes with `hub`.
 #[must_use]
-pub(crate) fn namespace_of(key: &str) -> &str {
+pub(crate) fn namespace_of_key(key: &str) -> &str {
     key.split_once(SEPARATOR)
         .map_or("", |(namespace, _)| namespace)
 }

@@ -30,17 +30,17 @@ pub struct Publication {
     pub allows_any_order: bool,
     /// For held streams, as bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub stream: Option<StreamPart>,
+    pub stream: Option<StreamAction>,
     /// For long polls.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub response: Option<ResponsePart>,
+    pub response: Option<LongPollAction>,
     /// For WebSockets.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub websocket: Option<WebSocketPart>,
+    pub websocket: Option<WebSocketAction>,
     /// A server-sent event, encoded once by the hub with the message's id. Streams take it where
     /// `stream` is none: those of events as an event, others as its data and a line feed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub event: Option<EventPart>,
+    pub event: Option<PublishedEvent>,
     /// What filters look at.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub meta: Vec<(Box<str>, Box<str>)>,
@@ -51,19 +51,19 @@ impl Publication {
     #[must_use]
     pub fn size(&self) -> usize {
         let stream = match &self.stream {
-            Some(StreamPart::Send(sent)) => sent.bytes.len(),
+            Some(StreamAction::Send(sent)) => sent.bytes.len(),
             _ => 0,
         };
         let response = match &self.response {
-            Some(ResponsePart::Send(response)) => {
+            Some(LongPollAction::Send(response)) => {
                 response.body.bytes.len() + response.fields.as_bytes().len()
             }
             _ => 0,
         };
         let websocket = match &self.websocket {
-            Some(WebSocketPart::Text(sent) | WebSocketPart::Binary(sent)) => sent.bytes.len(),
-            Some(WebSocketPart::Ping(bytes) | WebSocketPart::Pong(bytes)) => bytes.len(),
-            Some(WebSocketPart::Close { reason, .. }) => reason.len(),
+            Some(WebSocketAction::Text(sent) | WebSocketAction::Binary(sent)) => sent.bytes.len(),
+            Some(WebSocketAction::Ping(bytes) | WebSocketAction::Pong(bytes)) => bytes.len(),
+            Some(WebSocketAction::Close { reason, .. }) => reason.len(),
             None => 0,
         };
         let event = self.event.as_ref().map_or(0, |event| {
@@ -97,7 +97,7 @@ impl From<Bytes> for Content {
 /// What a held stream gets.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum StreamPart {
+pub enum StreamAction {
     /// These bytes.
     Send(Content),
     /// There is something new at its `Grip-Link`'s next, which `grip` follows. A stream without
@@ -113,7 +113,7 @@ pub enum StreamPart {
 /// What a long poll gets.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ResponsePart {
+pub enum LongPollAction {
     /// This response.
     Send(Box<LongPollResponse>),
     /// The request is to be asked again of the back end.
@@ -141,7 +141,7 @@ pub struct LongPollResponse {
 /// What a WebSocket gets.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum WebSocketPart {
+pub enum WebSocketAction {
     /// A text message; valid UTF-8.
     Text(#[serde(deserialize_with = "serial::text_content")] Content),
     /// A binary message.
@@ -175,7 +175,7 @@ pub enum WebSocketPart {
 
 /// A server-sent event without its id (WHATWG HTML, "Server-sent events").
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct EventPart {
+pub struct PublishedEvent {
     /// Its type; none is `message`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<Box<str>>,

@@ -17,16 +17,16 @@ use std::time::Instant;
 
 use crate::HubError;
 use crate::channel::Channel;
-use crate::ordering::RecentIds;
-use crate::shares::Shares;
+use crate::message_ordering::RecentMessageIds;
+use crate::namespace_usages::NamespaceUsages;
 
 #[derive(Debug)]
 pub(crate) struct ChannelRegistry {
     partitions: Vec<Mutex<RegistryPartition>>,
     hash_builders: [RandomState; 2],
     channels: AtomicUsize,
-    bytes: AtomicUsize,
-    pub(crate) shares: Shares,
+    memory_bytes: AtomicUsize,
+    pub(crate) namespace_usages: NamespaceUsages,
 }
 
 const PARTITIONS: usize = 64;
@@ -34,7 +34,7 @@ const PARTITIONS: usize = 64;
 #[derive(Debug, Default)]
 struct RegistryPartition {
     channels: HashSet<NamedChannel>,
-    recent_ids: RecentIds,
+    recent_ids: RecentMessageIds,
     /// The number of the last message of all channels that were let go of: of a channel that comes
     /// anew, it is unknown what there was until then.
     removed_up_to: u64,
@@ -49,8 +49,8 @@ impl ChannelRegistry {
             partitions: (0..PARTITIONS).map(|_| Mutex::default()).collect(),
             hash_builders: [RandomState::new(), RandomState::new()],
             channels: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-            shares: Shares::default(),
+            memory_bytes: AtomicUsize::new(0),
+            namespace_usages: NamespaceUsages::default(),
         }
     }
 
@@ -74,9 +74,9 @@ impl ChannelRegistry {
             self.channels.fetch_sub(1, Ordering::AcqRel);
             return Err(HubError::TooManyChannels(channels_max));
         }
-        let share = self.shares.of(name);
+        let share = self.namespace_usages.usage_of_channel(name);
         let channel = Arc::new(Channel::new(name.clone(), part.removed_up_to, share));
-        self.bytes
+        self.memory_bytes
             .fetch_add(channel.memory_bytes(), Ordering::Relaxed);
         part.channels.insert(NamedChannel(channel.clone()));
         Ok(channel)
@@ -90,7 +90,7 @@ impl ChannelRegistry {
             return;
         }
         state.is_removed = true;
-        state.update_places(channel);
+        state.update_queue_positions(channel);
         part.removed_up_to = part
             .removed_up_to
             .max(state.last_sequence)
@@ -102,17 +102,17 @@ impl ChannelRegistry {
             part.channels.shrink_to(room);
         }
         self.channels.fetch_sub(1, Ordering::AcqRel);
-        self.bytes
+        self.memory_bytes
             .fetch_sub(channel.memory_bytes(), Ordering::Relaxed);
     }
 
     /// Whether this id was published to this channel within a minute; from now on it was.
-    pub(crate) fn is_repeated(&self, channel: &str, id: &str, now: Instant) -> bool {
+    pub(crate) fn record_and_check_duplicate(&self, channel: &str, id: &str, now: Instant) -> bool {
         let half = |hasher: &RandomState| u128::from(hasher.hash_one((channel, id)));
         let digest = half(&self.hash_builders[0]) << 64 | half(&self.hash_builders[1]);
         self.partition(channel)
             .recent_ids
-            .insert_is_repeated(digest, now)
+            .record_and_check_duplicate(digest, now)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -120,8 +120,8 @@ impl ChannelRegistry {
     }
 
     /// What they cost, without histories and subscribers.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.memory_bytes.load(Ordering::Relaxed)
     }
 
     /// All channels, part by part.
@@ -184,15 +184,17 @@ mod tests {
         channel.lock().last_sequence = 41;
         registry.remove_if_idle(&channel);
         registry.remove_if_idle(&channel);
-        assert!(registry.find("a").is_none() && registry.len() == 0 && registry.bytes() == 0);
-        assert!(channel.lock_alive().is_none());
+        assert!(
+            registry.find("a").is_none() && registry.len() == 0 && registry.memory_bytes() == 0
+        );
+        assert!(channel.lock_unless_removed().is_none());
         let anew = registry.find_or_create(&name, 10).unwrap();
         assert_eq!(
             anew.lock().last_sequence,
             41,
             "nobody knows what there was before"
         );
-        assert!(anew.lock().history.has_gap(40) && !anew.lock().history.has_gap(41));
+        assert!(anew.lock().history.has_gap_after(40) && !anew.lock().history.has_gap_after(41));
     }
 
     #[test]
@@ -218,9 +220,9 @@ mod tests {
     #[test]
     fn the_same_id_is_another_in_another_channel() {
         let (registry, now) = (ChannelRegistry::new(), Instant::now());
-        assert!(!registry.is_repeated("a", "1", now));
-        assert!(registry.is_repeated("a", "1", now));
-        assert!(!registry.is_repeated("b", "1", now));
-        assert!(!registry.is_repeated("a", "2", now));
+        assert!(!registry.record_and_check_duplicate("a", "1", now));
+        assert!(registry.record_and_check_duplicate("a", "1", now));
+        assert!(!registry.record_and_check_duplicate("b", "1", now));
+        assert!(!registry.record_and_check_duplicate("a", "2", now));
     }
 }

@@ -215,7 +215,7 @@ impl Shard {
         events: &mut Vec<Event>,
         timer: &mut LazyDeadline,
     ) -> Poll<()> {
-        self.shared.shards[usize::from(self.number)].take_commands(cx, &mut self.commands);
+        self.shared.shard_inboxes[usize::from(self.number)].take_commands(cx, &mut self.commands);
         // What the last turn left comes first.
         let looked = if events.is_empty() {
             self.pollset.poll_events(cx, events)
@@ -259,10 +259,10 @@ impl Shard {
         let watched = self.stall_checks.peek().map(|Reverse((due, _))| *due);
         let lifetime = self.lifetimes.peek().map(|Reverse((due, _))| *due);
         let dues = [
-            self.heartbeats.next_due(),
+            self.heartbeats.next_due_tick(),
             watched,
             lifetime,
-            self.next_drain_due(),
+            self.next_drain_tick(),
         ];
         dues.into_iter().flatten().min()
     }
@@ -309,20 +309,20 @@ impl Shard {
         let done = std::mem::take(&mut self.turn_counts);
         let tally = &self.shared.metrics;
         for (number, added) in [
-            (&tally.delivered, done.delivered),
-            (&tally.dropped, done.dropped),
-            (&tally.heartbeats, done.heartbeats),
+            (&tally.delivered_messages, done.delivered),
+            (&tally.dropped_messages, done.dropped),
+            (&tally.sent_heartbeats, done.heartbeats),
         ] {
             if added > 0 {
                 number.fetch_add(added, Ordering::Relaxed);
             }
         }
-        let bytes = self.streams.bytes()
-            + self.channels.bytes()
-            + self.heartbeats.bytes()
+        let bytes = self.streams.memory_bytes()
+            + self.channels.memory_bytes()
+            + self.heartbeats.memory_bytes()
             + self.list_bytes;
         if bytes != self.reported_bytes {
-            crate::counters::adjust(&tally.shard_bytes, self.reported_bytes, bytes);
+            crate::counters::adjust_counter(&tally.shard_bytes, self.reported_bytes, bytes);
             self.reported_bytes = bytes;
         }
     }

@@ -52,13 +52,13 @@ impl Hub {
         let count = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let size = |number: &AtomicUsize| number.load(Ordering::Relaxed) as u64;
         // In this order, so that a stream that ends meanwhile does not make it negative.
-        let closed = count(&metrics.closed);
-        let opened = count(&metrics.opened);
+        let closed = count(&metrics.closed_streams);
+        let opened = count(&metrics.opened_streams);
         let streams = opened.saturating_sub(closed);
-        let stream_bytes = size(&metrics.shard_bytes) + registry.bytes() as u64;
+        let stream_bytes = size(&metrics.shard_bytes) + registry.memory_bytes() as u64;
         HubSnapshot {
             connections: LimitUsage::new(
-                metrics.held() as u64,
+                metrics.held_connection_count() as u64,
                 settings.max_streams.unwrap_or_default(),
             ),
             max_streams_of_one_client: metrics.client_permits.highest_permit_count() as u64,
@@ -70,11 +70,11 @@ impl Hub {
             counters: HubCounters {
                 opened,
                 closed,
-                closed_as_slow: count(&metrics.closed_slow),
-                published: count(&metrics.published),
-                delivered: count(&metrics.delivered),
-                dropped: count(&metrics.dropped),
-                heartbeats: count(&metrics.heartbeats),
+                closed_as_slow: count(&metrics.closed_slow_streams),
+                published: count(&metrics.published_messages),
+                delivered: count(&metrics.delivered_messages),
+                dropped: count(&metrics.dropped_messages),
+                heartbeats: count(&metrics.sent_heartbeats),
             },
             stream_bytes,
             bytes_per_stream: (streams >= MIN_STREAMS_FOR_AVERAGE).then(|| stream_bytes / streams),

@@ -32,7 +32,7 @@ use thiserror::Error;
 pub enum KeyError {
     /// Nothing by that name, or `none`.
     #[error("`{0}` is no algorithm of tokens: HS256, HS384, HS512, RS256 or ES256 is")]
-    Algorithm(String),
+    UnknownAlgorithm(String),
     /// Anyone could sign with it.
     #[error("the key is empty")]
     Empty,
@@ -41,7 +41,7 @@ pub enum KeyError {
     PemAsSecret(&'static str),
     /// Not base64 behind `base64:`, or in PEM.
     #[error("the key is not valid base64")]
-    Base64,
+    InvalidBase64,
     /// It has no PEM lines of that kind.
     #[error("{algorithm} needs a key in PEM form that begins with `{begin}`")]
     NotPem {
@@ -55,7 +55,7 @@ pub enum KeyError {
     WrongKind(&'static str),
     /// The machine has no random numbers.
     #[error("the key cannot sign")]
-    CannotSign,
+    NoRandomness,
 }
 
 /// Why a token is refused. The texts are for the log; clients get less.
@@ -215,7 +215,8 @@ impl Verifier {
     /// When the algorithm is unknown or the key is not for it.
     pub fn new(key: &str, algorithm: &str) -> Result<Self, KeyError> {
         let known = ALGORITHMS.iter().find(|(name, _)| *name == algorithm);
-        let &(name, algorithm) = known.ok_or_else(|| KeyError::Algorithm(algorithm.to_owned()))?;
+        let &(name, algorithm) =
+            known.ok_or_else(|| KeyError::UnknownAlgorithm(algorithm.to_owned()))?;
         let key = match algorithm {
             Algorithm::RS256 => {
                 let begins = [PEM_PUBLIC_KEY, PEM_RSA_PUBLIC_KEY];
@@ -347,7 +348,7 @@ fn parse_secret(text: &str) -> Result<Vec<u8>, KeyError> {
     let secret = match text.strip_prefix("base64:") {
         Some(coded) => STANDARD
             .decode(coded.trim())
-            .map_err(|_| KeyError::Base64)?,
+            .map_err(|_| KeyError::InvalidBase64)?,
         None => text.as_bytes().to_vec(),
     };
     match secret.is_empty() {
@@ -382,7 +383,9 @@ fn parse_public_key(
         begin: PEM_PUBLIC_KEY,
     })?;
     let coded: String = coded.split_ascii_whitespace().collect();
-    let der = STANDARD.decode(coded).map_err(|_| KeyError::Base64)?;
+    let der = STANDARD
+        .decode(coded)
+        .map_err(|_| KeyError::InvalidBase64)?;
     ParsedPublicKey::new(algorithm, &der).map_err(|_| KeyError::WrongKind(name))?;
     Ok(der)
 }

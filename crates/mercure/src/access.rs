@@ -145,7 +145,7 @@ impl AccessRules {
         let Some(origin) = head.field("origin") else {
             return;
         };
-        if self.allowed_origins.has_listed() {
+        if self.allowed_origins.has_listed_origins() {
             fields.push_static("Vary", "Origin");
         }
         if self.allowed_origins.is_listed(origin) {

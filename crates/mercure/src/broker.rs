@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use penstock_exchange::{AddressPrefix, multipart};
-use penstock_hub::{EndCallback, Hub, HubError, Publication, StreamPart};
+use penstock_hub::{EndCallback, Hub, HubError, Publication, StreamAction};
 use penstock_runtime::{LoopHandle, clock, loops};
 use update_order::{DispatchProgress, UpdateOrder};
 
@@ -245,7 +245,7 @@ impl BrokerState {
 fn deliver_update(hub: &Hub, audience: &Audience, update: &Update) -> bool {
     let published = hub.publish_locally(Publication {
         channel: Arc::clone(&audience.channel),
-        stream: Some(StreamPart::Send(update.event.clone().into())),
+        stream: Some(StreamAction::Send(update.event.clone().into())),
         ..Publication::default()
     });
     match published {

@@ -58,13 +58,13 @@ pub fn read_update(form: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use penstock_hub::fuzzing::read_variants;
+    use penstock_hub::fuzzing::read_mutated_inputs;
 
     use super::*;
 
     #[test]
     fn updates_of_any_bytes_keep_their_bounds() {
-        read_variants(
+        read_mutated_inputs(
             &["topic=https%3A%2F%2Fa%2F1&topic=b&data=x%0Ay&id=1&type=t&retry=10&private=on"],
             read_update,
         );

@@ -112,7 +112,7 @@ fn start_response(
                 channel: start.channel,
                 ..Subscription::default()
             }],
-            form: StreamForm::Events,
+            message_format: StreamForm::Events,
             keep_alive: Some(StreamKeepAlive {
                 bytes: Bytes::from_static(SSE_COMMENT),
                 interval: shared
@@ -120,7 +120,7 @@ fn start_response(
                     .unwrap_or_else(|| hub.settings().heartbeat_interval),
                 is_unconditional: false,
             }),
-            initial,
+            initial_bytes: initial,
             on_end: Some(member.into_end_callback()),
             max_lifetime: lifetime.map(|lifetime| lifetime.max(MIN_LIFETIME)),
             client,

@@ -51,7 +51,7 @@ impl HubService {
     ) -> io::Result<Self> {
         let hub = Hub::start(hub_limits(config, config.limits.max_connections), loops)?;
         let namespaces = channel_namespaces(config);
-        hub.share_among(namespaces.iter().count());
+        hub.set_namespace_count(namespaces.iter().count());
         let mercures = Arc::new(MercureHubs::new(hub.clone()));
         Ok(Self {
             hub,
@@ -88,7 +88,7 @@ impl HubService {
     pub(crate) fn apply_config(&self, config: &Config, connections: usize) {
         self.hub.configure(hub_limits(config, connections));
         let namespaces = channel_namespaces(config);
-        self.hub.share_among(namespaces.iter().count());
+        self.hub.set_namespace_count(namespaces.iter().count());
         self.namespaces.store(Arc::new(namespaces));
     }
 

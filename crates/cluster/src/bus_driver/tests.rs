@@ -17,7 +17,7 @@ impl LocalHub for Arc<FullHub> {
     fn deliver_locally(&self, publication: Publication) -> bool {
         let has_room = self.has_room.load(Ordering::SeqCst);
         if has_room {
-            assert!(matches!(publication.stream, Some(StreamPart::Gap)));
+            assert!(matches!(publication.stream, Some(StreamAction::Gap)));
             let mut told = self.announced.lock().unwrap();
             told.push(publication.channel.to_string());
         }

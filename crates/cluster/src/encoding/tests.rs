@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use penstock_http::{FieldBlock, Status};
-use penstock_hub::{Content, EventPart, LongPollResponse, ResponsePart, StreamPart, WebSocketPart};
+use penstock_hub::{
+    Content, LongPollAction, LongPollResponse, PublishedEvent, StreamAction, WebSocketAction,
+};
 
 use super::*;
 
@@ -19,7 +21,7 @@ fn content(bytes: &'static [u8]) -> Content {
     }
 }
 
-fn full(websocket: WebSocketPart) -> Publication {
+fn full(websocket: WebSocketAction) -> Publication {
     let mut fields = FieldBlock::new();
     fields.push("Content-Type", b"text/plain").unwrap();
     fields.push("X-Latin", b"caf\xe9").unwrap();
@@ -28,15 +30,15 @@ fn full(websocket: WebSocketPart) -> Publication {
         id: Some("b\"2\n".into()),
         prev_id: Some("b1".into()),
         allows_any_order: true,
-        stream: Some(StreamPart::Send(content(b"\xff\x00raw"))),
-        response: Some(ResponsePart::Send(Box::new(LongPollResponse {
+        stream: Some(StreamAction::Send(content(b"\xff\x00raw"))),
+        response: Some(LongPollAction::Send(Box::new(LongPollResponse {
             status: Status::new(202).unwrap(),
             fields,
             body: content(b"{\"a\":1}"),
             is_patch: true,
         }))),
         websocket: Some(websocket),
-        event: Some(EventPart {
+        event: Some(PublishedEvent {
             event: Some("tick".into()),
             data: "one\ntwo \u{1f980}".into(),
             retry: Some(3000),
@@ -51,15 +53,15 @@ fn back(what: &EntryContent) -> EntryContent {
 
 #[test]
 fn a_publication_comes_back_as_it_was() {
-    let close = WebSocketPart::Close {
+    let close = WebSocketAction::Close {
         code: 1001,
         reason: "bye".into(),
     };
     for websocket in [
-        WebSocketPart::Text(content("né".as_bytes())),
-        WebSocketPart::Binary(content(b"\xfe\xff")),
-        WebSocketPart::Ping(Bytes::from_static(b"p")),
-        WebSocketPart::Pong(Bytes::from_static(b"\x80")),
+        WebSocketAction::Text(content("né".as_bytes())),
+        WebSocketAction::Binary(content(b"\xfe\xff")),
+        WebSocketAction::Ping(Bytes::from_static(b"p")),
+        WebSocketAction::Pong(Bytes::from_static(b"\x80")),
         close,
     ] {
         let publication = full(websocket);
@@ -75,12 +77,12 @@ fn a_publication_comes_back_as_it_was() {
             shown.replace("Shared", "Owned")
         };
         let fields = |publication: &Publication| match &publication.response {
-            Some(ResponsePart::Send(response)) => response.fields.as_bytes().to_vec(),
+            Some(LongPollAction::Send(response)) => response.fields.as_bytes().to_vec(),
             _ => Vec::new(),
         };
         assert_eq!(fields(&came), fields(&publication));
         let bare = |mut publication: Publication| {
-            if let Some(ResponsePart::Send(response)) = &mut publication.response {
+            if let Some(LongPollAction::Send(response)) = &mut publication.response {
                 response.fields = FieldBlock::new();
             }
             shown(&publication)
@@ -93,8 +95,8 @@ fn a_publication_comes_back_as_it_was() {
 fn an_empty_publication_and_the_short_parts_come_back() {
     for (stream, response) in [
         (None, None),
-        (Some(StreamPart::Hint), Some(ResponsePart::Hint)),
-        (Some(StreamPart::Close), Some(ResponsePart::Close)),
+        (Some(StreamAction::Hint), Some(LongPollAction::Hint)),
+        (Some(StreamAction::Close), Some(LongPollAction::Close)),
     ] {
         let publication = Publication {
             channel: channel(),
@@ -131,9 +133,9 @@ fn gaps_come_back() {
 #[test]
 fn text_stays_readable() {
     let publication = Publication {
-        event: Some(EventPart {
+        event: Some(PublishedEvent {
             data: "hello".into(),
-            ..EventPart::default()
+            ..PublishedEvent::default()
         }),
         ..Publication::default()
     };
@@ -201,7 +203,7 @@ fn fields_that_no_publisher_may_set_come_from_no_other_node_either() {
     let EntryContent::Message(came) = decode(&channel(), text.as_bytes()).unwrap() else {
         panic!("not a message");
     };
-    let Some(ResponsePart::Send(response)) = came.response else {
+    let Some(LongPollAction::Send(response)) = came.response else {
         panic!("no response");
     };
     let names: Vec<&str> = response.fields.iter().map(|(name, _)| name).collect();

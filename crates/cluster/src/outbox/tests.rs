@@ -1,6 +1,6 @@
 //! Batches, losses and what a Redis gets again that has lost its data.
 
-use penstock_hub::{Content, StreamPart};
+use penstock_hub::{Content, StreamAction};
 
 use super::*;
 
@@ -54,7 +54,7 @@ fn large_messages_go_in_small_batches() {
             bytes,
             ..Content::default()
         };
-        let stream = Some(StreamPart::Send(content));
+        let stream = Some(StreamAction::Send(content));
         let large = Publication {
             stream,
             ..publication("a", id)

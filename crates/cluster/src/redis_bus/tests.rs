@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use penstock_hub::{EventPart, History, ListenerEvent, Settings, StreamPart, Subscription};
+use penstock_hub::{History, ListenerEvent, PublishedEvent, Settings, StreamAction, Subscription};
 use penstock_runtime::loops::TaskHandle;
 use penstock_runtime::{EventLoops, clock, loops, start_tokio};
 
@@ -75,7 +75,7 @@ impl TestNode {
         if let Some(prepared) = self.hub.prepare_channels(&[CHANNEL.into()]) {
             prepared.await;
         }
-        let mut listener = self.hub.listen(None).unwrap();
+        let mut listener = self.hub.create_message_listener(None).unwrap();
         let subscription = Subscription {
             channel: CHANNEL.into(),
             ..Subscription::default()
@@ -89,7 +89,7 @@ impl TestNode {
                 };
                 let publication = &message.publication;
                 let text = match (&publication.stream, &publication.event) {
-                    (Some(StreamPart::Gap), None) => "gap".to_owned(),
+                    (Some(StreamAction::Gap), None) => "gap".to_owned(),
                     (None, Some(event)) => event.data.clone().into(),
                     _ => panic!("neither a message nor a gap: {publication:?}"),
                 };
@@ -102,9 +102,9 @@ impl TestNode {
     fn publish(&self, text: &str) {
         let publication = Publication {
             channel: CHANNEL.into(),
-            event: Some(EventPart {
+            event: Some(PublishedEvent {
                 data: text.into(),
-                ..EventPart::default()
+                ..PublishedEvent::default()
             }),
             ..Publication::default()
         };
@@ -198,7 +198,7 @@ fn a_node_that_comes_later_has_the_history_of_all() {
             let text = |message: Publication| message.event.unwrap().data.into();
             Some(after.into_iter().map(text).collect())
         };
-        let last = first.hub.last_id(CHANNEL).unwrap();
+        let last = first.hub.last_message_id(CHANNEL).unwrap();
         let (stem, number) = last.rsplit_once('-').unwrap();
         let fourth = format!("{stem}-{}", number.parse::<u64>().unwrap() - 5);
         let expected = ["5", "6", "7", "8", "9"].map(str::to_owned);
@@ -220,7 +220,7 @@ fn a_redis_that_pauses_delays_no_one_and_nothing_comes_twice() {
         );
         a.publish("1");
         b.until_heard("1").await;
-        let before = b.hub.last_id(CHANNEL).unwrap();
+        let before = b.hub.last_message_id(CHANNEL).unwrap();
         redis.pause();
         for text in ["2", "3", "4"] {
             a.publish(text);
@@ -353,7 +353,7 @@ fn nobody_goes_on_from_older_data() {
         let a = TestNode::start(&redis.url()).await;
         a.publish("1");
         a.until_heard("1").await;
-        let first = a.hub.last_id(CHANNEL).unwrap();
+        let first = a.hub.last_message_id(CHANNEL).unwrap();
         redis.command(&["SAVE"]).await;
         a.publish("2");
         a.until_heard("2").await;
@@ -410,9 +410,9 @@ fn what_was_taken_at_the_end_arrives_and_the_rest_is_refused() {
         );
         let publication = |number: u32| Publication {
             channel: CHANNEL.into(),
-            event: Some(EventPart {
+            event: Some(PublishedEvent {
                 data: number.to_string().into(),
-                ..EventPart::default()
+                ..PublishedEvent::default()
             }),
             ..Publication::default()
         };
@@ -422,7 +422,7 @@ fn what_was_taken_at_the_end_arrives_and_the_rest_is_refused() {
             loop {
                 match hub.publish(publication(taken)) {
                     Ok(()) => taken += 1,
-                    Err(HubError::DeliveryBehind(_)) => std::thread::yield_now(),
+                    Err(HubError::DeliveryBacklogFull(_)) => std::thread::yield_now(),
                     Err(refused) => break (taken, refused),
                 }
                 // No faster than the listener of the other takes them.

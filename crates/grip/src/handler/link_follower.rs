@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use penstock_exchange::{Fault, Reply};
 use penstock_hub::{
-    EndCallback, HubError, ListenerEvent, MessageListener, Publication, StreamPart, Subscription,
+    EndCallback, HubError, ListenerEvent, MessageListener, Publication, StreamAction, Subscription,
 };
 use penstock_runtime::{clock, loops};
 use tokio::sync::oneshot;
@@ -60,8 +60,8 @@ impl LinkFollower {
         meta: Vec<(Box<str>, Box<str>)>,
         next: NextLink,
     ) -> Result<Self, HubError> {
-        let mut listener = shared.hub.listen(None)?;
-        listener.set_meta(meta);
+        let mut listener = shared.hub.create_message_listener(None)?;
+        listener.set_subscriber_meta(meta);
         let mut known = BTreeMap::new();
         for mut subscription in subscriptions {
             // What came after that the link brings: it is not asked of the hub's history.
@@ -139,7 +139,7 @@ impl LinkFollower {
     fn has_missed_messages(&self) -> bool {
         let mut known = self.channel_ids.iter();
         known.any(|(channel, id)| {
-            let last = self.shared.hub.last_id(channel);
+            let last = self.shared.hub.last_message_id(channel);
             id.is_some() && last.is_some() && *id != last
         })
     }
@@ -156,13 +156,13 @@ impl LinkFollower {
             self.next_fetch_at = clock::now() + next.timeout;
         }
         let stream = match &publication.stream {
-            Some(StreamPart::Hint | StreamPart::Gap) => return Some(true),
-            Some(StreamPart::Close) => return None,
-            Some(StreamPart::Send(content)) => {
+            Some(StreamAction::Hint | StreamAction::Gap) => return Some(true),
+            Some(StreamAction::Close) => return None,
+            Some(StreamAction::Send(content)) => {
                 let Some(bytes) = self.listener.render(publication, content) else {
                     return Some(false);
                 };
-                Some(StreamPart::Send(bytes.into()))
+                Some(StreamAction::Send(bytes.into()))
             }
             None => None,
         };
@@ -254,7 +254,7 @@ impl LinkFollower {
         }
         if !body.is_empty() {
             self.publish_to_stream(Publication {
-                stream: Some(StreamPart::Send(body.into())),
+                stream: Some(StreamAction::Send(body.into())),
                 ..Publication::default()
             });
         }
@@ -317,7 +317,7 @@ impl LinkFollower {
 
     fn end_stream(&self) {
         self.publish_to_stream(Publication {
-            stream: Some(StreamPart::Close),
+            stream: Some(StreamAction::Close),
             ..Publication::default()
         });
     }

@@ -13,7 +13,7 @@ use penstock_exchange::{
 };
 use penstock_http::{FieldBlock, Method, is_media_type};
 use penstock_hub::{
-    EndCallback, GAP_EVENT, HeldStream, HubError, LongPoll, LongPollResponse, PollOutcome,
+    EndCallback, GAP_EVENT, HeldStream, HubError, LongPoll, LongPollOutcome, LongPollResponse,
     StreamForm, StreamKeepAlive,
 };
 
@@ -178,9 +178,9 @@ impl GripSession {
             .or_else(|| default_keep_alive(form, settings.heartbeat_interval));
         self.shared.prepare_channels(&hold.subscriptions).await;
         let mut stream = HeldStream {
-            form,
+            message_format: form,
             keep_alive,
-            initial,
+            initial_bytes: initial,
             gap_notice: (form == StreamForm::Events).then_some(GAP_EVENT),
             client: self
                 .original_request
@@ -193,7 +193,7 @@ impl GripSession {
         match links.next {
             None => {
                 stream.subscriptions = hold.subscriptions;
-                stream.meta = hold.meta;
+                stream.subscriber_meta = hold.meta;
             }
             Some(next) => {
                 let (shared, origin) =
@@ -267,7 +267,7 @@ impl GripSession {
                 .counted_address_prefix(),
             subscriptions: hold.subscriptions,
             timeout: hold.timeout,
-            meta: hold.meta,
+            subscriber_meta: hold.meta,
         };
         self.shared.prepare_channels(&poll.subscriptions).await;
         let waiting = self.shared.hub.long_poll(poll)?;
@@ -286,7 +286,7 @@ impl GripSession {
             )
         };
         match outcome.ok_or_else(left)? {
-            PollOutcome::Message(message) => {
+            LongPollOutcome::Message(message) => {
                 let body = message_body(&message, &own)?;
                 override_fields(&mut instruct.fields, &message.fields);
                 instruct.status = message.status;
@@ -296,18 +296,18 @@ impl GripSession {
                     timing,
                 )))
             }
-            PollOutcome::TimedOut => Ok(SessionStep::Respond(build_response(
+            LongPollOutcome::TimedOut => Ok(SessionStep::Respond(build_response(
                 instruct,
                 Body::Bytes(own),
                 timing,
             ))),
-            PollOutcome::RepeatRequest(last) => Ok(SessionStep::Repeat {
+            LongPollOutcome::RepeatRequest(last) => Ok(SessionStep::Repeat {
                 last_ids: last.into(),
                 fallback: build_response(instruct, Body::Bytes(own), timing),
                 notice,
             }),
             // Its connection is closed without an answer, as of one that left.
-            PollOutcome::Close => Err(Fault::new(
+            LongPollOutcome::Close => Err(Fault::new(
                 FaultKind::ClientDisconnected,
                 "what a long poll waited for was closed",
             )),

@@ -10,7 +10,9 @@ mod slow_clients;
 use penstock_exchange::{Body, FaultKind};
 use penstock_http::{FieldBlock, Status};
 use penstock_hub::token::Verifier;
-use penstock_hub::{Content, LongPollResponse, Publication, ResponsePart, Settings, StreamPart};
+use penstock_hub::{
+    Content, LongPollAction, LongPollResponse, Publication, Settings, StreamAction,
+};
 
 use super::*;
 use harness::*;
@@ -31,7 +33,7 @@ const POLL: [&str; 4] = [
 fn text(channel: &str, bytes: &'static str) -> Publication {
     Publication {
         channel: channel.into(),
-        stream: Some(StreamPart::Send(Content {
+        stream: Some(StreamAction::Send(Content {
             bytes: bytes.into(),
             filters: Vec::new(),
         })),
@@ -39,7 +41,7 @@ fn text(channel: &str, bytes: &'static str) -> Publication {
     }
 }
 
-fn part(channel: &str, part: ResponsePart) -> Publication {
+fn part(channel: &str, part: LongPollAction) -> Publication {
     Publication {
         channel: channel.into(),
         response: Some(part),
@@ -167,7 +169,7 @@ fn a_stream_begins_with_its_body_and_goes_on_with_messages() {
         world.hub.publish(text("a", "two\n")).unwrap();
         client.expect("one\ntwo\n");
         let mut end = text("a", "");
-        end.stream = Some(StreamPart::Close);
+        end.stream = Some(StreamAction::Close);
         world.hub.publish(end).unwrap();
         assert_eq!(client.rest(), "");
     }
@@ -290,7 +292,7 @@ fn a_long_poll_gets_a_message_over_its_own_answer() {
             &["content-type: text/plain", "B: 2"],
             "news",
         );
-        let message = ResponsePart::Send(Box::new(message));
+        let message = LongPollAction::Send(Box::new(message));
         world.hub.publish(part("a", message)).unwrap();
         let response = response(ended(&waiting));
         assert_eq!(response.status, Status::CREATED);
@@ -315,7 +317,7 @@ fn a_message_may_be_a_patch_of_the_long_polls_own_answer() {
             r#"[{"op":"replace","path":"/n","value":[2]}]"#,
         );
         message.is_patch = true;
-        let message = ResponsePart::Send(Box::new(message));
+        let message = LongPollAction::Send(Box::new(message));
         world.hub.publish(part("a", message)).unwrap();
         ended(&waiting)
     };
@@ -340,7 +342,7 @@ fn a_hint_has_the_back_end_asked_again() {
     let waiting = world.begin(request("GET", "/x?since=1", &["Cookie: c=1"]));
     world.await_subscribers("a", 1);
     let first = world.asked();
-    world.hub.publish(part("a", ResponsePart::Hint)).unwrap();
+    world.hub.publish(part("a", LongPollAction::Hint)).unwrap();
     let response = response(ended(&waiting));
     assert_eq!(bytes(response.body), "new");
     assert_eq!(response.fields.as_bytes(), b"A: 1\r\n");
@@ -405,7 +407,7 @@ fn unrepeatable_requests_get_the_fallback() {
     let world = GripHarness::new([says(&POLL, "own")]);
     let waiting = world.begin(request("POST", "/", &["Content-Length: 0"]));
     world.await_subscribers("a", 1);
-    world.hub.publish(part("a", ResponsePart::Hint)).unwrap();
+    world.hub.publish(part("a", LongPollAction::Hint)).unwrap();
     assert_eq!(bytes(response(ended(&waiting)).body), "own");
     world.asked();
     assert!(world.assert_no_more_requests());
@@ -416,7 +418,7 @@ fn a_closed_long_poll_gets_no_answer() {
     let world = GripHarness::new([says(&POLL, "own")]);
     let waiting = world.begin(get("/"));
     world.await_subscribers("a", 1);
-    world.hub.publish(part("a", ResponsePart::Close)).unwrap();
+    world.hub.publish(part("a", LongPollAction::Close)).unwrap();
     assert_eq!(
         ended(&waiting).unwrap_err().kind,
         FaultKind::ClientDisconnected

@@ -43,16 +43,16 @@ fn error(item: &str) -> String {
     read_all(body.as_bytes()).unwrap_err().to_string()
 }
 
-fn sent(part: Option<StreamPart>) -> Content {
+fn sent(part: Option<StreamAction>) -> Content {
     match part {
-        Some(StreamPart::Send(content)) => content,
+        Some(StreamAction::Send(content)) => content,
         other => panic!("content, not {other:?}"),
     }
 }
 
-fn held(part: Option<ResponsePart>) -> LongPollResponse {
+fn held(part: Option<LongPollAction>) -> LongPollResponse {
     match part {
-        Some(ResponsePart::Send(response)) => *response,
+        Some(LongPollAction::Send(response)) => *response,
         other => panic!("a response, not {other:?}"),
     }
 }
@@ -102,7 +102,9 @@ fn reads_an_item_with_all_there_is() {
         (&response.body.bytes[..], response.is_patch),
         (&b"hi"[..], false)
     );
-    assert!(matches!(item.websocket, Some(WebSocketPart::Text(content)) if content.bytes == "hi"));
+    assert!(
+        matches!(item.websocket, Some(WebSocketAction::Text(content)) if content.bytes == "hi")
+    );
     let event = item.event.unwrap();
     assert_eq!(
         (event.event.as_deref(), &*event.data, event.retry),

@@ -153,6 +153,6 @@ impl WebSocketSession {
         }
         let meta = self.meta.iter();
         let meta = meta.map(|(name, value)| (name.clone(), value.clone()));
-        self.listener.set_meta(meta.collect());
+        self.listener.set_subscriber_meta(meta.collect());
     }
 }

@@ -105,10 +105,14 @@ fn accept_websocket(
         .origin
         .client_state
         .counted_address_prefix();
-    let listener = dialog.shared.hub.listen(client).map_err(|refused| {
-        let fault = Fault::new(FaultKind::Overloaded, refused.to_string());
-        fault.with_timing(timing.clone())
-    })?;
+    let listener = dialog
+        .shared
+        .hub
+        .create_message_listener(client)
+        .map_err(|refused| {
+            let fault = Fault::new(FaultKind::Overloaded, refused.to_string());
+            fault.with_timing(timing.clone())
+        })?;
     let session = WebSocketSession::new(dialog, listener, answer);
     let body = Body::Takeover(Box::new(session));
     let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);

@@ -17,7 +17,7 @@ use penstock_http::websocket::{
     encode_control_frame, message_frame_head,
 };
 use penstock_hub::{
-    ListenerEvent, MessageListener, Publication, SlowPolicy, StreamPart, WebSocketPart,
+    ListenerEvent, MessageListener, Publication, SlowPolicy, StreamAction, WebSocketAction,
 };
 use penstock_runtime::{ByteStream, buffers, clock, write_all};
 
@@ -323,14 +323,14 @@ impl WebSocketSession {
     }
 
     fn forward_publication(&mut self, publication: &Publication) -> Result<(), SessionEnd> {
-        if matches!(publication.stream, Some(StreamPart::Gap)) {
+        if matches!(publication.stream, Some(StreamAction::Gap)) {
             return self.handle_gap();
         }
         let Some(part) = &publication.websocket else {
             return Ok(());
         };
         match part {
-            WebSocketPart::Text(content) => {
+            WebSocketAction::Text(content) => {
                 // A filter may have made something else of it.
                 let bytes = self.listener.render(publication, content);
                 let bytes = bytes.filter(|bytes| std::str::from_utf8(bytes).is_ok());
@@ -338,15 +338,15 @@ impl WebSocketSession {
                     .iter()
                     .for_each(|bytes| self.queue_message(true, bytes));
             }
-            WebSocketPart::Binary(content) => {
+            WebSocketAction::Binary(content) => {
                 let bytes = self.listener.render(publication, content);
                 bytes
                     .iter()
                     .for_each(|bytes| self.queue_message(false, bytes));
             }
-            WebSocketPart::Ping(bytes) => self.queue_control(Opcode::Ping, bytes),
-            WebSocketPart::Pong(bytes) => self.queue_control(Opcode::Pong, bytes),
-            WebSocketPart::Close { code, reason } => {
+            WebSocketAction::Ping(bytes) => self.queue_control(Opcode::Ping, bytes),
+            WebSocketAction::Pong(bytes) => self.queue_control(Opcode::Pong, bytes),
+            WebSocketAction::Close { code, reason } => {
                 return Err(SessionEnd::CloseAndNotify(*code, reason.clone()));
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use penstock_exchange::{Body, FaultKind, Reply, Request, Takeover, TakeoverFuture};
 use penstock_http::Status;
-use penstock_hub::{Content, Publication, WebSocketPart};
+use penstock_hub::{Content, Publication, WebSocketAction};
 use penstock_runtime::ByteStream;
 
 use crate::handler::tests::harness::*;
@@ -71,7 +71,7 @@ fn close(code: u16) -> [u8; 2] {
     code.to_be_bytes()
 }
 
-fn message(part: WebSocketPart) -> Publication {
+fn message(part: WebSocketAction) -> Publication {
     Publication {
         channel: "a".into(),
         websocket: Some(part),
@@ -173,9 +173,9 @@ fn published_messages_reach_subscribed_websockets() {
     let (world, mut client, _) = open(opened(&[SUBSCRIBE]));
     world.await_subscribers("a", 1);
     for part in [
-        WebSocketPart::Text(content(b"one")),
-        WebSocketPart::Binary(content(b"\xff")),
-        WebSocketPart::Ping("p".into()),
+        WebSocketAction::Text(content(b"one")),
+        WebSocketAction::Binary(content(b"\xff")),
+        WebSocketAction::Ping("p".into()),
     ] {
         world.hub.publish(message(part)).unwrap();
     }
@@ -190,7 +190,7 @@ fn published_messages_reach_subscribed_websockets() {
     world.await_subscribers("a", 0);
     world
         .hub
-        .publish(message(WebSocketPart::Text(content(b"two"))))
+        .publish(message(WebSocketAction::Text(content(b"two"))))
         .unwrap();
     assert_eq!(body_of(world.asked()), "TEXT 4\r\nstop\r\n");
 }
@@ -199,7 +199,7 @@ fn published_messages_reach_subscribed_websockets() {
 fn a_published_close_ends_it() {
     let (world, mut client, _) = open(opened(&[SUBSCRIBE]));
     world.await_subscribers("a", 1);
-    let end = WebSocketPart::Close {
+    let end = WebSocketAction::Close {
         code: 4001,
         reason: "bye".into(),
     };
@@ -220,7 +220,7 @@ fn filters_use_the_meta_set_by_the_back_end() {
     let (world, mut client, _) = open(opened(&[subscribe, meta]));
     world.await_subscribers("a", 1);
     for (sender, bytes) in [("alice", &b"own"[..]), ("bob", b"bobs")] {
-        let mut message = message(WebSocketPart::Text(content(bytes)));
+        let mut message = message(WebSocketAction::Text(content(bytes)));
         message.meta = vec![("sender".into(), sender.into())];
         world.hub.publish(message).unwrap();
     }
@@ -263,7 +263,7 @@ fn a_detached_websocket_is_the_hubs_alone() {
     client.send(&frame(1, b"nobody listens"));
     world
         .hub
-        .publish(message(WebSocketPart::Text(content(b"one"))))
+        .publish(message(WebSocketAction::Text(content(b"one"))))
         .unwrap();
     client.expect_bytes(&from_server(1, b"one"));
     drop(client);

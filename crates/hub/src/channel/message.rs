@@ -15,7 +15,7 @@ use penstock_exchange::HeldFraming;
 use penstock_http::{h1, sse};
 
 use crate::hub_route::GAP_EVENT;
-use crate::{LongPollResponse, Publication, StreamForm, StreamPart};
+use crate::{LongPollResponse, Publication, StreamAction, StreamForm};
 
 /// A message that has its place in its channel.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub struct Message {
     pub publication: Publication,
     pub(crate) published_at: Instant,
     /// What it counts for where bytes are bounded.
-    pub(crate) cost: usize,
-    encoded: [OnceLock<Bytes>; STREAM_FORMATS],
+    pub(crate) memory_bytes: usize,
+    encoded: [OnceLock<Bytes>; STREAM_FORMAT_COUNT],
     /// What all long polls get that have no filters.
     shared_response: OnceLock<Arc<LongPollResponse>>,
 }
@@ -51,28 +51,31 @@ pub(crate) enum DeliveryKind {
 /// A stream's form and framing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StreamFormat {
-    pub(crate) form: StreamForm,
+    pub(crate) message_format: StreamForm,
     pub(crate) is_chunked: bool,
 }
 
 /// Two forms in two framings.
-pub(crate) const STREAM_FORMATS: usize = 4;
+pub(crate) const STREAM_FORMAT_COUNT: usize = 4;
 
 impl StreamFormat {
     /// Events in chunks.
-    pub(crate) const CHUNKED: Self = Self {
-        form: StreamForm::Events,
+    pub(crate) const CHUNKED_EVENTS: Self = Self {
+        message_format: StreamForm::Events,
         is_chunked: true,
     };
 
     pub(crate) fn new(form: StreamForm, framing: HeldFraming) -> Self {
         let is_chunked = framing == HeldFraming::Chunked;
-        Self { form, is_chunked }
+        Self {
+            message_format: form,
+            is_chunked,
+        }
     }
 
-    /// Below [`STREAM_FORMATS`].
+    /// Below [`STREAM_FORMAT_COUNT`].
     pub(crate) fn index(self) -> usize {
-        2 * usize::from(self.is_chunked) + usize::from(self.form == StreamForm::Bytes)
+        2 * usize::from(self.is_chunked) + usize::from(self.message_format == StreamForm::Bytes)
     }
 
     /// `payload` as this shape's streams get it.
@@ -91,7 +94,7 @@ impl StreamFormat {
 impl Message {
     pub(crate) fn new(order: u64, id: Arc<str>, publication: Publication, at: Instant) -> Self {
         Self {
-            cost: publication.size() + id.len() + MESSAGE_OVERHEAD,
+            memory_bytes: publication.size() + id.len() + MESSAGE_OVERHEAD,
             sequence: order,
             id,
             publication,
@@ -102,7 +105,10 @@ impl Message {
     }
 
     /// The response of this message, shared by all that get it as it is.
-    pub(crate) fn response(&self, response: &LongPollResponse) -> Arc<LongPollResponse> {
+    pub(crate) fn shared_long_poll_response(
+        &self,
+        response: &LongPollResponse,
+    ) -> Arc<LongPollResponse> {
         let shared = self
             .shared_response
             .get_or_init(|| Arc::new(response.clone()));
@@ -111,26 +117,26 @@ impl Message {
 
     pub(crate) fn delivery_kind(&self) -> DeliveryKind {
         match &self.publication.stream {
-            Some(StreamPart::Send(content)) if content.filters.is_empty() => DeliveryKind::Shared,
-            Some(StreamPart::Send(_)) => DeliveryKind::PerStream,
-            Some(StreamPart::Gap) => DeliveryKind::Gap,
-            Some(StreamPart::Close) => DeliveryKind::Close,
-            Some(StreamPart::Hint) => DeliveryKind::Ignored,
+            Some(StreamAction::Send(content)) if content.filters.is_empty() => DeliveryKind::Shared,
+            Some(StreamAction::Send(_)) => DeliveryKind::PerStream,
+            Some(StreamAction::Gap) => DeliveryKind::Gap,
+            Some(StreamAction::Close) => DeliveryKind::Close,
+            Some(StreamAction::Hint) => DeliveryKind::Ignored,
             None if self.publication.event.is_some() => DeliveryKind::Shared,
             None => DeliveryKind::Ignored,
         }
     }
 
     /// The bytes for streams of this shape, framed; empty is nothing to send.
-    pub(crate) fn encoded_for(&self, shape: StreamFormat) -> &Bytes {
+    pub(crate) fn framed_payload(&self, shape: StreamFormat) -> &Bytes {
         let form = &self.encoded[shape.index()];
-        form.get_or_init(|| shape.apply_framing(self.payload(shape.form)))
+        form.get_or_init(|| shape.apply_framing(self.payload(shape.message_format)))
     }
 
     /// The bytes for streams of this form, without framing.
     pub(crate) fn payload(&self, form: StreamForm) -> Bytes {
         match (&self.publication.stream, &self.publication.event) {
-            (Some(StreamPart::Send(content)), _) => content.bytes.clone(),
+            (Some(StreamAction::Send(content)), _) => content.bytes.clone(),
             (None, Some(event)) => match form {
                 StreamForm::Events => {
                     let mut out = Vec::with_capacity(event.data.len() + self.id.len() + 32);
@@ -147,8 +153,8 @@ impl Message {
                 }
                 StreamForm::Bytes => [event.data.as_bytes(), b"\n"].concat().into(),
             },
-            (Some(StreamPart::Gap), _) if form == StreamForm::Events => GAP_EVENT,
-            (Some(StreamPart::Hint | StreamPart::Gap | StreamPart::Close) | None, _) => {
+            (Some(StreamAction::Gap), _) if form == StreamForm::Events => GAP_EVENT,
+            (Some(StreamAction::Hint | StreamAction::Gap | StreamAction::Close) | None, _) => {
                 Bytes::new()
             }
         }

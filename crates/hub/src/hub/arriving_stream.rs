@@ -51,7 +51,8 @@ impl ArrivingStream {
         let permit = StreamPermit::acquire(shared, stream.client)?;
         let settings = shared.settings.load();
         let subscriptions = std::mem::take(&mut stream.subscriptions);
-        let subscriptions = deduplicate(subscriptions, settings.max_channels_per_stream)?;
+        let subscriptions =
+            deduplicate_subscriptions(subscriptions, settings.max_channels_per_stream)?;
         let pending = subscriptions.into_iter().map(|subscription| {
             PendingSubscription::new(shared, subscription, settings.max_channels)
         });
@@ -78,12 +79,12 @@ impl Hold for ArrivingStream {
         let Self { shared, request } = *self;
         let arrival = ArrivedStream {
             client,
-            early_bytes,
-            format: StreamFormat::new(request.stream.form, framing),
+            pipelined_bytes: early_bytes,
+            format: StreamFormat::new(request.stream.message_format, framing),
             connection_guard: guard,
             request,
         };
-        let shard = &shared.shards[loops::current_loop_index() % shared.shards.len()];
+        let shard = &shared.shard_inboxes[loops::current_loop_index() % shared.shard_inboxes.len()];
         if let Some(waker) = shard.push(ShardCommand::AddStream(Box::new(arrival))) {
             waker.wake();
         }
@@ -102,11 +103,11 @@ impl PendingSubscription {
                 .registry
                 .find_or_create(&subscription.channel, channels_max)?;
             let start = {
-                let Some(mut state) = channel.lock_alive() else {
+                let Some(mut state) = channel.lock_unless_removed() else {
                     continue;
                 };
                 state.arriving_streams += 1;
-                state.update_places(&channel);
+                state.update_queue_positions(&channel);
                 state.last_sequence
             };
             return Ok(Self {
@@ -126,11 +127,11 @@ impl Drop for PendingSubscription {
             let mut state = self.channel.lock();
             state.arriving_streams -= 1;
             if state.arriving_streams == 0 {
-                self.shared.drop_arrival_history(&mut state);
+                self.shared.drop_arriving_stream_history(&mut state);
                 if !state.history.is_empty() {
                     self.shared.trim_history(&mut state, clock::now());
                 }
-                state.update_places(&self.channel);
+                state.update_queue_positions(&self.channel);
             }
             state.is_idle()
         };
@@ -142,7 +143,7 @@ impl Drop for PendingSubscription {
 
 /// The subscriptions, each channel once. Each is compared with at most `channels_max` others,
 /// however many are asked for.
-pub(crate) fn deduplicate(
+pub(crate) fn deduplicate_subscriptions(
     subscriptions: Vec<Subscription>,
     channels_max: usize,
 ) -> Result<Vec<Subscription>, HubError> {

@@ -34,14 +34,14 @@ pub trait Bus: Send + Sync + fmt::Debug {
 
     /// Subscribers of these channels are about to come. None when publications to them on other
     /// servers comes to this one already; else what to wait for, which takes a bounded time.
-    fn prepare_channels(&self, channels: &[Arc<str>]) -> Option<ChannelsPrepared> {
+    fn prepare_channels(&self, channels: &[Arc<str>]) -> Option<PrepareChannelsFuture> {
         let _ = channels;
         None
     }
 }
 
 /// Done when publications of other servers arrive, or after a bounded wait.
-pub type ChannelsPrepared = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type PrepareChannelsFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The calls to make to the bus.
 #[derive(Debug, Default)]
@@ -55,12 +55,12 @@ pub(crate) struct BusNotifier {
 
 #[derive(Debug, Default)]
 struct BusNotifierState {
-    pending: VecDeque<PresenceChange>,
+    pending: VecDeque<SubscriptionChange>,
     is_notifying: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PresenceChange {
+pub(crate) enum SubscriptionChange {
     Subscribed(Arc<str>),
     Unsubscribed(Arc<str>),
 }
@@ -95,7 +95,7 @@ impl BusNotifier {
 
     /// Records a change, under the lock of its channel. [`BusNotifier::notify`] follows, without
     /// it.
-    pub(crate) fn record(&self, note: PresenceChange) {
+    pub(crate) fn record_change(&self, note: SubscriptionChange) {
         if self.has_bus.load(Ordering::Acquire) {
             self.lock().pending.push_back(note);
         }
@@ -117,8 +117,8 @@ impl BusNotifier {
         while let Some(note) = noted.pending.pop_front() {
             drop(noted);
             match note {
-                PresenceChange::Subscribed(channel) => bus.on_subscribed(&channel),
-                PresenceChange::Unsubscribed(channel) => bus.on_unsubscribed(&channel),
+                SubscriptionChange::Subscribed(channel) => bus.on_subscribed(&channel),
+                SubscriptionChange::Unsubscribed(channel) => bus.on_unsubscribed(&channel),
             }
             noted = self.lock();
         }

@@ -38,14 +38,14 @@ impl HubShared {
             let Some(channel) = channel else {
                 return;
             };
-            let Some(mut state) = channel.lock_alive() else {
+            let Some(mut state) = channel.lock_unless_removed() else {
                 continue;
             };
             self.replace_history_locked(&mut state, history);
-            state.update_places(&channel);
+            state.update_queue_positions(&channel);
             drop(state);
             self.maintenance_due.notify_one();
-            self.evict_histories(channel.share(), settings.history.max_size_total);
+            self.evict_histories(channel.namespace_usage(), settings.history.max_size_total);
             self.registry.remove_if_idle(&channel);
             return;
         }
@@ -59,7 +59,7 @@ impl HubShared {
         let (settings, now) = (self.settings.load(), clock::now());
         let bounds = Self::history_bounds(&settings.history, state);
         self.keep_for_arriving(state);
-        let before = state.history.bytes();
+        let before = state.history.memory_bytes();
         // A number of no message: a client that knows one up to here has a gap, even if it was the
         // last.
         let cut = self.next_sequence();
@@ -82,8 +82,9 @@ impl HubShared {
             (state.last_sequence, state.last_id, state.restored_up_to) = (order, Some(id), order);
             state.history.push(message, bounds, now);
         }
-        let after = state.history.bytes();
-        self.metrics.change_history(&state.share, before, after);
+        let after = state.history.memory_bytes();
+        self.metrics
+            .update_history_bytes(&state.namespace_usage, before, after);
     }
 
     /// Keeps for streams on their way what was published since they were answered.
@@ -98,25 +99,26 @@ impl HubShared {
         // Behind what came with the last one: of that nothing is for streams on their way.
         let is_whole = gone <= restored_to;
         if !is_whole {
-            self.drop_arrival_history(state);
+            self.drop_arriving_stream_history(state);
         }
         let gone = if is_whole { 0 } else { gone };
         let kept = state
-            .arrival_history
+            .arriving_stream_history
             .get_or_insert_with(|| Box::new(ChannelHistory::starting_after(gone)));
-        let before = kept.bytes();
-        for message in state.history.after(restored_to) {
+        let before = kept.memory_bytes();
+        for message in state.history.messages_after(restored_to) {
             kept.push(message.clone(), bounds, now);
         }
         self.metrics
-            .change_history(&state.share, before, kept.bytes());
+            .update_history_bytes(&state.namespace_usage, before, kept.memory_bytes());
     }
 
     /// Lets go of what was kept for streams on their way: they have come.
-    pub(super) fn drop_arrival_history(&self, state: &mut ChannelState) {
-        if let Some(before) = state.arrival_history.take() {
-            let bytes = before.bytes();
-            self.metrics.change_history(&state.share, bytes, 0);
+    pub(super) fn drop_arriving_stream_history(&self, state: &mut ChannelState) {
+        if let Some(before) = state.arriving_stream_history.take() {
+            let bytes = before.memory_bytes();
+            self.metrics
+                .update_history_bytes(&state.namespace_usage, bytes, 0);
         }
     }
 }

@@ -16,16 +16,16 @@ use penstock_runtime::clock;
 use tokio::sync::oneshot;
 
 use super::HubShared;
-use super::arriving_stream::{PendingSubscription, deduplicate};
+use super::arriving_stream::{PendingSubscription, deduplicate_subscriptions};
 use crate::channel::{Channel, Message};
 use crate::counters::StreamPermit;
 use crate::filters::{self, FilterSubscriber, MetaPairs};
 use crate::namespace::channel_name;
-use crate::{HubError, LongPoll, LongPollResponse, MessageFilter, PollOutcome, ResponsePart};
+use crate::{HubError, LongPoll, LongPollAction, LongPollOutcome, LongPollResponse, MessageFilter};
 
 /// One long poll, as its channels know it.
 #[derive(Debug)]
-pub(crate) struct PollWaiter {
+pub(crate) struct LongPollWaiter {
     /// Taken by the thread that answers.
     sender: Mutex<Option<oneshot::Sender<PollAnswer>>>,
     /// Its channels, with what each message must pass.
@@ -44,7 +44,7 @@ enum PollAnswer {
 #[derive(Debug)]
 struct RegisteredPoll {
     shared: Arc<HubShared>,
-    waiter: Arc<PollWaiter>,
+    waiter: Arc<LongPollWaiter>,
     poll_id: u64,
     _permit: StreamPermit,
 }
@@ -53,10 +53,11 @@ struct RegisteredPoll {
 pub(super) fn register_long_poll(
     shared: &Arc<HubShared>,
     poll: LongPoll,
-) -> Result<impl Future<Output = PollOutcome> + Send + use<>, HubError> {
+) -> Result<impl Future<Output = LongPollOutcome> + Send + use<>, HubError> {
     let seat = StreamPermit::acquire(shared, poll.client)?;
     let settings = shared.settings.load();
-    let subscriptions = deduplicate(poll.subscriptions, settings.max_channels_per_stream)?;
+    let subscriptions =
+        deduplicate_subscriptions(poll.subscriptions, settings.max_channels_per_stream)?;
     let (answer, answered) = oneshot::channel();
     // Keeps the channels alive until it waits at them.
     let expected = subscriptions
@@ -65,10 +66,10 @@ pub(super) fn register_long_poll(
     let expected = expected.collect::<Result<Vec<_>, _>>()?;
     let channels = expected.iter();
     let channels = channels.map(|each| (each.channel.clone(), each.filters.clone()));
-    let answerer = Arc::new(PollWaiter {
+    let answerer = Arc::new(LongPollWaiter {
         sender: Mutex::new(Some(answer)),
         channels: channels.collect(),
-        meta: poll.meta,
+        meta: poll.subscriber_meta,
     });
     let waiting = RegisteredPoll {
         shared: shared.clone(),
@@ -93,7 +94,8 @@ impl RegisteredPoll {
             let mut state = channel.lock();
             let was_there = state.has_subscribers();
             state.long_polls.insert(self.poll_id, self.waiter.clone());
-            self.shared.report_presence(channel, was_there, &mut state);
+            self.shared
+                .report_subscription_change(channel, was_there, &mut state);
             let is_behind =
                 prev_id.is_some() && state.last_id.is_some() && *prev_id != state.last_id;
             drop(state);
@@ -108,9 +110,9 @@ impl RegisteredPoll {
         self,
         answered: oneshot::Receiver<PollAnswer>,
         timeout: Duration,
-    ) -> PollOutcome {
+    ) -> LongPollOutcome {
         let drained = async {
-            clock::sleep(self.shared.wait_for_drain().await).await;
+            clock::sleep(self.shared.wait_for_drain_start().await).await;
         };
         let answer = tokio::select! {
             biased;
@@ -119,10 +121,10 @@ impl RegisteredPoll {
             () = drained => None,
         };
         match answer {
-            None => PollOutcome::TimedOut,
-            Some(PollAnswer::Message(response)) => PollOutcome::Message(response),
-            Some(PollAnswer::RepeatRequest) => PollOutcome::RepeatRequest(self.last_ids()),
-            Some(PollAnswer::Close) => PollOutcome::Close,
+            None => LongPollOutcome::TimedOut,
+            Some(PollAnswer::Message(response)) => LongPollOutcome::Message(response),
+            Some(PollAnswer::RepeatRequest) => LongPollOutcome::RepeatRequest(self.last_ids()),
+            Some(PollAnswer::Close) => LongPollOutcome::Close,
         }
     }
 
@@ -150,7 +152,7 @@ impl Drop for RegisteredPoll {
     }
 }
 
-impl PollWaiter {
+impl LongPollWaiter {
     /// Answers with a message of this channel, if it passes and none was faster. Not under the
     /// channel's lock.
     pub(crate) fn try_answer(&self, channel: &Channel, message: &Message) -> bool {
@@ -163,14 +165,14 @@ impl PollWaiter {
             .find(|(each, _)| std::ptr::eq(&**each, channel));
         let filters = own.map_or(&[][..], |(_, filters)| filters);
         let answer = match part {
-            ResponsePart::Hint => PollAnswer::RepeatRequest,
-            ResponsePart::Close => PollAnswer::Close,
-            ResponsePart::Send(response) => {
+            LongPollAction::Hint => PollAnswer::RepeatRequest,
+            LongPollAction::Close => PollAnswer::Close,
+            LongPollAction::Send(response) => {
                 if !filters::passes_filters(filters, &message.publication.meta, self) {
                     return false;
                 }
                 if filters.is_empty() && response.body.filters.is_empty() {
-                    PollAnswer::Message(message.response(response))
+                    PollAnswer::Message(message.shared_long_poll_response(response))
                 } else {
                     match filters::render_content(&response.body, filters, self) {
                         Ok(bytes) => PollAnswer::Message(Arc::new(LongPollResponse {
@@ -202,8 +204,8 @@ impl PollWaiter {
     }
 }
 
-impl FilterSubscriber for PollWaiter {
-    fn meta(&self) -> &MetaPairs {
+impl FilterSubscriber for LongPollWaiter {
+    fn subscriber_meta(&self) -> &MetaPairs {
         &self.meta
     }
 

@@ -37,8 +37,10 @@ pub(super) async fn run_maintenance(shared: Arc<HubShared>) {
 fn next_due(shared: &HubShared) -> Option<Instant> {
     let soon = clock::now() + Duration::from_secs(1);
     let parked = shared.parked_channels().front().map(|(until, _)| *until);
-    let shares = shared.registry.shares.all();
-    let has_history = shares.iter().any(|share| !share.histories.is_empty());
+    let shares = shared.registry.namespace_usages.all();
+    let has_history = shares
+        .iter()
+        .any(|share| !share.channels_with_history.is_empty());
     let kept = has_history.then_some(soon);
     parked.map(|parked| parked.min(soon)).or(kept)
 }
@@ -57,22 +59,22 @@ async fn release_overdue(shared: &HubShared) {
         let Some((_, channel)) = channel else {
             return;
         };
-        shared.release_parked(&channel, now);
+        shared.publish_overdue_parked(&channel, now);
         yield_occasionally(&mut count).await;
     }
 }
 
 async fn trim_histories(shared: &HubShared) {
     let mut count = 0;
-    for share in shared.registry.shares.all() {
-        for _ in 0..share.histories.len() / ROUND_SECONDS + 1 {
-            let Some((_, channel)) = share.histories.first_from(0) else {
+    for share in shared.registry.namespace_usages.all() {
+        for _ in 0..share.channels_with_history.len() / ROUND_SECONDS + 1 {
+            let Some((_, channel)) = share.channels_with_history.first_from(0) else {
                 break;
             };
             let is_empty = {
                 let mut state = channel.lock();
                 shared.trim_history(&mut state, clock::now());
-                state.move_back(&channel);
+                state.move_to_queue_end(&channel);
                 state.history.is_empty()
             };
             if is_empty {

@@ -1,6 +1,6 @@
 //! Tasks that receive the messages of channels: WebSockets, and streams that follow a link.
 //!
-//! [`crate::Hub::listen`] makes a [`MessageListener`]. Its owner is a task of its own, so it needs
+//! [`crate::Hub::create_message_listener`] makes a [`MessageListener`]. Its owner is a task of its own, so it needs
 //! no shard: channels put their messages into its feed under their locks, and the task takes them
 //! out.
 //!
@@ -75,20 +75,20 @@ impl MessageFeed {
     /// Adds a message, under its channel's lock, and lets the oldest go where there are too many.
     pub(crate) fn push(&self, message: Arc<Message>, bytes_max: usize) {
         let mut waiting = self.lock_state();
-        waiting.bytes += message.cost;
+        waiting.bytes += message.memory_bytes;
         waiting.messages.push_back(message);
         while waiting.messages.len() > MAX_WAITING_MESSAGES
             || waiting.bytes > bytes_max && waiting.messages.len() > 1
         {
             if let Some(lost) = waiting.messages.pop_front() {
-                waiting.bytes -= lost.cost;
+                waiting.bytes -= lost.memory_bytes;
                 waiting.missed_messages += 1;
             }
         }
     }
 
     /// Tells the listener, when no lock is held.
-    pub(crate) fn notify(&self) {
+    pub(crate) fn wake_listener(&self) {
         self.wakeup.notify_one();
     }
 
@@ -100,7 +100,7 @@ impl MessageFeed {
             )));
         }
         let message = waiting.messages.pop_front()?;
-        waiting.bytes -= message.cost;
+        waiting.bytes -= message.memory_bytes;
         Some(ListenerEvent::Message(message))
     }
 }
@@ -123,7 +123,7 @@ impl MessageListener {
     }
 
     /// Puts other words about it in place: what filters know of it.
-    pub fn set_meta(&mut self, meta: Vec<(Box<str>, Box<str>)>) {
+    pub fn set_subscriber_meta(&mut self, meta: Vec<(Box<str>, Box<str>)>) {
         self.meta = meta;
     }
 
@@ -156,7 +156,7 @@ impl MessageListener {
                 self.replay(&mut state, prev_id, settings.max_backlog);
             }
             self.shared
-                .report_presence(&expected.channel, was_there, &mut state);
+                .report_subscription_change(&expected.channel, was_there, &mut state);
         }
         self.shared.bus_notifier.notify();
         let place = (expected.channel.clone(), expected.filters.clone());
@@ -168,7 +168,7 @@ impl MessageListener {
     fn replay(&self, state: &mut ChannelState, prev_id: &str, bytes_max: usize) {
         self.shared.trim_history(state, clock::now());
         let from = state.sequence_of(prev_id).unwrap_or_default();
-        for message in state.history.after(from) {
+        for message in state.history.messages_after(from) {
             self.feed.push(message.clone(), bytes_max);
         }
     }
@@ -206,7 +206,7 @@ impl MessageListener {
     }
 
     async fn until_drain(&self) {
-        let delay = self.shared.wait_for_drain().await;
+        let delay = self.shared.wait_for_drain_start().await;
         let at = *self.drain_at.get_or_init(|| clock::now() + delay);
         let _ = clock::timeout_at(at, std::future::pending::<()>()).await;
     }
@@ -256,7 +256,7 @@ impl Drop for MessageListener {
 }
 
 impl FilterSubscriber for MessageListener {
-    fn meta(&self) -> &MetaPairs {
+    fn subscriber_meta(&self) -> &MetaPairs {
         &self.meta
     }
 

@@ -14,12 +14,12 @@ use std::time::Instant;
 
 use penstock_runtime::clock;
 
-use super::{HubShared, MessageFeed, PollWaiter};
-use crate::channel::{Channel, ChannelState, DeliveryKind, Message, is_internal};
+use super::{HubShared, LongPollWaiter, MessageFeed};
+use crate::channel::{Channel, ChannelState, DeliveryKind, Message, is_internal_channel};
 use crate::history::ChannelHistory;
-use crate::ordering::PARK_TIMEOUT;
+use crate::message_ordering::PARK_TIMEOUT;
+use crate::namespace_usages::{NamespaceUsage, take_largest_namespace};
 use crate::shard::{LongPollAnswers, ShardCommand, ShardDelivery};
-use crate::shares::{Share, take_largest};
 use crate::{HubError, Publication, Settings};
 
 /// Work that is left for after the lock of the channel.
@@ -27,7 +27,7 @@ use crate::{HubError, Publication, Settings};
 struct DeferredActions<'a> {
     channel: &'a Arc<Channel>,
     wakers: Vec<Waker>,
-    polls: Vec<(Arc<Message>, Vec<Arc<PollWaiter>>)>,
+    polls: Vec<(Arc<Message>, Vec<Arc<LongPollWaiter>>)>,
     feeds: Vec<Arc<MessageFeed>>,
     /// It had no history before.
     gains_history: bool,
@@ -64,7 +64,7 @@ impl HubShared {
             return Err(HubError::MessageTooLarge(settings.max_message_size));
         }
         if self.metrics.pending_bytes.load(Ordering::Relaxed) > settings.max_backlog_total {
-            return Err(HubError::DeliveryBehind(settings.max_backlog_total));
+            return Err(HubError::DeliveryBacklogFull(settings.max_backlog_total));
         }
         Ok(())
     }
@@ -74,7 +74,8 @@ impl HubShared {
         let now = clock::now();
         let mut is_checked = false;
         loop {
-            let keeps = settings.history.max_messages > 0 && !is_internal(&publication.channel);
+            let keeps =
+                settings.history.max_messages > 0 && !is_internal_channel(&publication.channel);
             let channel = if !keeps {
                 self.registry.find(&publication.channel)
             } else {
@@ -82,31 +83,38 @@ impl HubShared {
             };
             let Some(channel) = channel else {
                 // There are no subscribers, and nothing is kept.
-                self.metrics.published.fetch_add(1, Ordering::Relaxed);
+                self.metrics
+                    .published_messages
+                    .fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             };
             let most = settings.max_backlog_total / CHANNEL_SHARE_DIVISOR;
             if channel.pending_bytes.load(Ordering::Relaxed) > most {
                 self.registry.remove_if_idle(&channel);
-                return Err(HubError::DeliveryBehind(most));
+                return Err(HubError::DeliveryBacklogFull(most));
             }
-            let own = channel.share().pending_bytes.load(Ordering::Relaxed);
+            let own = channel
+                .namespace_usage()
+                .pending_bytes
+                .load(Ordering::Relaxed);
             let pending = self.metrics.pending_bytes.load(Ordering::Relaxed);
-            let shares = &self.registry.shares;
-            if shares.is_used_up(own, pending, settings.max_backlog_total) {
+            let shares = &self.registry.namespace_usages;
+            if shares.exceeds_fair_share(own, pending, settings.max_backlog_total) {
                 self.registry.remove_if_idle(&channel);
-                return Err(HubError::BehindOfNamespace(own));
+                return Err(HubError::NamespaceDeliveryBacklogFull(own));
             }
             if let Some(id) = &publication.id
                 && !std::mem::replace(&mut is_checked, true)
-                && self.registry.is_repeated(&publication.channel, id, now)
+                && self
+                    .registry
+                    .record_and_check_duplicate(&publication.channel, id, now)
             {
                 self.registry.remove_if_idle(&channel);
                 return Ok(());
             }
             let mut aftermath = DeferredActions::for_channel(&channel);
             {
-                let Some(mut state) = channel.lock_alive() else {
+                let Some(mut state) = channel.lock_unless_removed() else {
                     continue;
                 };
                 self.accept_or_park(&mut state, &settings, publication, now, &mut aftermath);
@@ -117,16 +125,20 @@ impl HubShared {
     }
 
     /// Sends what has waited long enough for the message before it.
-    pub(super) fn release_parked(&self, channel: &Arc<Channel>, now: Instant) {
+    pub(super) fn publish_overdue_parked(&self, channel: &Arc<Channel>, now: Instant) {
         let settings = self.settings.load();
         let mut aftermath = DeferredActions::for_channel(channel);
         {
             let mut state = channel.lock();
-            while let Some(overdue) = state.parked.as_mut().and_then(|p| p.take_overdue(now)) {
+            while let Some(overdue) = state
+                .parked_messages
+                .as_mut()
+                .and_then(|p| p.take_overdue(now))
+            {
                 self.release_pending(channel, &overdue);
                 self.append_with_parked(&mut state, &settings, overdue, now, &mut aftermath);
             }
-            state.parked.take_if(|parked| parked.is_empty());
+            state.parked_messages.take_if(|parked| parked.is_empty());
         }
         self.run_deferred(aftermath, &settings, now);
         self.registry.remove_if_idle(channel);
@@ -140,43 +152,43 @@ impl HubShared {
             return Ok(channel);
         }
         let max = channels_max - channels_max / 4;
-        let shares = &self.registry.shares;
-        let share = shares.of(name);
+        let shares = &self.registry.namespace_usages;
+        let share = shares.usage_of_channel(name);
         loop {
-            let unheard = shares.unheard();
+            let unheard = shares.unsubscribed_channel_count();
             let heard = self.registry.len().saturating_sub(unheard);
             // Channels with subscribers may have more than their quarter.
             let room = max.min(channels_max.saturating_sub(heard));
-            let own = share.unheard.len();
+            let own = share.unsubscribed_channels.len();
             // With the one that is to come.
             let is_full = unheard >= room;
-            let is_used_up = shares.is_used_up(own + 1, unheard + 1, room);
+            let is_used_up = shares.exceeds_fair_share(own + 1, unheard + 1, room);
             let has_freed = match (is_full, is_used_up) {
                 (false, false) => break,
                 (false, true) => self.forget_oldest(&share),
-                (true, _) => shares.has_several() && self.forget_of_largest(&share),
+                (true, _) => shares.has_several_namespaces() && self.forget_of_largest(&share),
             };
             if !has_freed {
                 return Err(match is_full {
-                    true => HubError::TooManyUnheardChannels(room),
-                    false => HubError::UnheardOfNamespace(own),
+                    true => HubError::TooManyUnsubscribedChannels(room),
+                    false => HubError::TooManyNamespaceUnsubscribedChannels(own),
                 });
             }
         }
         let opened = self.registry.find_or_create(name, channels_max);
-        opened.map_err(|_| HubError::TooManyUnheardChannels(max))
+        opened.map_err(|_| HubError::TooManyUnsubscribedChannels(max))
     }
 
     /// Lets go of a channel of the namespace that has most of them, for one more of `share`;
     /// whether there is one less.
-    fn forget_of_largest(&self, share: &Arc<Share>) -> bool {
-        let mut shares = self.registry.shares.all();
-        let count = |each: &Share| {
+    fn forget_of_largest(&self, share: &Arc<NamespaceUsage>) -> bool {
+        let mut shares = self.registry.namespace_usages.all();
+        let count = |each: &NamespaceUsage| {
             let is_own = std::ptr::eq(each, &**share);
             // With the one that is to come, so that of two that have the same it is the own.
-            2 * each.unheard.len() + usize::from(is_own)
+            2 * each.unsubscribed_channels.len() + usize::from(is_own)
         };
-        while let Some(largest) = take_largest(&mut shares, count) {
+        while let Some(largest) = take_largest_namespace(&mut shares, count) {
             if self.forget_oldest(&largest) {
                 return true;
             }
@@ -189,22 +201,23 @@ impl HubShared {
 
     /// Lets go of the channel of a namespace that is there for its history alone and whose last
     /// message is the oldest; whether there is one less.
-    fn forget_oldest(&self, share: &Share) -> bool {
+    fn forget_oldest(&self, share: &NamespaceUsage) -> bool {
         let mut from = 0;
         for _ in 0..FORGET_TRIES {
-            let Some((place, channel)) = share.unheard.first_from(from) else {
+            let Some((place, channel)) = share.unsubscribed_channels.first_from(from) else {
                 return false;
             };
             let is_forgotten = {
                 let mut state = channel.lock();
                 let is_unheard = !state.has_subscribers() && state.arriving_streams == 0;
-                let may_go = is_unheard && state.parked.is_none() && !state.history.is_empty();
+                let may_go =
+                    is_unheard && state.parked_messages.is_none() && !state.history.is_empty();
                 self.change_history(&mut state, |history| {
                     while may_go && !history.is_empty() {
                         history.drop_oldest();
                     }
                 });
-                state.update_places(&channel);
+                state.update_queue_positions(&channel);
                 may_go
             };
             if is_forgotten {
@@ -219,22 +232,22 @@ impl HubShared {
     /// Lets channels lose messages, one each in turn, until all histories are within their bound:
     /// first those of the namespace that has most, then those of the one that has just taken more,
     /// if it has more than its share.
-    pub(super) fn evict_histories(&self, share: &Share, bytes_all: usize) {
+    pub(super) fn evict_histories(&self, share: &NamespaceUsage, bytes_all: usize) {
         let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         let used = || load(&self.metrics.history_bytes);
-        let shares = &self.registry.shares;
+        let shares = &self.registry.namespace_usages;
         if used() > bytes_all {
             let mut all = shares.all();
-            let count = |share: &Share| load(&share.history_bytes);
+            let count = |share: &NamespaceUsage| load(&share.history_bytes);
             while used() > bytes_all
-                && let Some(largest) = take_largest(&mut all, count)
+                && let Some(largest) = take_largest_namespace(&mut all, count)
             {
                 if self.drop_one(&largest) {
                     all.push(largest);
                 }
             }
         }
-        while shares.is_used_up(load(&share.history_bytes), used(), bytes_all) {
+        while shares.exceeds_fair_share(load(&share.history_bytes), used(), bytes_all) {
             if !self.drop_one(share) {
                 break;
             }
@@ -242,14 +255,14 @@ impl HubShared {
     }
 
     /// Drops a message of the channel that is next; `false` when there is none.
-    fn drop_one(&self, share: &Share) -> bool {
-        let Some((_, channel)) = share.histories.first_from(0) else {
+    fn drop_one(&self, share: &NamespaceUsage) -> bool {
+        let Some((_, channel)) = share.channels_with_history.first_from(0) else {
             return false;
         };
         let is_empty = {
             let mut state = channel.lock();
             self.change_history(&mut state, ChannelHistory::drop_oldest);
-            state.move_back(&channel);
+            state.move_to_queue_end(&channel);
             state.history.is_empty()
         };
         if is_empty {
@@ -273,22 +286,23 @@ impl HubShared {
             && publication.prev_id != state.last_id;
         if !waits {
             self.append_with_parked(state, settings, publication, now, aftermath);
-            state.parked.take_if(|parked| parked.is_empty());
+            state.parked_messages.take_if(|parked| parked.is_empty());
             return;
         }
-        let parked = state.parked.get_or_insert_default();
+        let parked = state.parked_messages.get_or_insert_default();
         let bytes = publication.size();
-        self.metrics.add_pending(aftermath.channel, bytes);
+        self.metrics.add_pending_bytes(aftermath.channel, bytes);
         aftermath.has_parked = true;
         if let Some(oldest) = parked.park(now, publication) {
             self.release_pending(aftermath.channel, &oldest);
             self.append_with_parked(state, settings, oldest, now, aftermath);
-            state.parked.take_if(|parked| parked.is_empty());
+            state.parked_messages.take_if(|parked| parked.is_empty());
         }
     }
 
     fn release_pending(&self, channel: &Channel, publication: &Publication) {
-        self.metrics.sub_pending(channel, publication.size());
+        self.metrics
+            .subtract_pending_bytes(channel, publication.size());
     }
 
     /// Admits a publication and what waited for it.
@@ -303,8 +317,8 @@ impl HubShared {
         let mut next = Some(publication);
         while let Some(publication) = next {
             let id = self.append(state, settings, publication, now, aftermath);
-            let parked = state.parked.as_mut();
-            next = parked.and_then(|parked| parked.take_after(&id));
+            let parked = state.parked_messages.as_mut();
+            next = parked.and_then(|parked| parked.take_successor(&id));
             if let Some(next) = &next {
                 self.release_pending(aftermath.channel, next);
             }
@@ -329,16 +343,19 @@ impl HubShared {
         let message = Arc::new(Message::new(order, id.clone(), publication, now));
         state.last_sequence = order;
         state.last_id = Some(id.clone());
-        self.metrics.published.fetch_add(1, Ordering::Relaxed);
+        self.metrics
+            .published_messages
+            .fetch_add(1, Ordering::Relaxed);
         if message.delivery_kind() != DeliveryKind::Ignored {
-            for home in &state.shards {
-                self.metrics.add_pending(aftermath.channel, message.cost);
+            for home in &state.subscribed_shards {
+                self.metrics
+                    .add_pending_bytes(aftermath.channel, message.memory_bytes);
                 let delivery = ShardDelivery {
                     channel_slot: home.channel_slot,
                     channel: aftermath.channel.clone(),
                     message: message.clone(),
                 };
-                let shard = &self.shards[usize::from(home.shard)];
+                let shard = &self.shard_inboxes[usize::from(home.shard)];
                 aftermath
                     .wakers
                     .extend(shard.push(ShardCommand::Deliver(delivery)));
@@ -354,8 +371,9 @@ impl HubShared {
         }
         let bounds = Self::history_bounds(&settings.history, state);
         self.change_history(state, |history| history.push(message, bounds, now));
-        aftermath.gains_history |= state.history_place.is_none() && !state.history.is_empty();
-        state.update_places(aftermath.channel);
+        aftermath.gains_history |=
+            state.history_queue_position.is_none() && !state.history.is_empty();
+        state.update_queue_positions(aftermath.channel);
         id
     }
 
@@ -363,7 +381,7 @@ impl HubShared {
     fn run_deferred(&self, aftermath: DeferredActions<'_>, settings: &Settings, now: Instant) {
         let channel = aftermath.channel;
         aftermath.wakers.into_iter().for_each(Waker::wake);
-        aftermath.feeds.iter().for_each(|feed| feed.notify());
+        aftermath.feeds.iter().for_each(|feed| feed.wake_listener());
         if aftermath.gains_history {
             self.maintenance_due.notify_one();
         }
@@ -375,14 +393,14 @@ impl HubShared {
         for (message, waiting) in aftermath.polls {
             self.answer_long_polls(channel, message, waiting);
         }
-        self.evict_histories(channel.share(), settings.history.max_size_total);
+        self.evict_histories(channel.namespace_usage(), settings.history.max_size_total);
     }
 
     fn answer_long_polls(
         &self,
         channel: &Arc<Channel>,
         message: Arc<Message>,
-        waiting: Vec<Arc<PollWaiter>>,
+        waiting: Vec<Arc<LongPollWaiter>>,
     ) {
         if waiting.len() <= MAX_INLINE_ANSWERS {
             let answered = waiting
@@ -390,12 +408,12 @@ impl HubShared {
                 .filter(|poll| poll.try_answer(channel, &message));
             let answered = answered.count() as u64;
             self.metrics
-                .delivered
+                .delivered_messages
                 .fetch_add(answered, Ordering::Relaxed);
             return;
         }
         let number = usize::try_from(message.sequence).unwrap_or(0);
-        let shard = &self.shards[number % self.shards.len()];
+        let shard = &self.shard_inboxes[number % self.shard_inboxes.len()];
         let answers = LongPollAnswers {
             channel: channel.clone(),
             message,

@@ -16,7 +16,7 @@ use arc_swap::ArcSwap;
 use penstock_runtime::clock;
 use tokio::sync::Notify;
 
-use super::bus::{Bus, BusNotifier, PresenceChange};
+use super::bus::{Bus, BusNotifier, SubscriptionChange};
 use crate::channel::{Channel, ChannelState};
 use crate::counters::HubMetrics;
 use crate::history::{ChannelHistory, HistoryBounds};
@@ -31,8 +31,8 @@ pub(crate) struct HubShared {
     pub(crate) metrics: HubMetrics,
     pub(crate) bus_notifier: BusNotifier,
     /// The ways to the shards, by their numbers.
-    pub(crate) shards: Vec<ShardInbox>,
-    pub(crate) all_ended: Notify,
+    pub(crate) shard_inboxes: Vec<ShardInbox>,
+    pub(crate) all_streams_ended: Notify,
     pub(crate) drain_started: Notify,
     pub(crate) maintenance_due: Notify,
     is_draining: AtomicBool,
@@ -53,8 +53,8 @@ impl HubShared {
             registry: ChannelRegistry::new(),
             metrics: HubMetrics::default(),
             bus_notifier: BusNotifier::default(),
-            shards: (0..shards).map(|_| ShardInbox::default()).collect(),
-            all_ended: Notify::new(),
+            shard_inboxes: (0..shards).map(|_| ShardInbox::default()).collect(),
+            all_streams_ended: Notify::new(),
             drain_started: Notify::new(),
             maintenance_due: Notify::new(),
             is_draining: AtomicBool::new(false),
@@ -104,7 +104,7 @@ impl HubShared {
             // A subscriber that comes at this moment is reported twice, which does no harm.
             if state.has_subscribers() {
                 self.bus_notifier
-                    .record(PresenceChange::Subscribed(channel.name().clone()));
+                    .record_change(SubscriptionChange::Subscribed(channel.name().clone()));
             }
         }
         self.bus_notifier.notify();
@@ -112,7 +112,7 @@ impl HubShared {
 
     /// Waits until the drain begins; returns a part of its time, at random, so that clients do not
     /// come back all at once.
-    pub(crate) async fn wait_for_drain(&self) -> Duration {
+    pub(crate) async fn wait_for_drain_start(&self) -> Duration {
         loop {
             let begun = self.drain_started.notified();
             if self.is_draining() {
@@ -159,26 +159,28 @@ impl HubShared {
         state: &mut ChannelState,
         change: impl FnOnce(&mut ChannelHistory),
     ) {
-        let before = state.history.bytes();
+        let before = state.history.memory_bytes();
         change(&mut state.history);
-        let after = state.history.bytes();
-        self.metrics.change_history(&state.share, before, after);
+        let after = state.history.memory_bytes();
+        self.metrics
+            .update_history_bytes(&state.namespace_usage, before, after);
     }
 
     /// Notes that a channel's subscribers were `before` and are now what `state` says.
-    pub(crate) fn report_presence(
+    pub(crate) fn report_subscription_change(
         &self,
         channel: &Arc<Channel>,
         was_there: bool,
         state: &mut ChannelState,
     ) {
-        state.update_places(channel);
+        state.update_queue_positions(channel);
         let change = match (was_there, state.has_subscribers()) {
-            (false, true) => PresenceChange::Subscribed,
-            (true, false) => PresenceChange::Unsubscribed,
+            (false, true) => SubscriptionChange::Subscribed,
+            (true, false) => SubscriptionChange::Unsubscribed,
             (true, true) | (false, false) => return,
         };
-        self.bus_notifier.record(change(channel.name().clone()));
+        self.bus_notifier
+            .record_change(change(channel.name().clone()));
     }
 
     /// Takes a subscriber out of a channel, which the registry then lets go of if it is idle.
@@ -191,7 +193,7 @@ impl HubShared {
             let mut state = channel.lock();
             let was_there = state.has_subscribers();
             remove(&mut state);
-            self.report_presence(channel, was_there, &mut state);
+            self.report_subscription_change(channel, was_there, &mut state);
             state.is_idle()
         };
         if is_idle {

@@ -31,7 +31,9 @@ use penstock_runtime::{EventLoops, LoopHandle, clock, loops};
 use penstock_sys::net;
 
 use super::*;
-use crate::{Content, EventPart, History, StreamForm, StreamKeepAlive, StreamPart, Subscription};
+use crate::{
+    Content, History, PublishedEvent, StreamAction, StreamForm, StreamKeepAlive, Subscription,
+};
 
 /// Within so long everything happens that is to happen.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -279,7 +281,7 @@ fn stream(channels: &[&str]) -> HeldStream {
     let channels = channels.iter();
     HeldStream {
         subscriptions: channels.map(|&channel| subscription(channel)).collect(),
-        form: StreamForm::Bytes,
+        message_format: StreamForm::Bytes,
         ..HeldStream::default()
     }
 }
@@ -295,7 +297,7 @@ fn subscription(channel: &str) -> Subscription {
 fn message(channel: &str, text: &str) -> Publication {
     Publication {
         channel: channel.into(),
-        stream: Some(StreamPart::Send(Content {
+        stream: Some(StreamAction::Send(Content {
             bytes: Bytes::copy_from_slice(text.as_bytes()),
             filters: Vec::new(),
         })),
@@ -315,9 +317,9 @@ fn event(channel: &str, id: &str, data: &str) -> Publication {
     Publication {
         channel: channel.into(),
         id: Some(id.into()),
-        event: Some(EventPart {
+        event: Some(PublishedEvent {
             data: data.into(),
-            ..EventPart::default()
+            ..PublishedEvent::default()
         }),
         ..Publication::default()
     }

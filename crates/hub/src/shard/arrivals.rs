@@ -16,12 +16,12 @@ use penstock_runtime::pollset::Interest;
 use super::backlog::{Backlog, BacklogPiece, PieceKind};
 use super::closing::CloseReason;
 use super::delivery::ShardChannel;
-use super::heartbeats::RingPosition;
+use super::heartbeats::HeartbeatRingPosition;
 use super::live_stream::{ChannelLink, LiveStream, OwnHeartbeat, StreamExtras};
 use super::shard_inbox::ArrivedStream;
 use super::writing::send_backlog;
 use super::{BYTES_PER_WRITE, MAX_INPUT_BYTES, NO_GAP_NOTICE, Shard, TICKS_PER_SECOND};
-use crate::channel::{ChannelShard, ChannelState, DeliveryKind, Message, StreamFormat};
+use crate::channel::{ChannelState, DeliveryKind, Message, StreamFormat, SubscribedShard};
 use crate::counters;
 use crate::hub::{PendingSubscription, StreamRequest};
 use crate::{StreamForm, StreamKeepAlive};
@@ -64,7 +64,7 @@ impl Shard {
             };
             let ArrivedStream {
                 client,
-                early_bytes,
+                pipelined_bytes: early_bytes,
                 format,
                 connection_guard,
                 request,
@@ -77,7 +77,7 @@ impl Shard {
                 generation: self.next_generation(),
                 _connection_guard: connection_guard,
                 first_link: ChannelLink::NONE,
-                ring_position: RingPosition::NONE,
+                heartbeat_position: HeartbeatRingPosition::NONE,
                 last_sent_tick: self.now_tick,
                 input_bytes: u32::try_from(early_bytes).unwrap_or(u32::MAX),
                 format,
@@ -102,16 +102,16 @@ impl Shard {
         let mut extra = StreamExtras {
             other_links: Vec::new(),
             filters: Vec::new(),
-            meta: wanted.meta.into(),
+            subscriber_meta: wanted.subscriber_meta.into(),
             on_end: wanted.on_end,
             gap_notice: None,
             own_heartbeat: None,
         };
         let shape = held.format;
-        debug_assert_eq!(shape.form, wanted.form);
+        debug_assert_eq!(shape.message_format, wanted.message_format);
         let gap = wanted.gap_notice.filter(|gap| !gap.is_empty());
         if let Some(gap) = &gap {
-            match self.shared_gap_notice(gap) {
+            match self.acquire_gap_notice(gap) {
                 Some(known) => held.gap_notice = known,
                 None => extra.gap_notice = Some(shape.apply_framing(gap.clone())),
             }
@@ -138,18 +138,21 @@ impl Shard {
             let (at, own) = self.join_heartbeat_ring(stream, keep_alive, shape);
             extra.own_heartbeat = own;
             if let Some(held) = self.streams.get_mut(stream) {
-                held.ring_position = at;
+                held.heartbeat_position = at;
             }
         }
         if let Some(held) = self.streams.get_mut(stream) {
             held.first_link = first;
             if extra.is_needed() {
-                self.list_bytes += extra.bytes();
+                self.list_bytes += extra.memory_bytes();
                 held.extras = Some(Box::new(extra));
             }
         }
-        self.shared.metrics.opened.fetch_add(1, Ordering::Relaxed);
-        self.send_initial(stream, wanted.initial, known.as_deref(), found);
+        self.shared
+            .metrics
+            .opened_streams
+            .fetch_add(1, Ordering::Relaxed);
+        self.send_initial(stream, wanted.initial_bytes, known.as_deref(), found);
         if let Some(lifetime) = wanted.max_lifetime {
             self.schedule_end(stream, lifetime);
         }
@@ -177,7 +180,7 @@ impl Shard {
             .missed_messages
             .sort_by_key(|(_, message)| message.sequence);
         let held = self.streams.get(stream);
-        if held.is_some_and(|held| held.format.form == StreamForm::Bytes) {
+        if held.is_some_and(|held| held.format.message_format == StreamForm::Bytes) {
             let mut all = found.missed_messages.iter();
             found.is_ended |= all.any(|(_, message)| message.delivery_kind() == DeliveryKind::Gap);
         }
@@ -219,7 +222,10 @@ impl Shard {
         let mut state = channel.lock();
         let was_there = state.has_subscribers();
         let number = self.number;
-        let home = state.shards.iter_mut().find(|home| home.shard == number);
+        let home = state
+            .subscribed_shards
+            .iter_mut()
+            .find(|home| home.shard == number);
         let slot = match home {
             Some(home) => {
                 home.subscriber_count += 1;
@@ -227,10 +233,10 @@ impl Shard {
             }
             None => {
                 let slot = self.channels.insert(ShardChannel::new(channel.clone()));
-                if state.shards.is_empty() {
-                    state.shards.reserve_exact(1);
+                if state.subscribed_shards.is_empty() {
+                    state.subscribed_shards.reserve_exact(1);
                 }
-                state.shards.push(ChannelShard {
+                state.subscribed_shards.push(SubscribedShard {
                     shard: number,
                     channel_slot: slot,
                     subscriber_count: 1,
@@ -238,15 +244,16 @@ impl Shard {
                 slot
             }
         };
-        self.shared.report_presence(channel, was_there, &mut state);
+        self.shared
+            .report_subscription_change(channel, was_there, &mut state);
         let from = resume_sequence(&state, (expected, slot), came_back, found);
         if from < expected.last_sequence && !state.history.is_empty() {
             self.shared.trim_history(&mut state, clock::now());
         }
-        found.has_gap |= state.history.has_gap(from);
+        found.has_gap |= state.history.has_gap_after(from);
         let start = expected.last_sequence.max(state.restored_up_to);
-        found.has_arrival_gap |= state.history.has_gap(start);
-        for message in state.history.after(from) {
+        found.has_arrival_gap |= state.history.has_gap_after(start);
+        for message in state.history.messages_after(from) {
             found.add_message(slot, message, start);
         }
         let next = state.last_sequence + 1;
@@ -278,9 +285,9 @@ impl Shard {
         stream: u32,
         keep_alive: &StreamKeepAlive,
         shape: StreamFormat,
-    ) -> (RingPosition, Option<OwnHeartbeat>) {
+    ) -> (HeartbeatRingPosition, Option<OwnHeartbeat>) {
         if keep_alive.bytes.is_empty() {
-            return (RingPosition::NONE, None);
+            return (HeartbeatRingPosition::NONE, None);
         }
         let every = keep_alive.interval.max(Duration::from_secs(1));
         let ticks = u128::from(TICKS_PER_SECOND) * every.as_millis() / 1000;
@@ -289,7 +296,7 @@ impl Shard {
             .heartbeats
             .insert(stream, keep_alive, ticks, self.now_tick);
         let own = (!is_own).then(|| OwnHeartbeat {
-            framed: shape.apply_framing(keep_alive.bytes.clone()),
+            framed_bytes: shape.apply_framing(keep_alive.bytes.clone()),
             is_unconditional: keep_alive.is_unconditional,
         });
         (at, own)
@@ -314,11 +321,11 @@ impl Shard {
             self.close_stream(stream, CloseReason::ClientDisconnected);
             return;
         }
-        let whole = backlog.bytes();
+        let whole = backlog.memory_bytes();
         let sent = send_backlog(&held.connection, &mut backlog, now);
-        self.sent_bytes += whole - backlog.bytes();
+        self.sent_bytes += whole - backlog.memory_bytes();
         // Where too much waits for all together already, what was missed is missing for good.
-        if backlog.bytes() > room.total {
+        if backlog.memory_bytes() > room.total_bytes {
             self.turn_counts.dropped += u64::from(backlog.drop_messages(gap.as_ref()));
         }
         let waits = !backlog.is_empty();
@@ -327,12 +334,16 @@ impl Shard {
         } else {
             Interest::Read
         };
-        let token = held.token(stream);
+        let token = held.poll_token(stream);
         let added = held
             .connection
             .add_to_pollset(&self.pollset, token, interest);
         if waits {
-            counters::adjust(&self.shared.metrics.backlog_bytes, 0, backlog.bytes());
+            counters::adjust_counter(
+                &self.shared.metrics.backlog_bytes,
+                0,
+                backlog.memory_bytes(),
+            );
             held.backlog = Some(Box::new(backlog));
         }
         if let Err(e) = &added {
@@ -347,7 +358,7 @@ impl Shard {
             self.schedule_stall_check(stream);
         }
         if found.is_ended || self.shared.is_draining() {
-            self.end_stream(stream);
+            self.end_stream_gracefully(stream);
         }
     }
 
@@ -386,12 +397,12 @@ impl Shard {
             let is_each = has_filters && message.delivery_kind() != DeliveryKind::Gap;
             if is_each || message.delivery_kind() == DeliveryKind::PerStream {
                 push(
-                    self.render_for(stream, *channel, message)
+                    self.render_for_stream(stream, *channel, message)
                         .unwrap_or_default(),
                     1,
                 );
             } else {
-                push(message.encoded_for(shape).clone(), 1);
+                push(message.framed_payload(shape).clone(), 1);
             }
         }
         backlog
@@ -454,11 +465,11 @@ fn resume_sequence(
         (None, None) => None,
     };
     let is_new = from.is_none();
-    if let Some(before) = &state.arrival_history {
-        let is_incomplete = before.has_gap(expected.last_sequence);
+    if let Some(before) = &state.arriving_stream_history {
+        let is_incomplete = before.has_gap_after(expected.last_sequence);
         found.has_arrival_gap |= is_incomplete;
         found.has_gap |= is_new && is_incomplete;
-        for message in before.after(expected.last_sequence) {
+        for message in before.messages_after(expected.last_sequence) {
             // A client that resumes finds it in the history, if it is there as well.
             if is_new || state.history.find_sequence(&message.id).is_none() {
                 found.add_message(slot, message, expected.last_sequence);

@@ -19,11 +19,11 @@ pub(super) struct Backlog {
     /// How much of the first piece is out.
     offset: usize,
     /// What all pieces count for.
-    bytes: usize,
+    memory_bytes: usize,
     /// Of that, what may be dropped or counts against the stream's own bound.
     message_bytes: usize,
     /// When it last got shorter, or began.
-    pub(super) progressed_at: u32,
+    pub(super) last_progress_tick: u32,
 }
 
 /// Some bytes that go out together or not at all.
@@ -50,16 +50,16 @@ pub(super) enum PieceKind {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BacklogRoom {
     /// For this stream.
-    pub(super) stream: usize,
+    pub(super) stream_bytes: usize,
     /// For all streams together, as far as it is free.
-    pub(super) total: usize,
+    pub(super) total_bytes: usize,
 }
 
 /// What a piece costs beside its bytes, which it mostly shares.
 const PIECE_OVERHEAD: usize = size_of::<BacklogPiece>() + 16;
 
 /// Pieces that go out with one call.
-pub(super) const MAX_SLICES: usize = 16;
+pub(super) const MAX_IO_SLICES: usize = 16;
 
 impl BacklogPiece {
     pub(super) fn message(bytes: Bytes, messages: u32) -> Self {
@@ -86,7 +86,7 @@ impl BacklogPiece {
 impl Backlog {
     pub(super) fn new(now: u32) -> Self {
         Self {
-            progressed_at: now,
+            last_progress_tick: now,
             ..Self::default()
         }
     }
@@ -95,7 +95,7 @@ impl Backlog {
     /// write that was taken in part (`offset` bytes of it are out).
     pub(super) fn push(&mut self, piece: BacklogPiece, offset: usize) {
         debug_assert!(offset == 0 || self.pieces.is_empty());
-        self.bytes += piece.cost();
+        self.memory_bytes += piece.cost();
         if piece.kind == PieceKind::Message {
             self.message_bytes += piece.cost();
         }
@@ -105,7 +105,7 @@ impl Backlog {
 
     /// Whether a piece of so many bytes has room behind what waits.
     pub(super) fn has_room(&self, piece: &BacklogPiece, room: BacklogRoom) -> bool {
-        piece.cost() <= room.total && self.message_bytes + piece.cost() <= room.stream
+        piece.cost() <= room.total_bytes && self.message_bytes + piece.cost() <= room.stream_bytes
     }
 
     /// Adds a piece, dropping the oldest messages of which nothing is out to make room for it;
@@ -116,7 +116,7 @@ impl Backlog {
         room: BacklogRoom,
         gap: Option<&Bytes>,
     ) -> u32 {
-        let before = self.bytes;
+        let before = self.memory_bytes;
         let mut dropped = 0;
         let mut place = None;
         while !self.has_room(&piece, self.room_left(room, before)) {
@@ -124,7 +124,7 @@ impl Backlog {
                 break;
             };
             if let Some(lost) = self.pieces.remove(oldest) {
-                self.bytes -= lost.cost();
+                self.memory_bytes -= lost.cost();
                 self.message_bytes -= lost.cost();
                 dropped += lost.messages;
                 // A heartbeat is no loss.
@@ -137,7 +137,7 @@ impl Backlog {
         // all.
         let left = self.room_left(room, before);
         let has_room = self.has_room(&piece, left)
-            || self.oldest_message().is_none() && piece.cost() <= left.total;
+            || self.oldest_message().is_none() && piece.cost() <= left.total_bytes;
         if has_room {
             self.push(piece, 0);
         } else {
@@ -163,7 +163,7 @@ impl Backlog {
                 self.pieces.push_back(piece);
                 continue;
             }
-            self.bytes -= piece.cost();
+            self.memory_bytes -= piece.cost();
             if piece.kind == PieceKind::Message {
                 self.message_bytes -= piece.cost();
             }
@@ -187,15 +187,15 @@ impl Backlog {
             return;
         }
         let notice = BacklogPiece::gap_notice(gap.clone());
-        self.bytes += notice.cost();
+        self.memory_bytes += notice.cost();
         self.pieces.insert(place, notice);
     }
 
     /// The room that is left of `room`, which was measured when `before` bytes waited here.
     fn room_left(&self, room: BacklogRoom, before: usize) -> BacklogRoom {
         BacklogRoom {
-            stream: room.stream,
-            total: (room.total + before).saturating_sub(self.bytes),
+            stream_bytes: room.stream_bytes,
+            total_bytes: (room.total_bytes + before).saturating_sub(self.memory_bytes),
         }
     }
 
@@ -209,7 +209,7 @@ impl Backlog {
     }
 
     /// What goes out next; how many slices of `into` are filled.
-    pub(super) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
+    pub(super) fn fill_io_slices<'a>(&'a self, into: &mut [IoSlice<'a>; MAX_IO_SLICES]) -> usize {
         let mut count = 0;
         for (slice, piece) in into.iter_mut().zip(&self.pieces) {
             let from = if count == 0 { self.offset } else { 0 };
@@ -223,7 +223,7 @@ impl Backlog {
     pub(super) fn mark_written(&mut self, written: usize, now: u32) -> u32 {
         self.offset += written;
         if written > 0 {
-            self.progressed_at = now;
+            self.last_progress_tick = now;
         }
         let mut completed = 0;
         while let Some(first) = self.pieces.front() {
@@ -231,7 +231,7 @@ impl Backlog {
                 break;
             }
             self.offset -= first.bytes.len();
-            self.bytes -= first.cost();
+            self.memory_bytes -= first.cost();
             if first.kind == PieceKind::Message {
                 self.message_bytes -= first.cost();
             }
@@ -246,8 +246,8 @@ impl Backlog {
     }
 
     /// What all that waits counts for.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.memory_bytes
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use penstock_runtime::buffers;
 use penstock_runtime::pollset::Event;
 
-use super::heartbeats::{RingMember, RingPosition};
+use super::heartbeats::{HeartbeatRingMember, HeartbeatRingPosition};
 use super::live_stream::{ChannelLink, slot_of_token};
 use super::{BYTES_PER_WRITE, MAX_INPUT_BYTES, Shard};
 use crate::counters::{self, StreamPermit};
@@ -139,7 +139,7 @@ impl Shard {
     }
 
     /// Ends a stream properly: nothing more comes, and what waits is still written.
-    pub(super) fn end_stream(&mut self, stream: u32) {
+    pub(super) fn end_stream_gracefully(&mut self, stream: u32) {
         match self.streams.get_mut(stream) {
             Some(held) if !held.is_ending => held.is_ending = true,
             _ => return,
@@ -174,17 +174,21 @@ impl Shard {
         };
         held.connection.remove_from_pollset(&self.pollset);
         if let Some(backlog) = held.backlog.take() {
-            counters::adjust(&self.shared.metrics.backlog_bytes, backlog.bytes(), 0);
+            counters::adjust_counter(
+                &self.shared.metrics.backlog_bytes,
+                backlog.memory_bytes(),
+                0,
+            );
         }
         if let Some(extra) = &held.extras {
-            self.list_bytes -= extra.bytes();
+            self.list_bytes -= extra.memory_bytes();
         }
         self.release_gap_notice(held.gap_notice);
         self.flush_counts();
         let tally = &self.shared.metrics;
-        tally.closed.fetch_add(1, Ordering::Relaxed);
+        tally.closed_streams.fetch_add(1, Ordering::Relaxed);
         if why == CloseReason::Slow {
-            tally.closed_slow.fetch_add(1, Ordering::Relaxed);
+            tally.closed_slow_streams.fetch_add(1, Ordering::Relaxed);
         }
         // Closes the socket, releases the permit and calls `on_end`.
         drop(held);
@@ -196,7 +200,7 @@ impl Shard {
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };
-        let beat = std::mem::replace(&mut held.ring_position, RingPosition::NONE);
+        let beat = std::mem::replace(&mut held.heartbeat_position, HeartbeatRingPosition::NONE);
         let first = std::mem::replace(&mut held.first_link, ChannelLink::NONE);
         let others = match &mut held.extras {
             Some(extra) => {
@@ -208,7 +212,7 @@ impl Shard {
         if !beat.is_none()
             && let Some(moved) = self.heartbeats.remove(beat)
         {
-            self.update_ring_position(moved);
+            self.update_heartbeat_position(moved);
         }
         for link in [first].into_iter().chain(others) {
             if link.channel_slot != u32::MAX {
@@ -240,7 +244,7 @@ impl Shard {
         let number = self.number;
         let mut is_last = false;
         self.shared.remove_subscriber(&channel, |state| {
-            let homes = &mut state.shards;
+            let homes = &mut state.subscribed_shards;
             if let Some(found) = homes.iter().position(|home| home.shard == number) {
                 homes[found].subscriber_count -= 1;
                 is_last = homes[found].subscriber_count == 0;
@@ -250,13 +254,13 @@ impl Shard {
             }
         });
         if is_last {
-            self.leave_channel(link.channel_slot);
+            self.abandon_channel(link.channel_slot);
         }
     }
 
-    pub(super) fn update_ring_position(&mut self, moved: RingMember) {
+    pub(super) fn update_heartbeat_position(&mut self, moved: HeartbeatRingMember) {
         if let Some(held) = self.streams.get_mut(moved.stream) {
-            held.ring_position = moved.position;
+            held.heartbeat_position = moved.position;
         }
     }
 
@@ -269,7 +273,7 @@ impl Shard {
             return;
         };
         if !std::mem::replace(&mut held.is_stall_checked, true) {
-            let token = held.token(stream);
+            let token = held.poll_token(stream);
             self.stall_checks.push(Reverse((due, token)));
         }
     }
@@ -280,7 +284,7 @@ impl Shard {
         let Some(held) = self.streams.get(stream) else {
             return;
         };
-        self.lifetimes.push(Reverse((due, held.token(stream))));
+        self.lifetimes.push(Reverse((due, held.poll_token(stream))));
         // Streams that left before their time leave theirs here: no more than there are streams.
         if self.lifetimes.len() > 2 * self.streams.len() + 64 {
             let lifetimes = std::mem::take(&mut self.lifetimes).into_vec();
@@ -303,7 +307,7 @@ impl Shard {
                 return;
             };
             if self.is_current_token(token) {
-                self.end_stream(slot_of_token(token));
+                self.end_stream_gracefully(slot_of_token(token));
             }
         }
     }
@@ -314,14 +318,14 @@ impl Shard {
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };
-        if held.token(stream) != token {
+        if held.poll_token(stream) != token {
             return;
         }
         held.is_stall_checked = false;
         let Some(backlog) = &held.backlog else {
             return;
         };
-        let due = backlog.progressed_at.saturating_add(stall);
+        let due = backlog.last_progress_tick.saturating_add(stall);
         if due <= self.now_tick {
             self.close_stream(stream, CloseReason::Slow);
         } else {
@@ -333,7 +337,7 @@ impl Shard {
     fn is_current_token(&self, token: u64) -> bool {
         let stream = slot_of_token(token);
         let held = self.streams.get(stream);
-        held.is_some_and(|held| held.token(stream) == token)
+        held.is_some_and(|held| held.poll_token(stream) == token)
     }
 
     pub(super) fn begin_drain(&mut self, over: Duration) {
@@ -356,18 +360,18 @@ impl Shard {
             if ending.ended >= target && target < ending.stream_count {
                 break;
             }
-            let Some(stream) = self.streams.next_from(ending.next_slot) else {
+            let Some(stream) = self.streams.next_occupied_from(ending.next_slot) else {
                 return;
             };
             ending.next_slot = stream + 1;
             ending.ended += 1;
-            self.end_stream(stream);
+            self.end_stream_gracefully(stream);
         }
         self.drain = Some(ending);
     }
 
     /// When a stream is to be ended next.
-    pub(super) fn next_drain_due(&self) -> Option<u32> {
+    pub(super) fn next_drain_tick(&self) -> Option<u32> {
         let ending = self.drain.as_ref()?;
         let is_behind = ending.ended < ending.target_by(self.now_tick)
             || ending.target_by(self.now_tick) >= ending.stream_count;

@@ -20,9 +20,9 @@ use super::backlog::BacklogPiece;
 use super::live_stream::StreamSubscriber;
 use super::shard_inbox::ShardDelivery;
 use super::{BYTES_PER_WRITE, Shard};
-use crate::channel::{Channel, DeliveryKind, Message, STREAM_FORMATS, StreamFormat};
+use crate::channel::{Channel, DeliveryKind, Message, STREAM_FORMAT_COUNT, StreamFormat};
 use crate::filters;
-use crate::{Content, StreamForm, StreamPart};
+use crate::{Content, StreamAction, StreamForm};
 
 /// A channel with subscribers in this shard.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ struct DeliveryBatch {
     messages: Vec<Arc<Message>>,
     kind: DeliveryKind,
     /// What each shape's subscribers get of all of them, with the number of messages.
-    joined: [Option<(Bytes, u32)>; STREAM_FORMATS],
+    joined: [Option<(Bytes, u32)>; STREAM_FORMAT_COUNT],
     /// How many subscribers are left, from the end of the list.
     remaining: usize,
 }
@@ -79,14 +79,14 @@ impl DeliveryBatch {
     fn next_batch(pending: &mut VecDeque<Arc<Message>>, subscribers: usize) -> Option<Self> {
         let first = pending.pop_front()?;
         let concern = first.delivery_kind();
-        let mut bytes = first.cost;
+        let mut bytes = first.memory_bytes;
         let mut messages = vec![first];
         while concern == DeliveryKind::Shared
             && let Some(next) = pending.front()
             && next.delivery_kind() == concern
-            && bytes + next.cost <= MAX_BATCH_BYTES
+            && bytes + next.memory_bytes <= MAX_BATCH_BYTES
         {
-            bytes += next.cost;
+            bytes += next.memory_bytes;
             messages.extend(pending.pop_front());
         }
         Some(Self {
@@ -102,7 +102,10 @@ impl DeliveryBatch {
     }
 
     fn cost(&self) -> usize {
-        self.messages.iter().map(|message| message.cost).sum()
+        self.messages
+            .iter()
+            .map(|message| message.memory_bytes)
+            .sum()
     }
 
     /// The bytes for a subscriber of this format from message `next` on, and how many messages
@@ -127,7 +130,7 @@ fn join_encoded<'a>(
     messages: impl Iterator<Item = &'a Arc<Message>> + Clone,
     shape: StreamFormat,
 ) -> (Bytes, u32) {
-    let framed = messages.map(|message| message.encoded_for(shape));
+    let framed = messages.map(|message| message.framed_payload(shape));
     let framed = framed.filter(|bytes| !bytes.is_empty());
     let count = framed.clone().count();
     if count == 1
@@ -156,7 +159,10 @@ impl Shard {
                     self.ready_channels.push_back(slot);
                 }
             }
-            _ => self.shared.metrics.sub_pending(&channel, message.cost),
+            _ => self
+                .shared
+                .metrics
+                .subtract_pending_bytes(&channel, message.memory_bytes),
         }
     }
 
@@ -193,7 +199,7 @@ impl Shard {
             if batch.remaining == 0 {
                 if let Some(local) = self.channels.get(slot) {
                     let tally = &self.shared.metrics;
-                    tally.sub_pending(&local.channel, batch.cost());
+                    tally.subtract_pending_bytes(&local.channel, batch.cost());
                 }
                 continue;
             }
@@ -237,7 +243,7 @@ impl Shard {
     }
 
     /// The last subscriber of a channel has left, and its home is given back.
-    pub(super) fn leave_channel(&mut self, slot: u32) {
+    pub(super) fn abandon_channel(&mut self, slot: u32) {
         let Some(local) = self.channels.get_mut(slot) else {
             return;
         };
@@ -254,10 +260,14 @@ impl Shard {
 
     fn discard_work(&self, channel: &Channel, work: Option<Box<ChannelWork>>) {
         if let Some(work) = work {
-            let pending: usize = work.pending.iter().map(|message| message.cost).sum();
+            let pending: usize = work
+                .pending
+                .iter()
+                .map(|message| message.memory_bytes)
+                .sum();
             let batch = work.batch.as_ref().map_or(0, DeliveryBatch::cost);
             let tally = &self.shared.metrics;
-            tally.sub_pending(channel, pending + batch);
+            tally.subtract_pending_bytes(channel, pending + batch);
         }
     }
 
@@ -283,11 +293,13 @@ impl Shard {
         }
         match batch.kind {
             DeliveryKind::Ignored => {}
-            DeliveryKind::Close => self.end_stream(stream),
-            DeliveryKind::Gap if shape.form == StreamForm::Bytes => self.end_stream(stream),
+            DeliveryKind::Close => self.end_stream_gracefully(stream),
+            DeliveryKind::Gap if shape.message_format == StreamForm::Bytes => {
+                self.end_stream_gracefully(stream)
+            }
             DeliveryKind::Shared | DeliveryKind::PerStream if is_each => {
                 for message in batch.messages.iter().filter(|each| each.sequence >= next) {
-                    if let Some(bytes) = self.render_for(stream, channel, message) {
+                    if let Some(bytes) = self.render_for_stream(stream, channel, message) {
                         self.write(stream, BacklogPiece::message(bytes, 1));
                     }
                 }
@@ -359,7 +371,7 @@ impl Shard {
                 .is_some_and(|(_, filters)| !filters.is_empty());
             let concern = message.delivery_kind();
             if concern == DeliveryKind::Shared && !has_filters {
-                let bytes = message.encoded_for(shape);
+                let bytes = message.framed_payload(shape);
                 if joined.len() + bytes.len() > MAX_BATCH_BYTES {
                     self.write_joined(stream, &mut joined, &mut count);
                 }
@@ -372,9 +384,9 @@ impl Shard {
             }
             self.write_joined(stream, &mut joined, &mut count);
             if concern == DeliveryKind::Close {
-                return self.end_stream(stream);
+                return self.end_stream_gracefully(stream);
             }
-            if let Some(bytes) = self.render_for(stream, channel, &message) {
+            if let Some(bytes) = self.render_for_stream(stream, channel, &message) {
                 self.write(stream, BacklogPiece::message(bytes, 1));
             }
         }
@@ -389,7 +401,7 @@ impl Shard {
     }
 
     /// What this stream gets of a message, if anything: its filters decide, and change it.
-    pub(super) fn render_for(
+    pub(super) fn render_for_stream(
         &mut self,
         stream: u32,
         channel: u32,
@@ -409,9 +421,9 @@ impl Shard {
         }
         let encoded;
         let content = match &message.publication.stream {
-            Some(StreamPart::Send(content)) => content,
+            Some(StreamAction::Send(content)) => content,
             _ => {
-                encoded = Content::from(message.payload(held.format.form));
+                encoded = Content::from(message.payload(held.format.message_format));
                 &encoded
             }
         };

@@ -20,7 +20,7 @@ use crate::channel::StreamFormat;
 pub(super) struct Heartbeats {
     rings: Vec<Option<HeartbeatRing>>,
     random_state: u64,
-    bytes: usize,
+    memory_bytes: usize,
 }
 
 /// The streams of one keep-alive.
@@ -41,7 +41,7 @@ struct HeartbeatRing {
 
 /// Where a stream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RingPosition {
+pub(super) struct HeartbeatRingPosition {
     ring: u8,
     slot: u8,
     index: u32,
@@ -49,9 +49,9 @@ pub(super) struct RingPosition {
 
 /// A stream in its ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RingMember {
+pub(super) struct HeartbeatRingMember {
     pub(super) stream: u32,
-    pub(super) position: RingPosition,
+    pub(super) position: HeartbeatRingPosition,
 }
 
 /// Distinct keep-alives of a shard; streams of further ones share the ring of the nearest shorter
@@ -61,7 +61,7 @@ const MAX_RINGS: usize = 64;
 /// Slots of a ring: a slot's number fits a byte.
 const MAX_SLOTS: u32 = 240;
 
-impl RingPosition {
+impl HeartbeatRingPosition {
     /// In no ring.
     pub(super) const NONE: Self = Self {
         ring: u8::MAX,
@@ -90,15 +90,15 @@ impl Heartbeats {
         keep_alive: &StreamKeepAlive,
         ticks: u32,
         now: u32,
-    ) -> (RingPosition, bool) {
+    ) -> (HeartbeatRingPosition, bool) {
         let ticks = ticks.max(1);
         let (number, is_own) = self.find_ring(keep_alive, ticks, now);
         let random = self.next_random();
         let Some(Some(ring)) = self.rings.get_mut(number) else {
-            return (RingPosition::NONE, false);
+            return (HeartbeatRingPosition::NONE, false);
         };
         let slot = random_below(random, ring.slot_count);
-        let at = ring.insert(number, slot, stream, &mut self.bytes);
+        let at = ring.insert(number, slot, stream, &mut self.memory_bytes);
         (at, is_own)
     }
 
@@ -117,7 +117,7 @@ impl Heartbeats {
         let free = free.or_else(|| (next < MAX_RINGS).then_some(next));
         if let Some(free) = free {
             let ring = HeartbeatRing::new(keep_alive, ticks, now);
-            self.bytes += ring.memory_bytes();
+            self.memory_bytes += ring.memory_bytes();
             if free == self.rings.len() {
                 self.rings.push(None);
             }
@@ -135,14 +135,14 @@ impl Heartbeats {
     }
 
     /// Removes a stream; returns the stream that moved into its place.
-    pub(super) fn remove(&mut self, at: RingPosition) -> Option<RingMember> {
+    pub(super) fn remove(&mut self, at: HeartbeatRingPosition) -> Option<HeartbeatRingMember> {
         let number = usize::from(at.ring);
         let ring = self.rings.get_mut(number)?.as_mut()?;
-        let moved = ring.remove(at, &mut self.bytes);
+        let moved = ring.remove(at, &mut self.memory_bytes);
         if ring.len == 0 {
-            self.bytes -= ring.memory_bytes();
+            self.memory_bytes -= ring.memory_bytes();
             for slot in &ring.slots {
-                self.bytes -= slot.capacity() * size_of::<u32>();
+                self.memory_bytes -= slot.capacity() * size_of::<u32>();
             }
             self.rings[number] = None;
         }
@@ -150,7 +150,7 @@ impl Heartbeats {
     }
 
     /// The next stream that is due; `None` when all are visited.
-    pub(super) fn next_visit(&mut self, now: u32) -> Option<RingMember> {
+    pub(super) fn next_due_stream(&mut self, now: u32) -> Option<HeartbeatRingMember> {
         let rings = self.rings.iter_mut().enumerate();
         rings
             .filter_map(|(number, ring)| Some((number, ring.as_mut()?)))
@@ -159,11 +159,11 @@ impl Heartbeats {
 
     /// A visited stream that was sent something `idle` ticks ago: whether it is due. If not, it
     /// moves to a slot further on, and reports the streams that moved.
-    pub(super) fn is_due(
+    pub(super) fn check_due_or_reschedule(
         &mut self,
-        visit: RingMember,
+        visit: HeartbeatRingMember,
         idle: u32,
-    ) -> Result<(), [Option<RingMember>; 2]> {
+    ) -> Result<(), [Option<HeartbeatRingMember>; 2]> {
         let random = self.next_random();
         let number = usize::from(visit.position.ring);
         let Some(Some(ring)) = self.rings.get_mut(number) else {
@@ -180,9 +180,9 @@ impl Heartbeats {
         // The slot is visited once its time has come: rounded down, so that it is not late.
         let ahead = (wait / ring.ticks_per_slot).clamp(1, ring.slot_count - 1);
         let slot = (u32::from(visit.position.slot) + ahead) % ring.slot_count;
-        let other = ring.remove(visit.position, &mut self.bytes);
-        let at = ring.insert(number, slot, visit.stream, &mut self.bytes);
-        let own = RingMember {
+        let other = ring.remove(visit.position, &mut self.memory_bytes);
+        let at = ring.insert(number, slot, visit.stream, &mut self.memory_bytes);
+        let own = HeartbeatRingMember {
             stream: visit.stream,
             position: at,
         };
@@ -190,7 +190,11 @@ impl Heartbeats {
     }
 
     /// The bytes of a ring's heartbeat, framed.
-    pub(super) fn heartbeat_bytes(&self, at: RingPosition, shape: StreamFormat) -> Option<&Bytes> {
+    pub(super) fn heartbeat_bytes(
+        &self,
+        at: HeartbeatRingPosition,
+        shape: StreamFormat,
+    ) -> Option<&Bytes> {
         let ring = self.rings.get(usize::from(at.ring))?.as_ref()?;
         Some(if shape.is_chunked {
             &ring.chunked
@@ -200,12 +204,12 @@ impl Heartbeats {
     }
 
     /// Whether a ring's heartbeats come whatever else was sent.
-    pub(super) fn is_unconditional(&self, at: RingPosition) -> bool {
+    pub(super) fn is_unconditional(&self, at: HeartbeatRingPosition) -> bool {
         let ring = self.rings.get(usize::from(at.ring));
         matches!(ring, Some(Some(ring)) if ring.keep_alive.is_unconditional)
     }
 
-    pub(super) fn next_due(&self) -> Option<u32> {
+    pub(super) fn next_due_tick(&self) -> Option<u32> {
         self.rings
             .iter()
             .flatten()
@@ -214,8 +218,8 @@ impl Heartbeats {
     }
 
     /// What the rings take of memory.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.memory_bytes
     }
 
     /// The next random number: a counter that is well mixed (splitmix64).
@@ -238,7 +242,7 @@ impl HeartbeatRing {
         let step = ticks.div_ceil(MAX_SLOTS);
         let count = (ticks / step).max(1);
         Self {
-            chunked: StreamFormat::CHUNKED.apply_framing(keep_alive.bytes.clone()),
+            chunked: StreamFormat::CHUNKED_EVENTS.apply_framing(keep_alive.bytes.clone()),
             keep_alive: keep_alive.clone(),
             interval_ticks: ticks,
             ticks_per_slot: step,
@@ -250,7 +254,13 @@ impl HeartbeatRing {
         }
     }
 
-    fn insert(&mut self, ring: usize, slot: u32, stream: u32, bytes: &mut usize) -> RingPosition {
+    fn insert(
+        &mut self,
+        ring: usize,
+        slot: u32,
+        stream: u32,
+        bytes: &mut usize,
+    ) -> HeartbeatRingPosition {
         let list = &mut self.slots[slot as usize];
         let before = list.capacity();
         if before == 0 {
@@ -259,19 +269,23 @@ impl HeartbeatRing {
         list.push(stream);
         *bytes += (list.capacity() - before) * size_of::<u32>();
         self.len += 1;
-        RingPosition {
+        HeartbeatRingPosition {
             ring: u8::try_from(ring).unwrap_or(u8::MAX),
             slot: u8::try_from(slot).unwrap_or(0),
             index: u32::try_from(list.len() - 1).unwrap_or(0),
         }
     }
 
-    fn remove(&mut self, at: RingPosition, bytes: &mut usize) -> Option<RingMember> {
+    fn remove(
+        &mut self,
+        at: HeartbeatRingPosition,
+        bytes: &mut usize,
+    ) -> Option<HeartbeatRingMember> {
         let list = &mut self.slots[usize::from(at.slot)];
         let index = at.index as usize;
         list.swap_remove(index);
         self.len -= 1;
-        let moved = list.get(index).map(|&stream| RingMember {
+        let moved = list.get(index).map(|&stream| HeartbeatRingMember {
             stream,
             position: at,
         });
@@ -283,7 +297,7 @@ impl HeartbeatRing {
         moved
     }
 
-    fn next_visit(&mut self, number: usize, now: u32) -> Option<RingMember> {
+    fn next_visit(&mut self, number: usize, now: u32) -> Option<HeartbeatRingMember> {
         let slots = self.slot_count;
         // After a pause that was longer than the interval each is visited once, not once for each
         // that was missed.
@@ -297,9 +311,9 @@ impl HeartbeatRing {
             let left = self.left_in_slot.unwrap_or(list.len()).min(list.len());
             if left > 0 {
                 self.left_in_slot = Some(left - 1);
-                return Some(RingMember {
+                return Some(HeartbeatRingMember {
                     stream: list[left - 1],
-                    position: RingPosition {
+                    position: HeartbeatRingPosition {
                         ring: u8::try_from(number).unwrap_or(u8::MAX),
                         slot: u8::try_from(slot).unwrap_or(0),
                         index: u32::try_from(left - 1).unwrap_or(0),

@@ -14,7 +14,7 @@ use penstock_exchange::{ClientPermit, HeldConnection, HeldConnectionGuard};
 
 use super::backlog::Backlog;
 use super::delivery::ShardChannel;
-use super::heartbeats::RingPosition;
+use super::heartbeats::HeartbeatRingPosition;
 use super::slab::Slab;
 use crate::channel::StreamFormat;
 use crate::filters::{FilterSubscriber, MetaPairs};
@@ -29,7 +29,7 @@ pub(super) struct LiveStream {
     /// Its drop tells the front end.
     pub(super) _connection_guard: HeldConnectionGuard,
     pub(super) first_link: ChannelLink,
-    pub(super) ring_position: RingPosition,
+    pub(super) heartbeat_position: HeartbeatRingPosition,
     pub(super) last_sent_tick: u32,
     /// Bytes of its client that were read and dropped.
     pub(super) input_bytes: u32,
@@ -81,7 +81,7 @@ pub(super) struct StreamExtras {
     pub(super) other_links: Vec<ChannelLink>,
     /// For each channel, in the links' order; empty when no channel has any.
     pub(super) filters: Vec<Box<[MessageFilter]>>,
-    pub(super) meta: Box<MetaPairs>,
+    pub(super) subscriber_meta: Box<MetaPairs>,
     /// Its drop tells that the stream has ended.
     pub(super) on_end: Option<EndCallback>,
     /// Its own notice, framed, where the shard has too many.
@@ -93,7 +93,7 @@ pub(super) struct StreamExtras {
 /// A heartbeat of a stream in a ring of others.
 #[derive(Debug)]
 pub(super) struct OwnHeartbeat {
-    pub(super) framed: Bytes,
+    pub(super) framed_bytes: Bytes,
     pub(super) is_unconditional: bool,
 }
 
@@ -101,16 +101,16 @@ impl StreamExtras {
     pub(super) fn is_needed(&self) -> bool {
         !self.other_links.is_empty()
             || !self.filters.is_empty()
-            || !self.meta.is_empty()
+            || !self.subscriber_meta.is_empty()
             || self.on_end.is_some()
             || self.gap_notice.is_some()
             || self.own_heartbeat.is_some()
     }
 
     /// What it takes of memory.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         let filters: usize = self.filters.iter().map(|f| f.len()).sum();
-        let meta = self.meta.iter();
+        let meta = self.subscriber_meta.iter();
         let meta: usize = meta
             .map(|(name, value)| name.len() + value.len() + 32)
             .sum();
@@ -118,7 +118,7 @@ impl StreamExtras {
         let beat = self
             .own_heartbeat
             .as_ref()
-            .map_or(0, |beat| beat.framed.len());
+            .map_or(0, |beat| beat.framed_bytes.len());
         size_of::<Self>()
             + self.other_links.capacity() * size_of::<ChannelLink>()
             + self.filters.capacity() * size_of::<Box<[MessageFilter]>>()
@@ -131,7 +131,7 @@ impl StreamExtras {
 
 impl LiveStream {
     /// The number that it is watched under, which no other stream of its slot has.
-    pub(super) fn token(&self, slot: u32) -> u64 {
+    pub(super) fn poll_token(&self, slot: u32) -> u64 {
         u64::from(self.generation) << 32 | u64::from(slot)
     }
 
@@ -171,11 +171,11 @@ pub(super) struct StreamSubscriber<'a> {
 }
 
 impl FilterSubscriber for StreamSubscriber<'_> {
-    fn meta(&self) -> &MetaPairs {
+    fn subscriber_meta(&self) -> &MetaPairs {
         self.stream
             .extras
             .as_ref()
-            .map_or(&[], |extra| &*extra.meta)
+            .map_or(&[], |extra| &*extra.subscriber_meta)
     }
 
     fn last_id(&self, channel: &str) -> Option<Arc<str>> {

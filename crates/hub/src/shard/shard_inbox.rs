@@ -14,7 +14,7 @@ use std::time::Duration;
 use penstock_exchange::{HeldConnection, HeldConnectionGuard};
 
 use crate::channel::{Channel, Message, StreamFormat};
-use crate::hub::{PollWaiter, StreamRequest};
+use crate::hub::{LongPollWaiter, StreamRequest};
 
 #[derive(Debug)]
 pub(crate) enum ShardCommand {
@@ -29,7 +29,7 @@ pub(crate) enum ShardCommand {
 pub(crate) struct ArrivedStream {
     pub(crate) client: HeldConnection,
     /// Bytes of its client that were read behind the request.
-    pub(crate) early_bytes: usize,
+    pub(crate) pipelined_bytes: usize,
     pub(crate) format: StreamFormat,
     pub(crate) connection_guard: HeldConnectionGuard,
     pub(crate) request: Box<StreamRequest>,
@@ -47,7 +47,7 @@ pub(crate) struct ShardDelivery {
 pub(crate) struct LongPollAnswers {
     pub(crate) channel: Arc<Channel>,
     pub(crate) message: Arc<Message>,
-    pub(crate) waiters: Vec<Arc<PollWaiter>>,
+    pub(crate) waiters: Vec<Arc<LongPollWaiter>>,
 }
 
 /// Commands that a shard has not taken yet.

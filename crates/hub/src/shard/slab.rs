@@ -98,7 +98,7 @@ impl<T> Slab<T> {
     }
 
     /// The first slot from `from` on that has a value.
-    pub(super) fn next_from(&self, from: u32) -> Option<u32> {
+    pub(super) fn next_occupied_from(&self, from: u32) -> Option<u32> {
         let mut slot = from as usize;
         while let Some(chunk) = self.chunks.get(slot / CHUNK_SLOTS) {
             let rest = chunk.slots.get(slot % CHUNK_SLOTS..).unwrap_or_default();
@@ -111,7 +111,7 @@ impl<T> Slab<T> {
     }
 
     /// What it takes of memory, without what its values point to.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         self.allocated_chunks * CHUNK_SLOTS * (size_of::<Option<T>>() + 1)
             + self.chunks.capacity() * size_of::<SlabChunk<T>>()
             + self.chunks_with_room.capacity() * size_of::<u32>()
@@ -137,14 +137,14 @@ mod tests {
                 .zip(0..)
                 .all(|(&slot, n)| slab.get(slot) == Some(&n))
         );
-        let full = slab.bytes();
+        let full = slab.memory_bytes();
         // Every second one, then the rest in another order than it was added.
         for &slot in slots.iter().step_by(2) {
             assert!(slab.remove(slot).is_some() && slab.remove(slot).is_none());
         }
         assert_eq!(slab.len(), 5_000);
         let again: Vec<u32> = (0..5_000).map(|n| slab.insert(n)).collect();
-        assert!(slab.bytes() <= full + 512, "holes are filled first");
+        assert!(slab.memory_bytes() <= full + 512, "holes are filled first");
         for (n, &slot) in again.iter().enumerate() {
             assert_eq!(slab.get_mut(slot), Some(&mut { n }));
         }
@@ -152,7 +152,11 @@ mod tests {
             assert!(slab.remove(slot).is_some(), "{slot}");
         }
         assert_eq!((slab.len(), slab.allocated_chunks), (0, 0));
-        assert!(slab.bytes() < full / 20, "{} of {full}", slab.bytes());
+        assert!(
+            slab.memory_bytes() < full / 20,
+            "{} of {full}",
+            slab.memory_bytes()
+        );
         assert_eq!(slab.get(3), None);
         let slot = slab.insert(7);
         assert_eq!(slab.get(slot), Some(&7));
@@ -161,7 +165,7 @@ mod tests {
     #[test]
     fn all_values_are_met_in_the_order_of_their_slots() {
         let mut slab = Slab::new();
-        assert_eq!(slab.next_from(0), None);
+        assert_eq!(slab.next_occupied_from(0), None);
         let slots: Vec<u32> = (0..1_000).map(|n| slab.insert(n)).collect();
         for &slot in &slots {
             if slot % 3 != 0 && !(250..600).contains(&slot) {
@@ -170,7 +174,7 @@ mod tests {
         }
         let mut met = Vec::new();
         let mut from = 0;
-        while let Some(slot) = slab.next_from(from) {
+        while let Some(slot) = slab.next_occupied_from(from) {
             met.push(slot);
             from = slot + 1;
         }

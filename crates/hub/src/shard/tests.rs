@@ -16,7 +16,7 @@ use penstock_sys::net;
 use super::*;
 use crate::channel::StreamFormat;
 use crate::hub::ArrivingStream;
-use crate::{Content, HeldStream, Publication, StreamForm, StreamPart, Subscription};
+use crate::{Content, HeldStream, Publication, StreamAction, StreamForm, Subscription};
 
 /// A shard without a task: turns are taken by hand.
 struct ShardHarness {
@@ -40,7 +40,7 @@ fn stream(channel: &str) -> HeldStream {
             channel: channel.into(),
             ..Subscription::default()
         }],
-        form: StreamForm::Bytes,
+        message_format: StreamForm::Bytes,
         ..HeldStream::default()
     }
 }
@@ -99,16 +99,16 @@ impl ShardHarness {
 
     fn add_stream_on(&mut self, ours: OwnedFd, stream: HeldStream) {
         let shared = self.shard.shared.clone();
-        let shape = StreamFormat::new(stream.form, HeldFraming::UntilClose);
+        let shape = StreamFormat::new(stream.message_format, HeldFraming::UntilClose);
         let wanted = ArrivingStream::new(&shared, stream).unwrap().request;
         let arrival = ArrivedStream {
             client: HeldConnection::from(ours),
-            early_bytes: 0,
+            pipelined_bytes: 0,
             format: shape,
             connection_guard: HeldConnectionGuard::new(Arc::new(NoopConnectionCounter)),
             request: wanted,
         };
-        let _ = shared.shards[0].push(ShardCommand::AddStream(Box::new(arrival)));
+        let _ = shared.shard_inboxes[0].push(ShardCommand::AddStream(Box::new(arrival)));
     }
 
     fn publish(&self, channel: &str, text: &str) {
@@ -118,7 +118,7 @@ impl ShardHarness {
         };
         let publication = Publication {
             channel: channel.into(),
-            stream: Some(StreamPart::Send(content)),
+            stream: Some(StreamAction::Send(content)),
             ..Publication::default()
         };
         self.shard.shared.deliver(publication).unwrap();
@@ -239,7 +239,7 @@ impl Shard {
     /// Every list names its streams where they say that they are.
     fn check_places(&self) {
         let mut from = 0;
-        while let Some(slot) = self.channels.next_from(from) {
+        while let Some(slot) = self.channels.next_occupied_from(from) {
             from = slot + 1;
             let local = self.channels.get(slot).unwrap();
             for (position, &stream) in local.subscribers.iter().enumerate() {

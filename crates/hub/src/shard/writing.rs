@@ -14,7 +14,7 @@ use penstock_exchange::HeldConnection;
 use penstock_http::{LAST_CHUNK, sse};
 use penstock_runtime::pollset::Interest;
 
-use super::backlog::{Backlog, BacklogPiece, BacklogRoom, MAX_SLICES, PieceKind};
+use super::backlog::{Backlog, BacklogPiece, BacklogRoom, MAX_IO_SLICES, PieceKind};
 use super::closing::CloseReason;
 use super::live_stream::LiveStream;
 use super::{MAX_SHARED_GAP_NOTICES, NO_GAP_NOTICE, Shard};
@@ -72,7 +72,7 @@ impl Shard {
         let mut backlog = Box::new(Backlog::new(self.now_tick));
         // A begun piece is finished, and the end of a body is a few bytes.
         let must = written > 0 || piece.kind != PieceKind::Message;
-        if !must && piece.bytes.len() > self.backlog_room().total {
+        if !must && piece.bytes.len() > self.backlog_room().total_bytes {
             if piece.messages == 0 {
                 return;
             }
@@ -92,7 +92,11 @@ impl Shard {
             return;
         };
         backlog.push(piece, written);
-        counters::adjust(&self.shared.metrics.backlog_bytes, 0, backlog.bytes());
+        counters::adjust_counter(
+            &self.shared.metrics.backlog_bytes,
+            0,
+            backlog.memory_bytes(),
+        );
         held.backlog = Some(backlog);
         self.set_write_interest(stream, true);
         self.schedule_stall_check(stream);
@@ -109,7 +113,7 @@ impl Shard {
         let Some(backlog) = &mut held.backlog else {
             return;
         };
-        let before = backlog.bytes();
+        let before = backlog.memory_bytes();
         if piece.kind != PieceKind::Message {
             backlog.push(piece, 0);
         } else if self.settings.slow_policy == SlowPolicy::DropOldest {
@@ -121,8 +125,8 @@ impl Shard {
             self.close_stream(stream, CloseReason::Slow);
             return;
         }
-        let after = backlog.bytes();
-        counters::adjust(&self.shared.metrics.backlog_bytes, before, after);
+        let after = backlog.memory_bytes();
+        counters::adjust_counter(&self.shared.metrics.backlog_bytes, before, after);
     }
 
     /// Sends what waits, as far as the socket takes it.
@@ -133,11 +137,11 @@ impl Shard {
         let Some(backlog) = &mut held.backlog else {
             return;
         };
-        let before = backlog.bytes();
+        let before = backlog.memory_bytes();
         let sent = send_backlog(&held.connection, backlog, self.now_tick);
-        let after = backlog.bytes();
+        let after = backlog.memory_bytes();
         self.sent_bytes += before - after;
-        counters::adjust(&self.shared.metrics.backlog_bytes, before, after);
+        counters::adjust_counter(&self.shared.metrics.backlog_bytes, before, after);
         let Ok(completed) = sent else {
             self.close_stream(stream, CloseReason::ConnectionError);
             return;
@@ -166,7 +170,7 @@ impl Shard {
         } else {
             Interest::Read
         };
-        let token = held.token(stream);
+        let token = held.poll_token(stream);
         if let Err(e) = held
             .connection
             .modify_in_pollset(&self.pollset, token, interest)
@@ -195,7 +199,7 @@ impl Shard {
     /// Visits streams that may be due for a heartbeat, about `budget` of them.
     pub(super) fn send_heartbeats(&mut self, budget: usize) {
         for _ in 0..budget {
-            let Some(visit) = self.heartbeats.next_visit(self.now_tick) else {
+            let Some(visit) = self.heartbeats.next_due_stream(self.now_tick) else {
                 return;
             };
             let Some(held) = self.streams.get(visit.stream) else {
@@ -215,16 +219,16 @@ impl Shard {
             }
             if !regardless {
                 let idle = self.now_tick.saturating_sub(held.last_sent_tick);
-                if let Err(moved) = self.heartbeats.is_due(visit, idle) {
+                if let Err(moved) = self.heartbeats.check_due_or_reschedule(visit, idle) {
                     moved
                         .into_iter()
                         .flatten()
-                        .for_each(|moved| self.update_ring_position(moved));
+                        .for_each(|moved| self.update_heartbeat_position(moved));
                     continue;
                 }
             }
             let bytes = match own {
-                Some(own) => Some(&own.framed),
+                Some(own) => Some(&own.framed_bytes),
                 None => self.heartbeats.heartbeat_bytes(visit.position, held.format),
             };
             if let Some(bytes) = bytes.cloned() {
@@ -243,14 +247,14 @@ impl Shard {
         // the others.
         let own = self.settings.max_backlog.min(all / STREAM_SHARE_DIVISOR);
         BacklogRoom {
-            stream: own,
-            total: all,
+            stream_bytes: own,
+            total_bytes: all,
         }
     }
 
     /// The number of a notice for one more stream that has it; none if streams have too many
     /// others, or it is long.
-    pub(super) fn shared_gap_notice(&mut self, bytes: &Bytes) -> Option<u8> {
+    pub(super) fn acquire_gap_notice(&mut self, bytes: &Bytes) -> Option<u8> {
         let known = self.gap_notices.iter().position(|gap| gap.bytes == *bytes);
         let found = known.or_else(|| self.add_gap_notice(bytes))?;
         let number = u8::try_from(found).ok()?;
@@ -273,7 +277,7 @@ impl Shard {
         let gap = GapNotice {
             // A copy, so that it keeps nothing larger alive.
             bytes: Bytes::copy_from_slice(bytes),
-            chunked: StreamFormat::CHUNKED.apply_framing(bytes.clone()),
+            chunked: StreamFormat::CHUNKED_EVENTS.apply_framing(bytes.clone()),
             stream_count: 0,
         };
         match unused {
@@ -299,7 +303,7 @@ impl Shard {
     /// with that message's id, which is in no stream's memory.
     pub(super) fn resume_gap_notice(&self, held: &LiveStream, id: Option<&str>) -> Option<Bytes> {
         let gap = self.gap_notice_of(held)?;
-        let Some(id) = id.filter(|_| held.format.form == StreamForm::Events) else {
+        let Some(id) = id.filter(|_| held.format.message_format == StreamForm::Events) else {
             return Some(gap.clone());
         };
         let mut event = Vec::new();
@@ -329,8 +333,8 @@ pub(super) fn send_backlog(
 ) -> io::Result<u64> {
     let mut completed = 0;
     while !backlog.is_empty() {
-        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-        let count = backlog.slices(&mut slices);
+        let mut slices = [IoSlice::new(&[]); MAX_IO_SLICES];
+        let count = backlog.fill_io_slices(&mut slices);
         let wanted: usize = slices[..count].iter().map(|slice| slice.len()).sum();
         match connection.try_write(&slices[..count]) {
             Ok(written) => {

@@ -246,7 +246,7 @@ fn a_key_is_of_its_algorithm_or_refused() {
     for algorithm in ["none", "None", "", "HS255", "hs256", "ES384"] {
         assert_eq!(
             refused(SECRET, algorithm),
-            KeyError::Algorithm(algorithm.to_owned())
+            KeyError::UnknownAlgorithm(algorithm.to_owned())
         );
     }
     assert_eq!(refused(RSA_PUBLIC, "ES256"), KeyError::WrongKind("ES256"));
@@ -261,7 +261,7 @@ fn a_key_is_of_its_algorithm_or_refused() {
             "-----BEGIN PUBLIC KEY-----\n?\n-----END PUBLIC KEY-----",
             "ES256"
         ),
-        KeyError::Base64
+        KeyError::InvalidBase64
     );
     // Cut anywhere, a key is refused and nothing panics.
     let der = STANDARD.decode(public.lines().nth(1).unwrap()).unwrap();
@@ -271,7 +271,7 @@ fn a_key_is_of_its_algorithm_or_refused() {
     let refused = |key: &str| Signer::new(key, "p").map(drop).unwrap_err();
     assert_eq!(refused(""), KeyError::Empty);
     assert_eq!(refused("base64:"), KeyError::Empty);
-    assert_eq!(refused("base64:?"), KeyError::Base64);
+    assert_eq!(refused("base64:?"), KeyError::InvalidBase64);
     assert!(matches!(refused(&public), KeyError::NotPem { .. }));
     assert!(matches!(
         refused(&pem("PRIVATE KEY", b"abc")),

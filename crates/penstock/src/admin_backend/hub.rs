@@ -107,7 +107,7 @@ pub(super) fn publish_body(
             let text = format!("items[{number}]: {refused}");
             match refused {
                 HubError::MessageTooLarge(_) => PublishError::TooLarge(text),
-                HubError::DeliveryBehind(_) | HubError::BehindOfNamespace(_) => {
+                HubError::DeliveryBacklogFull(_) | HubError::NamespaceDeliveryBacklogFull(_) => {
                     PublishError::RateLimited(text)
                 }
                 _ => PublishError::Unavailable(text),

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use penstock_config::RouteHub;
-use penstock_hub::{Bus, ChannelsPrepared, HubError, HubRouteHandler, WebSocketPart};
+use penstock_hub::{Bus, HubError, HubRouteHandler, PrepareChannelsFuture, WebSocketAction};
 use penstock_runtime::loops;
 
 use super::*;
@@ -27,14 +27,14 @@ impl Bus for NeighbourBus {
 
     fn on_unsubscribed(&self, _: &Arc<str>) {}
 
-    fn prepare_channels(&self, channels: &[Arc<str>]) -> Option<ChannelsPrepared> {
+    fn prepare_channels(&self, channels: &[Arc<str>]) -> Option<PrepareChannelsFuture> {
         let mut asked = self.prepared_channels.lock().unwrap();
         let new = channels.iter().filter(|name| !asked.contains(name));
         let new: Vec<_> = new.cloned().collect();
         asked.extend(new.iter().cloned());
         let here = self.here.clone();
         let (own, history) = (self.channel.clone(), self.history.clone());
-        (!new.is_empty()).then(|| -> ChannelsPrepared {
+        (!new.is_empty()).then(|| -> PrepareChannelsFuture {
             Box::pin(async move {
                 loops::yield_now().await;
                 for name in new {
@@ -57,8 +57,8 @@ fn join(world: &GripHarness, channel: &str) -> Arc<NeighbourBus> {
         Publication {
             channel: channel.into(),
             id: Some(id.into()),
-            stream: Some(StreamPart::Send(content.clone())),
-            websocket: Some(WebSocketPart::Text(content)),
+            stream: Some(StreamAction::Send(content.clone())),
+            websocket: Some(WebSocketAction::Text(content)),
             ..Publication::default()
         }
     });

@@ -48,7 +48,7 @@ fn a_hint_has_the_link_asked_and_its_body_sent() {
     client.expect("live\n");
     world.script(more("a", "more\n"));
     let mut hint = text("a", "");
-    hint.stream = Some(StreamPart::Hint);
+    hint.stream = Some(StreamAction::Hint);
     world.hub.publish(hint).unwrap();
     client.expect("more\n");
     let asked = world.asked();
@@ -110,7 +110,7 @@ fn a_close_that_is_published_ends_the_stream_behind_its_messages() {
     let client = world.hold(world.response(get("/")));
     world.hub.publish(text("a", "last\n")).unwrap();
     let mut end = text("a", "");
-    end.stream = Some(StreamPart::Close);
+    end.stream = Some(StreamAction::Close);
     world.hub.publish(end).unwrap();
     assert_eq!(client.rest(), "begin\nlast\n");
 }
@@ -121,7 +121,7 @@ fn other_channels_may_follow() {
     let mut client = world.hold(world.response(get("/")));
     client.expect("begin\n");
     let mut hint = text("a", "");
-    hint.stream = Some(StreamPart::Hint);
+    hint.stream = Some(StreamAction::Hint);
     world.hub.publish(hint).unwrap();
     client.expect("more\n");
     world.await_subscribers("a", 0);

@@ -1,7 +1,7 @@
 //! Slow clients: one that loses messages gets a notice, also on a first visit.
 
 use penstock_config::RouteHub;
-use penstock_hub::{HubRouteHandler, SlowPolicy, WebSocketPart};
+use penstock_hub::{HubRouteHandler, SlowPolicy, WebSocketAction};
 use penstock_runtime::clock;
 
 use super::*;
@@ -26,8 +26,8 @@ fn publish(hub: &Hub) {
     };
     let publication = Publication {
         channel: "a".into(),
-        stream: Some(StreamPart::Send(content.clone())),
-        websocket: Some(WebSocketPart::Text(content)),
+        stream: Some(StreamAction::Send(content.clone())),
+        websocket: Some(WebSocketAction::Text(content)),
         ..Publication::default()
     };
     hub.publish(publication).unwrap();
@@ -128,7 +128,7 @@ fn a_websocket_that_lost_messages_goes_on_where_the_oldest_are_dropped() {
     flood(&world.hub);
     let last = Publication {
         channel: "a".into(),
-        websocket: Some(WebSocketPart::Text(Content {
+        websocket: Some(WebSocketAction::Text(Content {
             bytes: "and the last one".into(),
             filters: Vec::new(),
         })),
@@ -143,7 +143,7 @@ fn a_websocket_that_lost_messages_goes_on_where_the_oldest_are_dropped() {
 fn a_gap_between_servers_closes_a_websocket_where_slow_ones_are() {
     let gap = Publication {
         channel: "a".into(),
-        stream: Some(StreamPart::Gap),
+        stream: Some(StreamAction::Gap),
         ..Publication::default()
     };
     let (world, client) = socket(SlowPolicy::Disconnect);

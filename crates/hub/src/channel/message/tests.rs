@@ -1,22 +1,22 @@
 //! Each form of a message, in both framings.
 
 use super::*;
-use crate::{Content, EventPart, WebSocketPart};
+use crate::{Content, PublishedEvent, WebSocketAction};
 
 const EVENTS: StreamFormat = StreamFormat {
-    form: StreamForm::Events,
+    message_format: StreamForm::Events,
     is_chunked: false,
 };
 const BYTES: StreamFormat = StreamFormat {
-    form: StreamForm::Bytes,
+    message_format: StreamForm::Bytes,
     is_chunked: false,
 };
 const CHUNKED_EVENTS: StreamFormat = StreamFormat {
-    form: StreamForm::Events,
+    message_format: StreamForm::Events,
     is_chunked: true,
 };
 const CHUNKED_BYTES: StreamFormat = StreamFormat {
-    form: StreamForm::Bytes,
+    message_format: StreamForm::Bytes,
     is_chunked: true,
 };
 
@@ -24,8 +24,8 @@ fn message(publication: Publication) -> Message {
     Message::new(7, "seven".into(), publication, Instant::now())
 }
 
-fn send(text: &'static str) -> Option<StreamPart> {
-    Some(StreamPart::Send(Content {
+fn send(text: &'static str) -> Option<StreamAction> {
+    Some(StreamAction::Send(Content {
         bytes: Bytes::from_static(text.as_bytes()),
         filters: Vec::new(),
     }))
@@ -36,11 +36,11 @@ fn each_shape_gets_its_own_bytes() {
     for form in [StreamForm::Events, StreamForm::Bytes] {
         for framing in [HeldFraming::Chunked, HeldFraming::UntilClose] {
             let shape = StreamFormat::new(form, framing);
-            assert_eq!(shape.form, form);
+            assert_eq!(shape.message_format, form);
             assert_eq!(shape.is_chunked, framing == HeldFraming::Chunked);
         }
     }
-    let event = Some(EventPart {
+    let event = Some(PublishedEvent {
         event: Some("tick".into()),
         data: "a\nb".into(),
         retry: Some(9),
@@ -80,21 +80,21 @@ fn each_shape_gets_its_own_bytes() {
         ),
         (
             "a gap, without an id",
-            Some(StreamPart::Gap),
+            Some(StreamAction::Gap),
             None,
             EVENTS,
             "event: gap\ndata: {}\n\n".to_owned(),
         ),
         (
             "a gap is nothing that bytes could say",
-            Some(StreamPart::Gap),
+            Some(StreamAction::Gap),
             None,
             CHUNKED_BYTES,
             String::new(),
         ),
         (
             "an end has no bytes",
-            Some(StreamPart::Close),
+            Some(StreamAction::Close),
             event,
             CHUNKED_EVENTS,
             String::new(),
@@ -105,24 +105,24 @@ fn each_shape_gets_its_own_bytes() {
             event,
             ..Publication::default()
         });
-        assert_eq!(message.encoded_for(shape), expected.as_bytes(), "{name}");
+        assert_eq!(message.framed_payload(shape), expected.as_bytes(), "{name}");
     }
 }
 
 #[test]
 fn the_delivery_kind_follows_from_the_parts() {
-    let filtered = Some(StreamPart::Send(Content {
+    let filtered = Some(StreamAction::Send(Content {
         bytes: Bytes::new(),
         filters: vec!["var-subst".into()],
     }));
-    let event = || Some(EventPart::default());
+    let event = || Some(PublishedEvent::default());
     for (stream, event, expected) in [
         (send("x"), None, DeliveryKind::Shared),
         (None, event(), DeliveryKind::Shared),
         (filtered, event(), DeliveryKind::PerStream),
-        (Some(StreamPart::Close), event(), DeliveryKind::Close),
-        (Some(StreamPart::Hint), event(), DeliveryKind::Ignored),
-        (Some(StreamPart::Gap), None, DeliveryKind::Gap),
+        (Some(StreamAction::Close), event(), DeliveryKind::Close),
+        (Some(StreamAction::Hint), event(), DeliveryKind::Ignored),
+        (Some(StreamAction::Gap), None, DeliveryKind::Gap),
         (None, None, DeliveryKind::Ignored),
     ] {
         let publication = Publication {
@@ -136,15 +136,15 @@ fn the_delivery_kind_follows_from_the_parts() {
 
 #[test]
 fn a_message_costs_what_its_parts_have() {
-    let empty = message(Publication::default()).cost;
+    let empty = message(Publication::default()).memory_bytes;
     let full = message(Publication {
         stream: send("12345"),
-        websocket: Some(WebSocketPart::Text(Content {
+        websocket: Some(WebSocketAction::Text(Content {
             bytes: Bytes::from_static(b"123"),
             filters: Vec::new(),
         })),
         meta: vec![("a".into(), "b".into())],
         ..Publication::default()
     });
-    assert_eq!(full.cost, empty + 5 + 3 + 2);
+    assert_eq!(full.memory_bytes, empty + 5 + 3 + 2);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock_runtime::{EventLoops, loops};
 
 use super::*;
-use crate::{Hub, Settings, WebSocketPart};
+use crate::{Hub, Settings, WebSocketAction};
 
 /// Nothing that works takes so long.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -31,7 +31,7 @@ fn publish(hub: &Hub, channel: &str, bytes: &[u8]) {
     };
     let publication = Publication {
         channel: channel.into(),
-        websocket: Some(WebSocketPart::Binary(content)),
+        websocket: Some(WebSocketAction::Binary(content)),
         meta: vec![("sender".into(), "alice".into())],
         ..Publication::default()
     };
@@ -43,7 +43,7 @@ async fn heard(listener: &MessageListener) -> Result<Vec<u8>, u64> {
     let next = clock::timeout(TEST_TIMEOUT, listener.next_event()).await;
     match next.expect("something is heard") {
         ListenerEvent::Message(message) => match &message.publication.websocket {
-            Some(WebSocketPart::Binary(content)) => Ok(content.bytes.to_vec()),
+            Some(WebSocketAction::Binary(content)) => Ok(content.bytes.to_vec()),
             other => panic!("bytes, not {other:?}"),
         },
         ListenerEvent::Missed(count) => Err(count),
@@ -55,7 +55,7 @@ async fn heard(listener: &MessageListener) -> Result<Vec<u8>, u64> {
 fn hears_its_channels_in_order_until_it_leaves_them() {
     loops::block_on(async {
         let (loops, hub) = hub(Settings::default());
-        let mut listener = hub.listen(None).unwrap();
+        let mut listener = hub.create_message_listener(None).unwrap();
         for channel in ["a", "b"] {
             listener.subscribe(subscription(channel, &[])).unwrap();
         }
@@ -87,7 +87,7 @@ fn hears_its_channels_in_order_until_it_leaves_them() {
 fn a_slow_listener_loses_the_oldest_and_is_notified() {
     loops::block_on(async {
         let (loops, hub) = hub(Settings::default());
-        let mut listener = hub.listen(None).unwrap();
+        let mut listener = hub.create_message_listener(None).unwrap();
         listener.subscribe(subscription("a", &[])).unwrap();
         for number in 0..150_u8 {
             publish(&hub, "a", &[number]);
@@ -109,7 +109,7 @@ fn what_waits_is_bounded_in_bytes_too() {
             ..Settings::default()
         };
         let (loops, hub) = hub(settings);
-        let mut listener = hub.listen(None).unwrap();
+        let mut listener = hub.create_message_listener(None).unwrap();
         listener.subscribe(subscription("a", &[])).unwrap();
         for number in 0..10 {
             publish(&hub, "a", &[number; 40_000]);
@@ -129,16 +129,16 @@ fn what_waits_is_bounded_in_bytes_too() {
 fn filters_keep_messages_back_and_may_change() {
     loops::block_on(async {
         let (loops, hub) = hub(Settings::default());
-        let mut listener = hub.listen(None).unwrap();
-        listener.set_meta(vec![("user".into(), "alice".into())]);
+        let mut listener = hub.create_message_listener(None).unwrap();
+        listener.set_subscriber_meta(vec![("user".into(), "alice".into())]);
         listener
             .subscribe(subscription("a", &[MessageFilter::SkipSelf]))
             .unwrap();
         publish(&hub, "a", b"own");
         publish(&hub, "a", b"own");
-        listener.set_meta(Vec::new());
+        listener.set_subscriber_meta(Vec::new());
         assert_eq!(heard(&listener).await, Ok(b"own".to_vec()));
-        listener.set_meta(vec![("user".into(), "alice".into())]);
+        listener.set_subscriber_meta(vec![("user".into(), "alice".into())]);
         listener.subscribe(subscription("a", &[])).unwrap();
         assert_eq!(heard(&listener).await, Ok(b"own".to_vec()));
         assert_eq!(hub.subscriber_count("a"), 1);
@@ -156,8 +156,11 @@ fn bounds_and_the_drain_hold_for_listeners() {
             ..Settings::default()
         };
         let (loops, hub) = hub(settings);
-        let mut listener = hub.listen(None).unwrap();
-        assert_eq!(hub.listen(None).map(drop), Err(HubError::TooManyStreams(1)));
+        let mut listener = hub.create_message_listener(None).unwrap();
+        assert_eq!(
+            hub.create_message_listener(None).map(drop),
+            Err(HubError::TooManyStreams(1))
+        );
         listener.subscribe(subscription("a", &[])).unwrap();
         assert_eq!(
             listener.subscribe(subscription("b", &[])),
@@ -190,7 +193,7 @@ fn a_listener_with_prev_id_gets_later_messages() {
             let publication = Publication {
                 channel: channel.into(),
                 id: Some(id.into()),
-                websocket: Some(WebSocketPart::Binary(content)),
+                websocket: Some(WebSocketAction::Binary(content)),
                 ..Publication::default()
             };
             hub.publish(publication).unwrap();
@@ -202,7 +205,7 @@ fn a_listener_with_prev_id_gets_later_messages() {
             ("z", Some("0"), &["1", "2", "3"]),
             ("none", None, &[]),
         ] {
-            let mut listener = hub.listen(None).unwrap();
+            let mut listener = hub.create_message_listener(None).unwrap();
             let mut subscription = subscription(channel, &[]);
             subscription.prev_id = known.map(Arc::from);
             listener.subscribe(subscription).unwrap();

@@ -7,7 +7,7 @@ fn gap(channel: &str) -> Publication {
     Publication {
         channel: channel.into(),
         allows_any_order: true,
-        stream: Some(StreamPart::Gap),
+        stream: Some(StreamAction::Gap),
         ..Publication::default()
     }
 }
@@ -16,7 +16,7 @@ fn gap(channel: &str) -> Publication {
 fn event_streams_get_a_gap_and_byte_streams_end() {
     let rig = HubHarness::new(settings());
     let of = |form, filters| HeldStream {
-        form,
+        message_format: form,
         subscriptions: vec![Subscription {
             filters,
             ..subscription("a")
@@ -52,7 +52,7 @@ fn arriving_streams_get_the_gap_too() {
         (StreamForm::Bytes, ""),
     ] {
         let held = HeldStream {
-            form,
+            message_format: form,
             ..stream(&["a"])
         };
         let body = rig.hub.stream_body(held).unwrap();
@@ -75,8 +75,8 @@ fn a_gap_that_cannot_be_announced_ends_an_arriving_stream_before_it() {
         (StreamForm::Events, Some("(gap)"), "initial(gap)"),
     ] {
         let held = HeldStream {
-            form,
-            initial: Bytes::from_static(b"initial"),
+            message_format: form,
+            initial_bytes: Bytes::from_static(b"initial"),
             gap_notice: notice.map(|notice| Bytes::from_static(notice.as_bytes())),
             ..stream(&["a"])
         };
@@ -98,7 +98,7 @@ fn a_gap_that_cannot_be_announced_ends_an_arriving_stream_before_it() {
 
 fn close(channel: &str) -> Publication {
     Publication {
-        stream: Some(StreamPart::Close),
+        stream: Some(StreamAction::Close),
         ..message(channel, "")
     }
 }

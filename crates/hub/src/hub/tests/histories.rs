@@ -14,7 +14,7 @@ fn after(id: &str) -> HeldStream {
 fn gets(rig: &HubHarness, stream: HeldStream) -> String {
     let mut client = rig.hold(stream);
     let end = Publication {
-        stream: Some(StreamPart::Close),
+        stream: Some(StreamAction::Close),
         ..message("a", "")
     };
     rig.hub.publish(end).unwrap();
@@ -82,7 +82,7 @@ fn a_returning_client_gets_missed_messages() {
 fn ids_of_the_hub_s_own_name_a_place_in_all_channels() {
     let rig = HubHarness::new(with_history(10));
     rig.hub.publish(message("a", "a1.")).unwrap();
-    let id = rig.hub.last_id("a").unwrap();
+    let id = rig.hub.last_message_id("a").unwrap();
     rig.hub.publish(message("b", "b1.")).unwrap();
     rig.hub.publish(message("a", "a2.")).unwrap();
     rig.hub.publish(message("b", "b2.")).unwrap();
@@ -94,7 +94,7 @@ fn ids_of_the_hub_s_own_name_a_place_in_all_channels() {
     for expected in ["b1.", "a2.", "b2."] {
         assert_eq!(client.chunk(), expected);
     }
-    let last = rig.hub.last_id("b").unwrap();
+    let last = rig.hub.last_message_id("b").unwrap();
     let mut client = rig.hold(HeldStream {
         resume_after: Some(last),
         ..stream(&["b", "a"])
@@ -115,9 +115,9 @@ fn an_expired_history_frees_its_channel_and_leaves_a_gap() {
         ..Settings::default()
     });
     rig.hub.publish(message("a", "old")).unwrap();
-    let first = rig.hub.last_id("a").unwrap();
+    let first = rig.hub.last_message_id("a").unwrap();
     rig.hub.publish(message("a", "old too")).unwrap();
-    let last = rig.hub.last_id("a").unwrap();
+    let last = rig.hub.last_message_id("a").unwrap();
     rig.until("nothing is kept", |hub| hub.snapshot().channels.used == 0);
     assert_eq!(rig.hub.snapshot().history_bytes.used, 0);
     // The channel is no longer known, nor is the id of its last message.

@@ -73,7 +73,7 @@ fn each_client_has_a_bound_of_its_own() {
         rig.hub.long_poll(poll_of(client(1))).err(),
         Some(full.clone())
     );
-    assert_eq!(rig.hub.listen(client(1)).err(), Some(full));
+    assert_eq!(rig.hub.create_message_listener(client(1)).err(), Some(full));
     // Others, and those of a proxy that names no client, are held.
     let _other = rig.hub.stream_body(of(client(2))).unwrap();
     let _unnamed: Vec<_> = (0..4)
@@ -88,9 +88,11 @@ fn each_client_has_a_bound_of_its_own() {
         (2, 3)
     );
     drop(polls);
-    let _second = rig.hub.listen(client(1)).unwrap();
+    let _second = rig.hub.create_message_listener(client(1)).unwrap();
     drop(first);
-    rig.until("its place is free", |hub| hub.listen(client(1)).is_ok());
+    rig.until("its place is free", |hub| {
+        hub.create_message_listener(client(1)).is_ok()
+    });
 }
 
 #[test]
@@ -103,7 +105,7 @@ fn channels_without_subscribers_leave_room_for_streams() {
         let publication = message(&format!("new-{number}"), "x");
         rig.hub.publish(publication).err().map(|why| (number, why))
     });
-    assert_eq!(refused, Some((6, HubError::TooManyUnheardChannels(6))));
+    assert_eq!(refused, Some((6, HubError::TooManyUnsubscribedChannels(6))));
     rig.hub.publish(message("new-1", "again")).unwrap();
     let _first = rig.hub.stream_body(stream(&["one"])).unwrap();
     let _second = rig.hub.stream_body(stream(&["two"])).unwrap();
@@ -123,13 +125,13 @@ fn one_namespace_cannot_use_up_the_channels_of_others() {
         max_channels: 40,
         ..with_history(10)
     });
-    rig.hub.share_among(2);
+    rig.hub.set_namespace_count(2);
     for number in 0..200 {
         rig.hub.publish(message(&of("a", number), "x")).unwrap();
         assert!(rig.hub.snapshot().channels.used <= 15);
     }
     // Its oldest channels gave way to its newest ones.
-    let is_kept = |namespace, number| rig.hub.last_id(&of(namespace, number)).is_some();
+    let is_kept = |namespace, number| rig.hub.last_message_id(&of(namespace, number)).is_some();
     assert!(is_kept("a", 199) && is_kept("a", 186) && !is_kept("a", 0));
     for number in 0..200 {
         rig.hub.publish(message(&of("b", number), "x")).unwrap();
@@ -156,7 +158,7 @@ fn a_namespace_alone_has_all_channels() {
     });
     let publish = |number| rig.hub.publish(message(&of("a", number), "x"));
     assert!((0..30).all(|number| publish(number).is_ok()));
-    assert_eq!(publish(30), Err(HubError::TooManyUnheardChannels(30)));
+    assert_eq!(publish(30), Err(HubError::TooManyUnsubscribedChannels(30)));
 }
 
 #[test]
@@ -165,7 +167,7 @@ fn a_publisher_without_room_is_told_which_bound_it_meets() {
         max_channels: 12,
         ..with_history(10)
     });
-    rig.hub.share_among(2);
+    rig.hub.set_namespace_count(2);
     let parked = |number| Publication {
         id: Some("third".into()),
         prev_id: Some("second".into()),
@@ -181,7 +183,7 @@ fn a_publisher_without_room_is_told_which_bound_it_meets() {
     }
     // What waits for its turn is not let go of.
     let refused = rig.hub.publish(message(&of("a", 4), "x")).unwrap_err();
-    assert_eq!(refused, HubError::UnheardOfNamespace(4));
+    assert_eq!(refused, HubError::TooManyNamespaceUnsubscribedChannels(4));
     assert!(refused.to_string().contains("hub.max_channels"));
     rig.hub.publish(message(&of("b", 0), "x")).unwrap();
 }
@@ -192,14 +194,14 @@ fn shared() -> HubHarness {
         max_channels: 40,
         ..with_history(10)
     });
-    rig.hub.share_among(2);
+    rig.hub.set_namespace_count(2);
     rig
 }
 
 #[test]
 fn channels_that_are_heard_use_up_no_share() {
     let rig = shared();
-    let is_kept = |number| rig.hub.last_id(&of("a", number)).is_some();
+    let is_kept = |number| rig.hub.last_message_id(&of("a", number)).is_some();
     let clients: Vec<_> = (0..20)
         .map(|number| {
             rig.hub.publish(message(&of("a", number), "x")).unwrap();
@@ -223,7 +225,7 @@ fn the_channel_with_the_oldest_last_message_gives_way() {
     // Earlier subscribers do not make it any newer.
     drop(rig.hub.stream_body(stream(&[&of("a", 3)])).unwrap());
     [15, 16].into_iter().for_each(publish);
-    let is_kept = |number: &usize| rig.hub.last_id(&of("a", *number)).is_some();
+    let is_kept = |number: &usize| rig.hub.last_message_id(&of("a", *number)).is_some();
     let gone: Vec<_> = (0..17).filter(|number| !is_kept(number)).collect();
     assert_eq!(gone, [1, 3]);
 }
@@ -256,13 +258,13 @@ fn a_publication_that_is_refused_leaves_what_there_is() {
         max_channels: 8,
         ..with_history(10)
     });
-    rig.hub.share_among(2);
+    rig.hub.set_namespace_count(2);
     rig.hub.publish(message(&of("a", 0), "x")).unwrap();
     let streams = (0..7).map(|number| rig.hub.stream_body(stream(&[&of("b", number)])));
     let streams: Vec<_> = streams.collect::<Result<_, _>>().unwrap();
     // All channels are in use, and its own can give way.
     rig.hub.publish(message(&of("a", 1), "x")).unwrap();
-    assert!(rig.hub.last_id(&of("a", 0)).is_none());
+    assert!(rig.hub.last_message_id(&of("a", 0)).is_none());
     // A parked message cannot, even if its place is needed.
     let waits = Publication {
         id: Some("third".into()),
@@ -272,8 +274,8 @@ fn a_publication_that_is_refused_leaves_what_there_is() {
     rig.hub.publish(waits).unwrap();
     for namespace in ["a", "b"] {
         let refused = rig.hub.publish(message(&of(namespace, 9), "x"));
-        assert_eq!(refused, Err(HubError::TooManyUnheardChannels(1)));
-        assert!(rig.hub.last_id(&of("a", 1)).is_some());
+        assert_eq!(refused, Err(HubError::TooManyUnsubscribedChannels(1)));
+        assert!(rig.hub.last_message_id(&of("a", 1)).is_some());
     }
     assert_eq!(rig.hub.snapshot().channels.used, 8);
     drop(streams);
@@ -286,7 +288,7 @@ fn each_of_many_namespaces_has_a_little() {
         ..with_history(10)
     });
     let names: Vec<_> = (0..10).map(|number| format!("n{number}")).collect();
-    rig.hub.share_among(names.len());
+    rig.hub.set_namespace_count(names.len());
     for name in &names {
         for number in 0..200 {
             rig.hub.publish(message(&of(name, number), "x")).unwrap();
@@ -295,7 +297,7 @@ fn each_of_many_namespaces_has_a_little() {
     }
     // A quarter of the 120 is for the ten of them.
     for name in &names {
-        let is_kept = |number| rig.hub.last_id(&of(name, number)).is_some();
+        let is_kept = |number| rig.hub.last_message_id(&of(name, number)).is_some();
         assert!((197..200).all(is_kept), "{name}");
     }
 }
@@ -311,7 +313,7 @@ fn a_small_namespace_keeps_its_history_where_a_large_one_has_too_much() {
         ..Settings::default()
     };
     let rig = HubHarness::new(bytes_all(200_000));
-    rig.hub.share_among(2);
+    rig.hub.set_namespace_count(2);
     let text = "x".repeat(500);
     let publish = |namespace: &str, number: usize| {
         let publication = message(&of(namespace, number % 5), &text);
@@ -320,7 +322,12 @@ fn a_small_namespace_keeps_its_history_where_a_large_one_has_too_much() {
     (0..5).for_each(|number| publish("b", number));
     (0..200).for_each(|number| publish("a", number));
     let bytes = |namespace| {
-        let share = rig.hub.shared.registry.shares.of(&of(namespace, 0));
+        let share = rig
+            .hub
+            .shared
+            .registry
+            .namespace_usages
+            .usage_of_channel(&of(namespace, 0));
         share.history_bytes.load(Ordering::Relaxed)
     };
     let before = bytes("b");
@@ -351,12 +358,23 @@ fn a_channel_is_in_a_queue_once_whoever_changes_it() {
             });
         }
     });
-    let share = rig.hub.shared.registry.shares.of("0");
+    let share = rig
+        .hub
+        .shared
+        .registry
+        .namespace_usages
+        .usage_of_channel("0");
     let channels = rig.hub.shared.registry.all_by_partition().flatten();
     let kept = channels.filter(|channel| !channel.lock().history.is_empty());
     let kept = kept.count();
     assert!((1..=7).contains(&kept));
-    assert_eq!((share.histories.len(), share.unheard.len()), (kept, kept));
+    assert_eq!(
+        (
+            share.channels_with_history.len(),
+            share.unsubscribed_channels.len()
+        ),
+        (kept, kept)
+    );
 }
 
 #[test]
@@ -371,7 +389,7 @@ fn one_namespace_cannot_push_out_the_histories_of_others() {
         ..Settings::default()
     };
     let rig = HubHarness::new(settings());
-    rig.hub.share_among(2);
+    rig.hub.set_namespace_count(2);
     let publish = |namespace: &str, number: usize| {
         let text = "x".repeat(500);
         rig.hub
@@ -384,7 +402,7 @@ fn one_namespace_cannot_push_out_the_histories_of_others() {
         assert!(rig.hub.snapshot().history_bytes.used <= 102_000);
     }
     assert!(rig.hub.snapshot().history_bytes.used > 90_000);
-    assert!(rig.hub.last_id(&of("b", 0)).is_some());
+    assert!(rig.hub.last_message_id(&of("b", 0)).is_some());
     // What another takes comes off, once there is more.
     for number in 0..2_000 {
         publish("b", number % 50);
@@ -392,7 +410,12 @@ fn one_namespace_cannot_push_out_the_histories_of_others() {
     }
     assert!(rig.hub.snapshot().history_bytes.used <= 200_000);
     let bytes = |namespace| {
-        let share = rig.hub.shared.registry.shares.of(&of(namespace, 0));
+        let share = rig
+            .hub
+            .shared
+            .registry
+            .namespace_usages
+            .usage_of_channel(&of(namespace, 0));
         share.history_bytes.load(Ordering::Relaxed)
     };
     assert!(bytes("a") > 60_000 && bytes("b") > 60_000);
@@ -415,9 +438,9 @@ fn a_message_is_bounded_in_all_its_forms() {
         .unwrap_err();
     assert_eq!(refused, HubError::MessageTooLarge(1_000));
     let both = Publication {
-        event: Some(EventPart {
+        event: Some(PublishedEvent {
             data: "x".repeat(600).into(),
-            ..EventPart::default()
+            ..PublishedEvent::default()
         }),
         ..message("a", &"x".repeat(600))
     };
@@ -441,7 +464,7 @@ fn a_hundred_thousand_channels_come_and_go() {
             .unwrap();
     }
     let refused = rig.hub.publish(message("one more", "x")).unwrap_err();
-    assert_eq!(refused, HubError::TooManyUnheardChannels(100_000));
+    assert_eq!(refused, HubError::TooManyUnsubscribedChannels(100_000));
     assert_eq!(rig.hub.snapshot().channels.used, 100_000);
     let mut client = rig.hold(stream(&["channel 77777"]));
     rig.hub.publish(message("channel 77777", "heard")).unwrap();

@@ -1,13 +1,13 @@
 //! Long polls: answered once, by a message, a time-out or a hint.
 
 use super::*;
-use crate::{LongPollResponse, MessageFilter, ResponsePart};
+use crate::{LongPollAction, LongPollResponse, MessageFilter};
 use penstock_http::{FieldBlock, Status};
 
 fn response(channel: &str, body: &str) -> Publication {
     Publication {
         channel: channel.into(),
-        response: Some(ResponsePart::Send(Box::new(LongPollResponse {
+        response: Some(LongPollAction::Send(Box::new(LongPollResponse {
             status: Status::OK,
             fields: FieldBlock::default(),
             body: Content {
@@ -20,7 +20,7 @@ fn response(channel: &str, body: &str) -> Publication {
     }
 }
 
-fn part(channel: &str, part: ResponsePart) -> Publication {
+fn part(channel: &str, part: LongPollAction) -> Publication {
     Publication {
         channel: channel.into(),
         response: Some(part),
@@ -34,13 +34,15 @@ fn poll(channels: &[&str]) -> LongPoll {
         client: None,
         subscriptions: channels.map(|&channel| subscription(channel)).collect(),
         timeout: TEST_TIMEOUT,
-        meta: Vec::new(),
+        subscriber_meta: Vec::new(),
     }
 }
 
-fn body(outcome: PollOutcome) -> String {
+fn body(outcome: LongPollOutcome) -> String {
     match outcome {
-        PollOutcome::Message(response) => String::from_utf8(response.body.bytes.to_vec()).unwrap(),
+        LongPollOutcome::Message(response) => {
+            String::from_utf8(response.body.bytes.to_vec()).unwrap()
+        }
         other => format!("{other:?}"),
     }
 }
@@ -89,16 +91,16 @@ fn a_poll_ends_by_its_time_or_its_leaving() {
 fn hints_closes_and_missed_messages_repeat_the_request() {
     let rig = HubHarness::new(with_history(10));
     let waiting = rig.hub.long_poll(poll(&["a"])).unwrap();
-    rig.hub.publish(part("a", ResponsePart::Hint)).unwrap();
-    let id = rig.hub.last_id("a").unwrap();
-    let PollOutcome::RepeatRequest(ids) = rig.run(waiting) else {
+    rig.hub.publish(part("a", LongPollAction::Hint)).unwrap();
+    let id = rig.hub.last_message_id("a").unwrap();
+    let LongPollOutcome::RepeatRequest(ids) = rig.run(waiting) else {
         panic!("a hint asks again");
     };
     assert_eq!(ids, [("a".into(), id.clone())]);
     let waiting = rig.hub.long_poll(poll(&["a"])).unwrap();
-    rig.hub.publish(part("a", ResponsePart::Close)).unwrap();
+    rig.hub.publish(part("a", LongPollAction::Close)).unwrap();
     assert_eq!(body(rig.run(waiting)), "Close");
-    let last = rig.hub.last_id("a").unwrap();
+    let last = rig.hub.last_message_id("a").unwrap();
     let knowing = |prev_id: &Arc<str>| LongPoll {
         subscriptions: vec![Subscription {
             prev_id: Some(prev_id.clone()),
@@ -124,7 +126,7 @@ fn filters_keep_a_poll_waiting_or_change_its_body() {
             filters: filters.to_vec(),
             ..subscription("a")
         }],
-        meta: vec![("user".into(), "ann".into())],
+        subscriber_meta: vec![("user".into(), "ann".into())],
         ..poll(&[])
     };
     let skips = rig

@@ -49,7 +49,7 @@ fn a_close_follows_earlier_messages() {
     let _crowd: Vec<Client> = (0..400).map(|_| rig.hold(stream(&["all"]))).collect();
     let mut client = rig.hold(stream(&["room", "all"]));
     let end = Publication {
-        stream: Some(StreamPart::Close),
+        stream: Some(StreamAction::Close),
         ..message("room", "")
     };
     rig.hub.publish(message("all", "before")).unwrap();

@@ -33,7 +33,7 @@ fn fresh(channels: &[&str]) -> HeldStream {
 /// What has come of a stream when it is ended.
 fn all_of(rig: &HubHarness, mut client: Client, channel: &str) -> String {
     let end = Publication {
-        stream: Some(StreamPart::Close),
+        stream: Some(StreamAction::Close),
         ..message(channel, "")
     };
     rig.hub.publish(end).unwrap();
@@ -70,7 +70,7 @@ fn arriving_streams_get_local_messages_and_no_old_history() {
             assert_eq!(all_of(&rig, client, "a"), expected, "{name}, {count}");
             let kept = rig.hub.shared.registry.find("a");
             assert!(
-                kept.is_none_or(|kept| kept.lock().arrival_history.is_none()),
+                kept.is_none_or(|kept| kept.lock().arriving_stream_history.is_none()),
                 "{name}"
             );
         }
@@ -103,7 +103,7 @@ fn returning_clients_get_the_new_history_or_a_gap() {
         publish(&rig, "a", text);
     }
     rig.hub.publish(message("a", "m3")).unwrap();
-    let own = rig.hub.last_id("a").unwrap();
+    let own = rig.hub.last_message_id("a").unwrap();
     restore(&rig, "a", &["m2", "n1", "m2", "n2"]);
     for (id, expected) in [
         ("m2", "n1n2"),

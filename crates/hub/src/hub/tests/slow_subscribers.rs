@@ -66,7 +66,7 @@ fn the_oldest_are_dropped_whole_and_replaced_by_a_gap() {
             && rig.hub.shared.metrics.pending_bytes.load(Ordering::Relaxed) == 0
     });
     let end = Publication {
-        stream: Some(StreamPart::Close),
+        stream: Some(StreamAction::Close),
         ..message("a", "")
     };
     rig.hub.publish(end).unwrap();
@@ -138,7 +138,7 @@ fn a_stalled_stream_is_closed_after_the_timeout() {
     let mut ended = rig.hold(stream(&["a"]));
     flood(&rig, 0);
     let end = Publication {
-        stream: Some(StreamPart::Close),
+        stream: Some(StreamAction::Close),
         ..message("a", "")
     };
     rig.hub.publish(end).unwrap();
@@ -204,11 +204,11 @@ fn publishers_faster_than_delivery_are_refused() {
     // One channel's flood leaves room for the others, until it is too much for all.
     assert_eq!(
         refused[..3],
-        vec![Some(HubError::DeliveryBehind(25_000)); 3]
+        vec![Some(HubError::DeliveryBacklogFull(25_000)); 3]
     );
     assert_eq!(
         refused[5..],
-        vec![Some(HubError::DeliveryBehind(100_000)); 5]
+        vec![Some(HubError::DeliveryBacklogFull(100_000)); 5]
     );
     let nothing_waits = |hub: &Hub| hub.shared.metrics.pending_bytes.load(Ordering::Relaxed) == 0;
     rig.until("all are delivered", nothing_waits);

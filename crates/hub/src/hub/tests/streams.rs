@@ -7,14 +7,14 @@ use crate::MessageFilter;
 fn a_stream_gets_what_it_begins_with_then_messages_then_a_proper_end() {
     let rig = HubHarness::new(settings());
     let mut client = rig.hold(HeldStream {
-        initial: Bytes::from_static(b"hello\n"),
+        initial_bytes: Bytes::from_static(b"hello\n"),
         ..stream(&["a"])
     });
     rig.hub.publish(message("a", "one")).unwrap();
     rig.hub.publish(message("b", "not for it")).unwrap();
     rig.hub.publish(message("a", "two")).unwrap();
     let end = Publication {
-        stream: Some(StreamPart::Close),
+        stream: Some(StreamAction::Close),
         ..message("a", "")
     };
     rig.hub.publish(end).unwrap();
@@ -43,7 +43,7 @@ fn a_stream_gets_what_it_begins_with_then_messages_then_a_proper_end() {
 fn a_body_without_chunks_ends_with_its_connection() {
     let rig = HubHarness::new(settings());
     let body = HeldStream {
-        initial: Bytes::from_static(b"<"),
+        initial_bytes: Bytes::from_static(b"<"),
         ..stream(&["a"])
     };
     let mut client = rig.hand_over(body, HeldFraming::UntilClose, b"", 1);
@@ -62,7 +62,7 @@ fn a_body_without_chunks_ends_with_its_connection() {
 fn events_are_encoded_for_those_who_take_events() {
     let rig = HubHarness::new(settings());
     let mut events = rig.hold(HeldStream {
-        form: StreamForm::Events,
+        message_format: StreamForm::Events,
         ..stream(&["a"])
     });
     let mut bytes = rig.hold(stream(&["a"]));
@@ -74,7 +74,7 @@ fn events_are_encoded_for_those_who_take_events() {
         ..event("a", "", "z")
     };
     rig.hub.publish(unnamed).unwrap();
-    let id = rig.hub.last_id("a").unwrap();
+    let id = rig.hub.last_message_id("a").unwrap();
     assert_eq!(events.chunk(), format!("id: {id}\ndata: z\n\n"));
 }
 
@@ -116,7 +116,7 @@ fn what_is_published_between_the_answer_and_the_hold_is_not_missed() {
     // And an end is an end.
     let body = rig.hub.stream_body(stream(&["a"])).unwrap();
     let end = Publication {
-        stream: Some(StreamPart::Close),
+        stream: Some(StreamAction::Close),
         ..message("a", "")
     };
     rig.hub.publish(message("a", "last")).unwrap();
@@ -197,7 +197,7 @@ fn filters_decide_for_each_stream_and_change_its_content() {
             filters: filters.to_vec(),
             ..subscription("a")
         }],
-        meta: vec![("user".into(), user.into())],
+        subscriber_meta: vec![("user".into(), user.into())],
         ..stream(&[])
     };
     let mut ann = rig.hold(of("ann", &[MessageFilter::SkipSelf]));
@@ -209,7 +209,7 @@ fn filters_decide_for_each_stream_and_change_its_content() {
     };
     rig.hub.publish(by_ann).unwrap();
     let for_each = Publication {
-        stream: Some(StreamPart::Send(Content {
+        stream: Some(StreamAction::Send(Content {
             bytes: Bytes::from_static(b"hi %(user)s"),
             filters: vec!["var-subst".into()],
         })),
@@ -226,7 +226,7 @@ fn filters_decide_for_each_stream_and_change_its_content() {
         ("by ann".into(), "hi ann".into())
     );
     let broken = Publication {
-        stream: Some(StreamPart::Send(Content {
+        stream: Some(StreamAction::Send(Content {
             bytes: Bytes::from_static(b"%(unknown)s"),
             filters: vec!["var-subst".into()],
         })),

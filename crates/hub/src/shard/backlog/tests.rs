@@ -3,8 +3,8 @@
 use super::*;
 
 const WIDE: BacklogRoom = BacklogRoom {
-    stream: usize::MAX / 2,
-    total: usize::MAX / 2,
+    stream_bytes: usize::MAX / 2,
+    total_bytes: usize::MAX / 2,
 };
 
 fn piece(text: &str) -> BacklogPiece {
@@ -13,15 +13,15 @@ fn piece(text: &str) -> BacklogPiece {
 
 /// All that would go out.
 fn content(backlog: &Backlog) -> String {
-    let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-    let count = backlog.slices(&mut slices);
+    let mut slices = [IoSlice::new(&[]); MAX_IO_SLICES];
+    let count = backlog.fill_io_slices(&mut slices);
     let bytes: Vec<u8> = slices[..count].iter().flat_map(|s| s.to_vec()).collect();
     String::from_utf8(bytes).unwrap()
 }
 
 fn room_for(pieces: usize) -> BacklogRoom {
     BacklogRoom {
-        stream: pieces * (3 + PIECE_OVERHEAD),
+        stream_bytes: pieces * (3 + PIECE_OVERHEAD),
         ..WIDE
     }
 }
@@ -34,14 +34,14 @@ fn bytes_come_out_in_order_however_little_is_taken() {
     assert_eq!(content(&backlog), "cdefgh");
     assert_eq!(backlog.mark_written(3, 7), 0);
     assert_eq!(
-        (content(&backlog).as_str(), backlog.progressed_at),
+        (content(&backlog).as_str(), backlog.last_progress_tick),
         ("fgh", 7)
     );
     assert_eq!(backlog.mark_written(0, 9), 0);
-    assert_eq!(backlog.progressed_at, 7, "nothing was taken");
+    assert_eq!(backlog.last_progress_tick, 7, "nothing was taken");
     assert_eq!(backlog.mark_written(2, 9), 1);
     assert_eq!(backlog.mark_written(1, 9), 1);
-    assert!(backlog.is_empty() && backlog.bytes() == 0);
+    assert!(backlog.is_empty() && backlog.memory_bytes() == 0);
 }
 
 #[test]
@@ -72,15 +72,18 @@ fn the_oldest_messages_are_dropped_but_never_a_part() {
 
 #[test]
 fn the_only_message_may_be_larger_than_its_bound_but_not_than_that_of_all() {
-    let tight = BacklogRoom { stream: 1, ..WIDE };
+    let tight = BacklogRoom {
+        stream_bytes: 1,
+        ..WIDE
+    };
     let mut backlog = Backlog::new(0);
     backlog.push(piece("begun"), 1);
     assert_eq!(backlog.push_dropping_oldest(piece("large"), tight, None), 0);
     assert_eq!(backlog.push_dropping_oldest(piece("other"), tight, None), 1);
     assert_eq!(content(&backlog), "egunother");
     let full = BacklogRoom {
-        stream: 1,
-        total: 0,
+        stream_bytes: 1,
+        total_bytes: 0,
     };
     assert_eq!(
         backlog.push_dropping_oldest(piece("more"), full, None),
@@ -144,7 +147,7 @@ fn all_messages_can_be_dropped_at_once_but_for_one_that_is_partly_out() {
             (expected, if offset == 5 { 1 } else { 2 })
         );
         backlog.mark_written(expected.len(), 0);
-        assert!(backlog.is_empty() && backlog.bytes() == 0);
+        assert!(backlog.is_empty() && backlog.memory_bytes() == 0);
     }
 }
 
@@ -167,8 +170,8 @@ fn every_run_keeps_whole_pieces_in_order_within_the_bounds() {
                 pushed += 1;
                 let text = format!("[{pushed}{}]", ".".repeat(roll(40)));
                 let room = BacklogRoom {
-                    stream: 400,
-                    total: 600_usize.saturating_sub(backlog.bytes()),
+                    stream_bytes: 400,
+                    total_bytes: 600_usize.saturating_sub(backlog.memory_bytes()),
                 };
                 lost += backlog.push_dropping_oldest(piece(&text), room, Some(&gap));
             } else {
@@ -189,7 +192,7 @@ fn every_run_keeps_whole_pieces_in_order_within_the_bounds() {
             completed += backlog.mark_written(ready.len(), 0);
         }
         assert_eq!(
-            (backlog.bytes, backlog.message_bytes),
+            (backlog.memory_bytes, backlog.message_bytes),
             (0, 0),
             "seed {seed}"
         );

@@ -15,7 +15,7 @@ fn keep_alive(text: &'static str, regardless: bool) -> StreamKeepAlive {
 /// The streams as a shard keeps them: where they are, and when they were last sent something.
 #[derive(Default)]
 struct RingHarness {
-    at: HashMap<u32, RingPosition>,
+    at: HashMap<u32, HeartbeatRingPosition>,
     sent: HashMap<u32, u32>,
     beats: u32,
 }
@@ -34,8 +34,8 @@ impl RingHarness {
         self.moved(beats.remove(at));
     }
 
-    fn moved(&mut self, moved: Option<RingMember>) {
-        if let Some(RingMember {
+    fn moved(&mut self, moved: Option<HeartbeatRingMember>) {
+        if let Some(HeartbeatRingMember {
             stream,
             position: at,
         }) = moved
@@ -46,14 +46,14 @@ impl RingHarness {
 
     /// One visit, if one is due.
     fn visit(&mut self, beats: &mut Heartbeats, now: u32) -> bool {
-        let Some(visit) = beats.next_visit(now) else {
+        let Some(visit) = beats.next_due_stream(now) else {
             return false;
         };
         assert_eq!(
             self.at[&visit.stream], visit.position,
             "it is where it is said to be"
         );
-        match beats.is_due(visit, now - self.sent[&visit.stream]) {
+        match beats.check_due_or_reschedule(visit, now - self.sent[&visit.stream]) {
             Ok(()) => {
                 self.beats += 1;
                 self.sent.insert(visit.stream, now);
@@ -114,14 +114,17 @@ fn nobody_is_silent_for_longer_than_the_interval() {
                     "seed {seed}: {stream} for {silent} of {ticks}"
                 );
             }
-            assert!(beats.next_due().is_none_or(|due| due > now), "seed {seed}");
+            assert!(
+                beats.next_due_tick().is_none_or(|due| due > now),
+                "seed {seed}"
+            );
         }
         streams.check(&beats);
         sent += streams.beats;
         for stream in streams.at.keys().copied().collect::<Vec<_>>() {
             streams.remove(&mut beats, stream);
         }
-        assert_eq!((beats.bytes(), beats.next_due()), (0, None));
+        assert_eq!((beats.memory_bytes(), beats.next_due_tick()), (0, None));
     }
     assert!(sent > 1_000, "{sent}");
 }
@@ -195,7 +198,9 @@ fn rings_are_bounded_and_the_rest_beats_no_later() {
     let (at, is_own) = beats.insert(999, &keep_alive("other", true), 1, 0);
     assert!(!is_own && !beats.is_unconditional(at));
     assert_eq!(
-        beats.heartbeat_bytes(at, StreamFormat::CHUNKED).unwrap(),
+        beats
+            .heartbeat_bytes(at, StreamFormat::CHUNKED_EVENTS)
+            .unwrap(),
         &b"1\r\n:\r\n"[..]
     );
 }

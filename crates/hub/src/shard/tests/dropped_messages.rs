@@ -1,7 +1,7 @@
 //! Streams that lose messages, and their notice of it.
 
 use super::*;
-use crate::{EventPart, History, StreamKeepAlive};
+use crate::{History, PublishedEvent, StreamKeepAlive};
 
 const GAP: Bytes = Bytes::from_static(b"event: gap\ndata: {}\n\n");
 
@@ -12,7 +12,7 @@ async fn fill(alone: &mut ShardHarness, channel: &str) -> usize {
         alone.publish(channel, &format!("{text}\n"));
         alone.turns().await;
         let tally = &alone.shard.shared.metrics;
-        if tally.dropped.load(Ordering::Relaxed) > 0 {
+        if tally.dropped_messages.load(Ordering::Relaxed) > 0 {
             return sent;
         }
     }
@@ -44,7 +44,7 @@ fn a_notice_waits_for_its_stream_and_no_heart_beat_takes_its_place() {
             alone.turns().await;
         }
         let tally = alone.shard.shared.clone();
-        let beats = tally.metrics.heartbeats.load(Ordering::Relaxed);
+        let beats = tally.metrics.sent_heartbeats.load(Ordering::Relaxed);
         let mut text = alone.received(0);
         // The notice comes as soon as there is room, whether anything else comes or not.
         alone.turns().await;
@@ -57,7 +57,7 @@ fn a_notice_waits_for_its_stream_and_no_heart_beat_takes_its_place() {
         assert_eq!(lines[sent - 1..], ["(gap)", "after"]);
         let got = text.lines().filter(|&line| line == "beat").count();
         assert_eq!(got as u64, beats, "those that were written count");
-        assert_eq!(tally.metrics.dropped.load(Ordering::Relaxed), 2);
+        assert_eq!(tally.metrics.dropped_messages.load(Ordering::Relaxed), 2);
         assert_eq!(tally.metrics.backlog_bytes.load(Ordering::Relaxed), 0);
     });
 }
@@ -72,7 +72,7 @@ fn a_heartbeat_without_room_ends_no_stream() {
         });
         alone.add_stream("a");
         alone.turns().await;
-        let stream = alone.shard.streams.next_from(0).unwrap();
+        let stream = alone.shard.streams.next_occupied_from(0).unwrap();
         let beat = Bytes::from_static(b":::\n");
         for _ in 0..100_000 {
             if !alone
@@ -107,7 +107,7 @@ fn streams_that_take_nothing_leave_room_for_one_that_is_slow_for_a_moment() {
             alone.turns().await;
         }
         let tally = alone.shard.shared.clone();
-        let dropped = || tally.metrics.dropped.load(Ordering::Relaxed);
+        let dropped = || tally.metrics.dropped_messages.load(Ordering::Relaxed);
         let waiting = || tally.metrics.backlog_bytes.load(Ordering::Relaxed);
         let lost = dropped();
         assert!(lost > 0, "40 of them have reached the bound");
@@ -150,7 +150,7 @@ fn gap_notices_are_shared_and_reused_when_unused() {
             assert_eq!(alone.shard.gap_notices.len(), MAX_SHARED_GAP_NOTICES);
             let (mut own, mut notices) = (0, Vec::new());
             let mut from = 0;
-            while let Some(slot) = alone.shard.streams.next_from(from) {
+            while let Some(slot) = alone.shard.streams.next_occupied_from(from) {
                 from = slot + 1;
                 let held = alone.shard.streams.get(slot).unwrap();
                 own += usize::from(held.extras.is_some());
@@ -188,9 +188,9 @@ fn an_event_stream_learns_after_which_message_the_gap_is() {
             let publication = Publication {
                 channel: "a".into(),
                 id: Some(format!("m{number}").into()),
-                event: Some(EventPart {
+                event: Some(PublishedEvent {
                     data: "news".into(),
-                    ..EventPart::default()
+                    ..PublishedEvent::default()
                 }),
                 ..Publication::default()
             };
@@ -206,7 +206,7 @@ fn an_event_stream_learns_after_which_message_the_gap_is() {
             (
                 "unknown",
                 HeldStream {
-                    form,
+                    message_format: form,
                     gap_notice: gap.clone(),
                     resume_after: after("m0"),
                     ..stream("a")
@@ -216,7 +216,7 @@ fn an_event_stream_learns_after_which_message_the_gap_is() {
             (
                 "by its channel",
                 HeldStream {
-                    form,
+                    message_format: form,
                     gap_notice: gap.clone(),
                     ..prev
                 },
@@ -225,7 +225,7 @@ fn an_event_stream_learns_after_which_message_the_gap_is() {
             (
                 "no notice wanted",
                 HeldStream {
-                    form,
+                    message_format: form,
                     resume_after: after("m0"),
                     ..stream("a")
                 },

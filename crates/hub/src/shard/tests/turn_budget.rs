@@ -1,7 +1,7 @@
 //! A turn is bounded by what it writes, not only by how often.
 
 use super::*;
-use crate::{EventPart, History};
+use crate::{History, PublishedEvent};
 
 /// What a socket takes at once, and what counts as five writes.
 const LARGE: usize = 64 << 10;
@@ -42,9 +42,9 @@ fn so_do_streams_that_begin_with_much() {
             let publication = Publication {
                 channel: "a".into(),
                 id: Some(id.into()),
-                event: Some(EventPart {
+                event: Some(PublishedEvent {
                     data: "x".repeat(LARGE).into(),
-                    ..EventPart::default()
+                    ..PublishedEvent::default()
                 }),
                 ..Publication::default()
             };

@@ -1,7 +1,7 @@
 //! The order that publishers ask for: messages that wait for the one before them, and recent ids.
 //!
 //! Pure: `now` is an argument. [`ParkedMessages`] lives under the lock of its channel,
-//! [`RecentIds`] under a lock of the registry.
+//! [`RecentMessageIds`] under a lock of the registry.
 //!
 //! # Invariants
 //! - Both are bounded.
@@ -34,7 +34,7 @@ impl ParkedMessages {
     }
 
     /// One that waited for the message with this id.
-    pub(crate) fn take_after(&mut self, id: &str) -> Option<Publication> {
+    pub(crate) fn take_successor(&mut self, id: &str) -> Option<Publication> {
         let is_next = |(_, parked): &(Instant, Publication)| parked.prev_id.as_deref() == Some(id);
         let found = self.messages.iter().position(is_next)?;
         self.messages.remove(found).map(|(_, parked)| parked)
@@ -56,7 +56,7 @@ impl ParkedMessages {
 
 /// Ids of the last minute, as digests of channel and id.
 #[derive(Debug, Default)]
-pub(crate) struct RecentIds {
+pub(crate) struct RecentMessageIds {
     digests: HashSet<u128>,
     by_age: VecDeque<(Instant, u128)>,
 }
@@ -67,9 +67,9 @@ const MAX_RECENT_IDS: usize = 16_384;
 
 const RECENT_ID_TTL: Duration = Duration::from_secs(60);
 
-impl RecentIds {
+impl RecentMessageIds {
     /// Whether this was seen within a minute; from now on it was.
-    pub(crate) fn insert_is_repeated(&mut self, digest: u128, now: Instant) -> bool {
+    pub(crate) fn record_and_check_duplicate(&mut self, digest: u128, now: Instant) -> bool {
         while let Some((at, oldest)) = self.by_age.front() {
             let is_fresh = now.saturating_duration_since(*at) < RECENT_ID_TTL;
             if is_fresh && self.by_age.len() < MAX_RECENT_IDS {
@@ -108,9 +108,9 @@ mod tests {
         let mut parked = ParkedMessages::default();
         assert!(parked.park(now, publication("4", "3")).is_none());
         assert!(parked.park(now, publication("3", "2")).is_none());
-        assert_eq!(id(parked.take_after("1")), None);
-        assert_eq!(id(parked.take_after("2")), Some("3".into()));
-        assert_eq!(id(parked.take_after("3")), Some("4".into()));
+        assert_eq!(id(parked.take_successor("1")), None);
+        assert_eq!(id(parked.take_successor("2")), Some("3".into()));
+        assert_eq!(id(parked.take_successor("3")), Some("4".into()));
         assert!(parked.is_empty());
     }
 
@@ -149,15 +149,15 @@ mod tests {
     #[test]
     fn an_id_is_repeated_for_a_minute_and_few_enough_are_remembered() {
         let now = Instant::now();
-        let mut seen = RecentIds::default();
-        assert!(!seen.insert_is_repeated(7, now));
-        assert!(seen.insert_is_repeated(7, now + Duration::from_secs(59)));
-        assert!(!seen.insert_is_repeated(7, now + Duration::from_secs(60)));
+        let mut seen = RecentMessageIds::default();
+        assert!(!seen.record_and_check_duplicate(7, now));
+        assert!(seen.record_and_check_duplicate(7, now + Duration::from_secs(59)));
+        assert!(!seen.record_and_check_duplicate(7, now + Duration::from_secs(60)));
         for digest in 100..100 + 2 * MAX_RECENT_IDS as u128 {
-            assert!(!seen.insert_is_repeated(digest, now));
+            assert!(!seen.record_and_check_duplicate(digest, now));
             assert!(seen.digests.len() <= MAX_RECENT_IDS);
             assert_eq!(seen.digests.len(), seen.by_age.len());
         }
-        assert!(seen.insert_is_repeated(99 + 2 * MAX_RECENT_IDS as u128, now));
+        assert!(seen.record_and_check_duplicate(99 + 2 * MAX_RECENT_IDS as u128, now));
     }
 }
