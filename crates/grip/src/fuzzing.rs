@@ -15,7 +15,7 @@ use crate::{parse_publications, websockets};
 
 /// Reads `answer` as the response of a back end: a field a line, an empty line, and a body of
 /// instructions.
-pub fn read_instruct(answer: &[u8]) {
+pub fn read_instructions(answer: &[u8]) {
     let head_end = answer.windows(2).position(|pair| pair == b"\n\n");
     let (head, body) = match head_end {
         Some(at) => (&answer[..at], &answer[at + 2..]),
@@ -46,7 +46,7 @@ pub fn read_instruct(answer: &[u8]) {
     if instruct.hold.is_none() || !is_spoken {
         return;
     }
-    let Ok(instruct) = instruct.with_body(Status::OK, body) else {
+    let Ok(instruct) = instruct.apply_instruction_body(Status::OK, body) else {
         return;
     };
     check_instruct(&instruct, answer.len());
@@ -78,7 +78,7 @@ fn check_hold(hold: &HoldInstruction, sent: usize) {
         // `filter=build-id`
         kept += 8 * subscription.filters.len();
     }
-    for (name, value) in &hold.meta {
+    for (name, value) in &hold.subscriber_meta {
         kept += name.len() + value.len();
     }
     if let Some(beat) = &hold.keep_alive {
@@ -122,7 +122,7 @@ mod tests {
                  \"timeout\": 8, \"keep-alive\": {\"content\": \"x\"}}, \"response\": {\"code\": 200, \
                  \"headers\": {\"X-Accel-Redirect\": \"/a\", \"Connection\": \"close\"}, \"body\": \"b\"}}",
             ],
-            read_instruct,
+            read_instructions,
         );
     }
 

@@ -13,7 +13,7 @@
 //! - A held client uses no part of the back end.
 
 pub(super) mod body_reader;
-mod gone_notices;
+mod disconnect_notices;
 mod link_follower;
 pub(super) mod original_request;
 mod session;
@@ -21,7 +21,7 @@ mod session;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use gone_notices::GoneNotices;
+use disconnect_notices::DisconnectNotices;
 use original_request::OriginalRequest;
 use penstock_exchange::field_policy::TrustedHeaders;
 use penstock_exchange::grip::remove_grip_fields;
@@ -52,7 +52,7 @@ pub(super) struct GripShared {
     websocket_support: WebSocketSupport,
     /// What nearly all requests are vouched for with.
     trusted_headers: TrustedHeaders,
-    gone_notices: GoneNotices,
+    gone_notices: DisconnectNotices,
 }
 
 /// What a [`GripHandler`] is made of.
@@ -99,8 +99,8 @@ impl GripHandler {
             signer: setup.signer,
             front_signer: setup.front_signer,
             websocket_support: setup.websocket_support,
-            trusted_headers: original_request::with_grip_headers(&TrustedHeaders::default()),
-            gone_notices: GoneNotices::default(),
+            trusted_headers: original_request::trust_grip_headers(&TrustedHeaders::default()),
+            gone_notices: DisconnectNotices::default(),
         };
         Self {
             shared: Arc::new(shared),

@@ -2,7 +2,7 @@
 //! `application/grip-instruct`.
 //!
 //! Pure. [`GripInstructions::from_fields`] reads the fields and keeps those for the client. If
-//! they have a hold and [`has_instruction_body`], [`GripInstructions::with_body`] then reads the
+//! they have a hold and [`has_instruction_body`], [`GripInstructions::apply_instruction_body`] then reads the
 //! body, which overrides them. Without the field `Grip-Hold` the media type means nothing: a
 //! client that can store a file can choose its type.
 //!
@@ -45,7 +45,7 @@ pub(super) struct HoldInstruction {
     pub(super) timeout: Duration,
     /// Of a stream.
     pub(super) keep_alive: Option<StreamKeepAlive>,
-    pub(super) meta: Vec<(Box<str>, Box<str>)>,
+    pub(super) subscriber_meta: Vec<(Box<str>, Box<str>)>,
 }
 
 /// What becomes of a held client.
@@ -117,7 +117,7 @@ impl HoldInstruction {
             subscriptions: Vec::new(),
             timeout: LONG_POLL_TIMEOUT,
             keep_alive: None,
-            meta: Vec::new(),
+            subscriber_meta: Vec::new(),
         }
     }
 

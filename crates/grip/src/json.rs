@@ -17,20 +17,20 @@ pub struct JsonShapeError {
 
 /// A value of a document.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Node<'v> {
+pub(super) struct JsonNode<'v> {
     value: &'v Value,
     place: Place<'v>,
 }
 
 /// An object of a document. Null stands for a missing key, as in every other reader of GRIP.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Object<'v> {
+pub(super) struct JsonObject<'v> {
     map: &'v Map<String, Value>,
     place: Place<'v>,
 }
 
 /// Names with values.
-pub(super) type Pairs = Vec<(Box<str>, Box<str>)>;
+pub(super) type NameValuePairs = Vec<(Box<str>, Box<str>)>;
 
 /// Where a value stands, from the innermost out.
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +62,7 @@ impl fmt::Display for JsonShapeError {
 
 impl std::error::Error for JsonShapeError {}
 
-impl<'v> Node<'v> {
+impl<'v> JsonNode<'v> {
     /// A whole document.
     pub(super) fn new(value: &'v Value) -> Self {
         Self {
@@ -75,32 +75,34 @@ impl<'v> Node<'v> {
         self.value
     }
 
-    pub(super) fn error(self, expected: &'static str) -> JsonShapeError {
+    pub(super) fn shape_error(self, expected: &'static str) -> JsonShapeError {
         let place = self.place.to_string();
         JsonShapeError { place, expected }
     }
 
-    pub(super) fn object(self) -> Result<Object<'v>, JsonShapeError> {
+    pub(super) fn as_object(self) -> Result<JsonObject<'v>, JsonShapeError> {
         let place = self.place;
         let map = self.value.as_object();
-        map.map(|map| Object { map, place })
-            .ok_or_else(|| self.error("an object"))
+        map.map(|map| JsonObject { map, place })
+            .ok_or_else(|| self.shape_error("an object"))
     }
 
-    pub(super) fn text(self) -> Result<&'v str, JsonShapeError> {
-        self.value.as_str().ok_or_else(|| self.error("a text"))
+    pub(super) fn as_text(self) -> Result<&'v str, JsonShapeError> {
+        self.value
+            .as_str()
+            .ok_or_else(|| self.shape_error("a text"))
     }
 
     /// What `read` makes of each item of a list.
     pub(super) fn read_items<T, E: From<JsonShapeError>>(
         self,
-        mut read: impl FnMut(usize, Node<'_>) -> Result<T, E>,
+        mut read: impl FnMut(usize, JsonNode<'_>) -> Result<T, E>,
     ) -> Result<Vec<T>, E> {
         let items = self.value.as_array();
-        let items = items.ok_or_else(|| self.error("a list"))?;
+        let items = items.ok_or_else(|| self.shape_error("a list"))?;
         let item = |(index, value)| {
             let place = Place::Index(&self.place, index);
-            read(index, Node { value, place })
+            read(index, JsonNode { value, place })
         };
         items.iter().enumerate().map(item).collect()
     }
@@ -108,59 +110,62 @@ impl<'v> Node<'v> {
     /// What `read` makes of each key and value of an object.
     pub(super) fn read_pairs<T>(
         self,
-        mut read: impl FnMut(&str, Node<'_>) -> Result<T, JsonShapeError>,
+        mut read: impl FnMut(&str, JsonNode<'_>) -> Result<T, JsonShapeError>,
     ) -> Result<Vec<T>, JsonShapeError> {
         let pair = |(key, value): (&String, &Value)| {
             let place = Place::Key(&self.place, key);
-            read(key, Node { value, place })
+            read(key, JsonNode { value, place })
         };
-        self.object()?.map.iter().map(pair).collect()
+        self.as_object()?.map.iter().map(pair).collect()
     }
 }
 
-impl Object<'_> {
-    pub(super) fn get<'a>(&'a self, key: &'a str) -> Option<Node<'a>> {
+impl JsonObject<'_> {
+    pub(super) fn get<'a>(&'a self, key: &'a str) -> Option<JsonNode<'a>> {
         let value = self.map.get(key).filter(|value| !value.is_null())?;
         let place = Place::Key(&self.place, key);
-        Some(Node { value, place })
+        Some(JsonNode { value, place })
     }
 
     /// That something else is expected at this key, which may be missing.
-    pub(super) fn error(&self, key: &str, expected: &'static str) -> JsonShapeError {
+    pub(super) fn shape_error_at(&self, key: &str, expected: &'static str) -> JsonShapeError {
         let place = Place::Key(&self.place, key).to_string();
         JsonShapeError { place, expected }
     }
 
-    pub(super) fn object<'a>(&'a self, key: &'a str) -> Result<Option<Object<'a>>, JsonShapeError> {
-        self.get(key).map(Node::object).transpose()
+    pub(super) fn get_object<'a>(
+        &'a self,
+        key: &'a str,
+    ) -> Result<Option<JsonObject<'a>>, JsonShapeError> {
+        self.get(key).map(JsonNode::as_object).transpose()
     }
 
-    pub(super) fn text<'a>(&'a self, key: &'a str) -> Result<Option<&'a str>, JsonShapeError> {
-        self.get(key).map(Node::text).transpose()
+    pub(super) fn get_text<'a>(&'a self, key: &'a str) -> Result<Option<&'a str>, JsonShapeError> {
+        self.get(key).map(JsonNode::as_text).transpose()
     }
 
-    pub(super) fn flag(&self, key: &str) -> Result<bool, JsonShapeError> {
+    pub(super) fn get_bool(&self, key: &str) -> Result<bool, JsonShapeError> {
         self.get(key).map_or(Ok(false), |node| {
             let flag = node.value.as_bool();
-            flag.ok_or_else(|| node.error("true or false"))
+            flag.ok_or_else(|| node.shape_error("true or false"))
         })
     }
 
-    pub(super) fn texts(&self, key: &str) -> Result<Vec<Box<str>>, JsonShapeError> {
+    pub(super) fn get_text_list(&self, key: &str) -> Result<Vec<Box<str>>, JsonShapeError> {
         self.get(key).map_or(Ok(Vec::new()), |list| {
-            list.read_items(|_, item| Ok(item.text()?.into()))
+            list.read_items(|_, item| Ok(item.as_text()?.into()))
         })
     }
 
     /// An object with texts as values.
-    pub(super) fn pairs(&self, key: &str) -> Result<Pairs, JsonShapeError> {
+    pub(super) fn get_pairs(&self, key: &str) -> Result<NameValuePairs, JsonShapeError> {
         self.get(key).map_or(Ok(Vec::new()), |object| {
-            object.read_pairs(|name, value| Ok((name.into(), value.text()?.into())))
+            object.read_pairs(|name, value| Ok((name.into(), value.as_text()?.into())))
         })
     }
 
     /// A whole number that is not negative.
-    pub(super) fn number(&self, key: &str) -> Result<Option<u64>, JsonShapeError> {
+    pub(super) fn get_number(&self, key: &str) -> Result<Option<u64>, JsonShapeError> {
         let Some(node) = self.get(key) else {
             return Ok(None);
         };
@@ -170,17 +175,17 @@ impl Object<'_> {
         let found = value.as_u64().or_else(|| whole(of_fraction()?));
         found
             .map(Some)
-            .ok_or_else(|| node.error("a whole number, 0 or more"))
+            .ok_or_else(|| node.shape_error("a whole number, 0 or more"))
     }
 
     /// Bytes, as text or (`-bin` behind the key) in base64; the second one counts where both are
     /// there.
-    pub(super) fn bytes(&self, key: &str) -> Result<Option<Bytes>, JsonShapeError> {
+    pub(super) fn get_bytes(&self, key: &str) -> Result<Option<Bytes>, JsonShapeError> {
         if let Some(coded) = self.get(&format!("{key}-bin")) {
-            let bytes = STANDARD.decode(coded.text()?);
-            return Ok(Some(bytes.map_err(|_| coded.error("base64"))?.into()));
+            let bytes = STANDARD.decode(coded.as_text()?);
+            return Ok(Some(bytes.map_err(|_| coded.shape_error("base64"))?.into()));
         }
-        let plain = self.text(key)?;
+        let plain = self.get_text(key)?;
         Ok(plain.map(|text| Bytes::copy_from_slice(text.as_bytes())))
     }
 }
@@ -202,8 +207,8 @@ mod tests {
 
     use super::*;
 
-    fn of(value: &Value) -> Object<'_> {
-        Node::new(value).object().unwrap()
+    fn of(value: &Value) -> JsonObject<'_> {
+        JsonNode::new(value).as_object().unwrap()
     }
 
     #[test]
@@ -212,11 +217,11 @@ mod tests {
         let whole = of(&value);
         let items = whole.get("items").unwrap();
         let errors = items.read_items(|_, item| {
-            let Ok(object) = item.object() else {
-                return Ok(item.object().unwrap_err().to_string());
+            let Ok(object) = item.as_object() else {
+                return Ok(item.as_object().unwrap_err().to_string());
             };
-            let stream = object.object("http-stream")?.unwrap();
-            Ok::<_, JsonShapeError>(stream.text("content").unwrap_err().to_string())
+            let stream = object.get_object("http-stream")?.unwrap();
+            Ok::<_, JsonShapeError>(stream.get_text("content").unwrap_err().to_string())
         });
         let expected = [
             "`items[0]`: an object is expected",
@@ -224,10 +229,10 @@ mod tests {
         ];
         assert_eq!(errors.unwrap(), expected);
         let list = json!([1]);
-        let root = Node::new(&list);
-        let error = root.object().unwrap_err().to_string();
+        let root = JsonNode::new(&list);
+        let error = root.as_object().unwrap_err().to_string();
         assert_eq!(error, "an object is expected");
-        let inner = root.read_items(|_, item| item.object().map(drop));
+        let inner = root.read_items(|_, item| item.as_object().map(drop));
         let error = inner.unwrap_err().to_string();
         assert_eq!(error, "`[0]`: an object is expected");
     }
@@ -245,9 +250,13 @@ mod tests {
             (json!([]), None),
         ] {
             let object = json!({ "n": value });
-            assert_eq!(of(&object).number("n").ok().flatten(), expected, "{value}");
+            assert_eq!(
+                of(&object).get_number("n").ok().flatten(),
+                expected,
+                "{value}"
+            );
         }
-        assert_eq!(of(&json!({ "n": null })).number("n"), Ok(None));
+        assert_eq!(of(&json!({ "n": null })).get_number("n"), Ok(None));
     }
 
     #[test]
@@ -265,7 +274,7 @@ mod tests {
             ),
         ] {
             let found = of(&value)
-                .bytes("body")
+                .get_bytes("body")
                 .map_err(|misfit| misfit.to_string());
             let found = found.as_ref().map(Option::as_deref).map_err(String::as_str);
             assert_eq!(found, expected, "{value}");

@@ -19,7 +19,7 @@ use penstock_hub::{
 use serde_json::Value;
 use thiserror::Error;
 
-use super::json::{JsonShapeError, Node, Object};
+use super::json::{JsonNode, JsonObject, JsonShapeError};
 
 /// Why nothing was published.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -66,40 +66,40 @@ pub fn parse_publications(
 ) -> Result<Vec<Publication>, PublishError> {
     let value: Value = serde_json::from_slice(body)
         .map_err(|error| PublishError::InvalidJson(error.to_string()))?;
-    let all = Node::new(&value).object()?;
+    let all = JsonNode::new(&value).as_object()?;
     let items = all
         .get("items")
-        .ok_or_else(|| all.error("items", "a list"))?;
+        .ok_or_else(|| all.shape_error_at("items", "a list"))?;
     let count = items.value().as_array().map_or(0, Vec::len);
     if count > MAX_ITEMS {
         return Err(PublishError::TooManyItems(count));
     }
     items.read_items(|index, item| {
-        let object = item.object()?;
+        let object = item.as_object()?;
         let mut publication = parse_item(&object)?;
-        let namespace = resolve(object.text("namespace")?);
+        let namespace = resolve(object.get_text("namespace")?);
         let namespace = namespace.map_err(|error| PublishError::Namespace { index, error })?;
         publication.channel = namespace.channel_key(&publication.channel);
         Ok(publication)
     })
 }
 
-fn parse_item(object: &Object<'_>) -> Result<Publication, JsonShapeError> {
-    let channel = object.text("channel")?.filter(|name| !name.is_empty());
-    let channel = channel.ok_or_else(|| object.error("channel", "a channel's name"))?;
+fn parse_item(object: &JsonObject<'_>) -> Result<Publication, JsonShapeError> {
+    let channel = object.get_text("channel")?.filter(|name| !name.is_empty());
+    let channel = channel.ok_or_else(|| object.shape_error_at("channel", "a channel's name"))?;
     // Counted elsewhere; it only has to be a number.
-    object.number("size")?;
+    object.get_number("size")?;
     let mut publication = Publication {
         channel: channel.into(),
-        id: object.text("id")?.map(Into::into),
-        prev_id: object.text("prev-id")?.map(Into::into),
-        allows_any_order: object.flag("no-seq")?,
-        meta: object.pairs("meta")?,
+        id: object.get_text("id")?.map(Into::into),
+        prev_id: object.get_text("prev-id")?.map(Into::into),
+        allows_any_order: object.get_bool("no-seq")?,
+        meta: object.get_pairs("meta")?,
         ..Publication::default()
     };
-    let formats = object.object("formats")?;
+    let formats = object.get_object("formats")?;
     match parse_formats(&formats.unwrap_or(*object), &mut publication)? {
-        false => Err(object.error(
+        false => Err(object.shape_error_at(
             "formats",
             "at least one of http-stream, http-response, ws-message and event",
         )),
@@ -109,13 +109,13 @@ fn parse_item(object: &Object<'_>) -> Result<Publication, JsonShapeError> {
 
 /// Reads the formats; whether there is any.
 fn parse_formats(
-    formats: &Object<'_>,
+    formats: &JsonObject<'_>,
     publication: &mut Publication,
 ) -> Result<bool, JsonShapeError> {
-    let stream = formats.object("http-stream")?;
-    let response = formats.object("http-response")?;
-    let websocket = formats.object("ws-message")?;
-    let event = formats.object("event")?;
+    let stream = formats.get_object("http-stream")?;
+    let response = formats.get_object("http-response")?;
+    let websocket = formats.get_object("ws-message")?;
+    let event = formats.get_object("event")?;
     publication.stream = stream.as_ref().map(parse_stream).transpose()?;
     publication.response = response.as_ref().map(parse_response).transpose()?;
     publication.websocket = match &websocket {
@@ -133,32 +133,34 @@ enum PublishAction {
     Close,
 }
 
-fn parse_action(object: &Object<'_>) -> Result<PublishAction, JsonShapeError> {
-    match object.text("action")? {
+fn parse_action(object: &JsonObject<'_>) -> Result<PublishAction, JsonShapeError> {
+    match object.get_text("action")? {
         None | Some("send") => Ok(PublishAction::Send),
         Some("hint" | "refresh") => Ok(PublishAction::Hint),
         Some("close") => Ok(PublishAction::Close),
-        Some(_) => Err(object.error("action", "`send`, `hint`, `refresh` or `close`")),
+        Some(_) => Err(object.shape_error_at("action", "`send`, `hint`, `refresh` or `close`")),
     }
 }
 
-fn parse_stream(object: &Object<'_>) -> Result<StreamAction, JsonShapeError> {
+fn parse_stream(object: &JsonObject<'_>) -> Result<StreamAction, JsonShapeError> {
     Ok(match parse_action(object)? {
         PublishAction::Hint => StreamAction::Hint,
         PublishAction::Close => StreamAction::Close,
-        PublishAction::Send => StreamAction::Send(parse_content(object, object.bytes("content")?)?),
+        PublishAction::Send => {
+            StreamAction::Send(parse_content(object, object.get_bytes("content")?)?)
+        }
     })
 }
 
-fn parse_response(object: &Object<'_>) -> Result<LongPollAction, JsonShapeError> {
+fn parse_response(object: &JsonObject<'_>) -> Result<LongPollAction, JsonShapeError> {
     match parse_action(object)? {
         PublishAction::Hint => Ok(LongPollAction::Hint),
         PublishAction::Close => Ok(LongPollAction::Close),
         PublishAction::Send => {
             let status = parse_status(object)?.unwrap_or(Status::OK);
             // Penstock has its own; this only has to be a text.
-            object.text("reason")?;
-            let (bytes, is_patch) = match object.bytes("body")? {
+            object.get_text("reason")?;
+            let (bytes, is_patch) = match object.get_bytes("body")? {
                 Some(bytes) => (bytes, false),
                 None => (parse_patch(object)?, true),
             };
@@ -173,19 +175,20 @@ fn parse_response(object: &Object<'_>) -> Result<LongPollAction, JsonShapeError>
 }
 
 /// A JSON Patch (RFC 6902), checked and as text.
-fn parse_patch(object: &Object<'_>) -> Result<Bytes, JsonShapeError> {
+fn parse_patch(object: &JsonObject<'_>) -> Result<Bytes, JsonShapeError> {
     let node = object.get("body-patch");
-    let node = node.ok_or_else(|| object.error("body", "a text (or body-bin, or body-patch)"))?;
+    let node =
+        node.ok_or_else(|| object.shape_error_at("body", "a text (or body-bin, or body-patch)"))?;
     let checked = serde_json::from_value::<Patch>(node.value().clone());
-    let patch = checked.map_err(|_| node.error("a JSON Patch"))?;
+    let patch = checked.map_err(|_| node.shape_error("a JSON Patch"))?;
     let is_copy = |operation: &&PatchOperation| matches!(operation, PatchOperation::Copy(_));
     if patch.iter().filter(is_copy).count() > MAX_PATCH_COPIES {
-        return Err(node.error("a JSON Patch of at most 4 copies"));
+        return Err(node.shape_error("a JSON Patch of at most 4 copies"));
     }
     Ok(node.value().to_string().into())
 }
 
-fn parse_websocket(object: &Object<'_>) -> Result<Option<WebSocketAction>, JsonShapeError> {
+fn parse_websocket(object: &JsonObject<'_>) -> Result<Option<WebSocketAction>, JsonShapeError> {
     match parse_action(object)? {
         // A WebSocket has nothing that it could fetch.
         PublishAction::Hint => return Ok(None),
@@ -194,46 +197,46 @@ fn parse_websocket(object: &Object<'_>) -> Result<Option<WebSocketAction>, JsonS
     }
     let is_coded = object.get("content-bin").is_some();
     let default = if is_coded { "binary" } else { "text" };
-    let bytes = object.bytes("content")?;
-    Ok(Some(match object.text("type")?.unwrap_or(default) {
+    let bytes = object.get_bytes("content")?;
+    Ok(Some(match object.get_text("type")?.unwrap_or(default) {
         "ping" => WebSocketAction::Ping(check_control_payload(object, bytes)?),
         "pong" => WebSocketAction::Pong(check_control_payload(object, bytes)?),
         "binary" => WebSocketAction::Binary(parse_content(object, bytes)?),
         "text" => {
             let content = parse_content(object, bytes)?;
             if std::str::from_utf8(&content.bytes).is_err() {
-                return Err(object.error("content-bin", "UTF-8 in a message of text"));
+                return Err(object.shape_error_at("content-bin", "UTF-8 in a message of text"));
             }
             WebSocketAction::Text(content)
         }
-        _ => return Err(object.error("type", "`text`, `binary`, `ping` or `pong`")),
+        _ => return Err(object.shape_error_at("type", "`text`, `binary`, `ping` or `pong`")),
     }))
 }
 
 /// The payload of a ping or pong.
 pub(super) fn check_control_payload(
-    object: &Object<'_>,
+    object: &JsonObject<'_>,
     bytes: Option<Bytes>,
 ) -> Result<Bytes, JsonShapeError> {
     let bytes = bytes.unwrap_or_default();
     match bytes.len() > MAX_CONTROL_BYTES {
-        true => Err(object.error("content", "at most 125 bytes")),
+        true => Err(object.shape_error_at("content", "at most 125 bytes")),
         false => Ok(bytes),
     }
 }
 
 /// RFC 6455 §5.5.1: the code takes two bytes of a frame of control.
-fn parse_close(object: &Object<'_>) -> Result<WebSocketAction, JsonShapeError> {
-    let code = match object.number("code")? {
+fn parse_close(object: &JsonObject<'_>) -> Result<WebSocketAction, JsonShapeError> {
+    let code = match object.get_number("code")? {
         None => close_code::NORMAL_CLOSURE,
         Some(number) => u16::try_from(number)
             .ok()
             .filter(|code| close_code::is_sendable(*code))
-            .ok_or_else(|| object.error("code", "a code that may be sent"))?,
+            .ok_or_else(|| object.shape_error_at("code", "a code that may be sent"))?,
     };
-    let reason = object.text("reason")?.unwrap_or_default();
+    let reason = object.get_text("reason")?.unwrap_or_default();
     if reason.len() > MAX_CONTROL_BYTES - 2 {
-        return Err(object.error("reason", "at most 123 bytes"));
+        return Err(object.shape_error_at("reason", "at most 123 bytes"));
     }
     Ok(WebSocketAction::Close {
         code,
@@ -241,59 +244,61 @@ fn parse_close(object: &Object<'_>) -> Result<WebSocketAction, JsonShapeError> {
     })
 }
 
-fn parse_event(object: &Object<'_>) -> Result<PublishedEvent, JsonShapeError> {
-    let data = object.text("data")?;
+fn parse_event(object: &JsonObject<'_>) -> Result<PublishedEvent, JsonShapeError> {
+    let data = object.get_text("data")?;
     Ok(PublishedEvent {
-        event: object.text("event")?.map(Into::into),
-        data: data.ok_or_else(|| object.error("data", "a text"))?.into(),
-        retry: object.number("retry")?,
+        event: object.get_text("event")?.map(Into::into),
+        data: data
+            .ok_or_else(|| object.shape_error_at("data", "a text"))?
+            .into(),
+        retry: object.get_number("retry")?,
     })
 }
 
-fn parse_content(object: &Object<'_>, bytes: Option<Bytes>) -> Result<Content, JsonShapeError> {
+fn parse_content(object: &JsonObject<'_>, bytes: Option<Bytes>) -> Result<Content, JsonShapeError> {
     const KEY: &str = "content-filters";
-    let bytes = bytes.ok_or_else(|| object.error("content", "a text (or content-bin)"))?;
-    let filters = object.texts(KEY)?;
+    let bytes = bytes.ok_or_else(|| object.shape_error_at("content", "a text (or content-bin)"))?;
+    let filters = object.get_text_list(KEY)?;
     match filters.len() > MAX_CONTENT_FILTERS {
-        true => Err(object.error(KEY, "at most 10 filters")),
+        true => Err(object.shape_error_at(KEY, "at most 10 filters")),
         false => Ok(Content { bytes, filters }),
     }
 }
 
-pub(super) fn parse_status(object: &Object<'_>) -> Result<Option<Status>, JsonShapeError> {
-    let Some(code) = object.number("code")? else {
+pub(super) fn parse_status(object: &JsonObject<'_>) -> Result<Option<Status>, JsonShapeError> {
+    let Some(code) = object.get_number("code")? else {
         return Ok(None);
     };
     let status = u16::try_from(code).ok().and_then(Status::new);
     let status = status.filter(|status| !status.is_informational());
     status
         .map(Some)
-        .ok_or_else(|| object.error("code", "a code from 200 to 599"))
+        .ok_or_else(|| object.shape_error_at("code", "a code from 200 to 599"))
 }
 
 /// The fields of a response to be sent, as a list of pairs or as an object. Fields of the hop, of
 /// GRIP and for the front end (`X-Accel-*`, `X-Sendfile`) are left out: a publisher may not set
 /// them.
-pub(super) fn parse_headers(object: &Object<'_>) -> Result<FieldBlock, JsonShapeError> {
+pub(super) fn parse_headers(object: &JsonObject<'_>) -> Result<FieldBlock, JsonShapeError> {
     let mut fields = FieldBlock::new();
-    let mut push = |name: &str, value: &Value, node: Node<'_>| {
-        let value = value.as_str().ok_or_else(|| node.error("a text"))?;
+    let mut push = |name: &str, value: &Value, node: JsonNode<'_>| {
+        let value = value.as_str().ok_or_else(|| node.shape_error("a text"))?;
         if classify_field(name) == FieldClass::HopByHop || is_internal_field(name.as_bytes()) {
             return Ok(());
         }
         let pushed = fields.push(name, value.as_bytes());
-        pushed.map_err(|_| node.error("a valid field"))
+        pushed.map_err(|_| node.shape_error("a valid field"))
     };
     if let Some(node) = object.get("headers") {
         match node.value() {
             Value::Array(_) => {
                 node.read_items(|_, item| match item.value().as_array().map(Vec::as_slice) {
                     Some([Value::String(name), value]) => push(name, value, item),
-                    _ => Err(item.error("a pair of texts")),
+                    _ => Err(item.shape_error("a pair of texts")),
                 })?
             }
             Value::Object(_) => node.read_pairs(|name, item| push(name, item.value(), item))?,
-            _ => return Err(node.error("a list of pairs, or an object")),
+            _ => return Err(node.shape_error("a list of pairs, or an object")),
         };
     }
     Ok(fields)

@@ -43,7 +43,7 @@ impl PublishKeys {
     ///
     /// # Errors
     /// When the system has no randomness.
-    pub fn random() -> Result<Self, KeyError> {
+    pub fn generate() -> Result<Self, KeyError> {
         let mut secret = [0; 32];
         let filled = SystemRandom::new().fill(&mut secret);
         filled.map_err(|_| KeyError::NoRandomness)?;
@@ -218,8 +218,8 @@ mod tests {
     #[test]
     fn new_secrets_differ_and_no_text_shows_them() {
         let (one, other) = (
-            PublishKeys::random().unwrap(),
-            PublishKeys::random().unwrap(),
+            PublishKeys::generate().unwrap(),
+            PublishKeys::generate().unwrap(),
         );
         assert_ne!(one.secret(), other.secret());
         assert_eq!(format!("{one:?}"), "PublishKeys { .. }");

@@ -12,8 +12,8 @@
 //! - A back end that fails closes the WebSocket with a code for that.
 
 mod apply_events;
+mod backend_client;
 mod control_message;
-mod events_client;
 pub(super) mod fuzzing;
 mod handshake;
 mod session;

@@ -31,7 +31,7 @@ impl PublishSetup {
     ) -> Result<Self, String> {
         let keys = match secret {
             Some(secret) => PublishKeys::new(secret),
-            None => PublishKeys::random().map_err(|error| error.to_string())?,
+            None => PublishKeys::generate().map_err(|error| error.to_string())?,
         };
         Ok(Self {
             keys: Arc::new(keys),

@@ -24,7 +24,7 @@ pub(crate) struct BodyLimit {
 impl BodyLimit {
     /// For a body that is small whatever the configuration: instructions, the answer to a notice,
     /// the response for a long poll that times out.
-    pub(crate) fn fixed(body_name: &'static str) -> Self {
+    pub(crate) fn for_small_body(body_name: &'static str) -> Self {
         Self {
             body_name,
             max_bytes: 100_000,
@@ -47,7 +47,7 @@ impl BodyLimit {
 ///
 /// # Errors
 /// When it is too long, takes too long, breaks off, or is none that can be held in memory.
-pub(crate) async fn read_whole(body: Body, bound: BodyLimit) -> Result<Bytes, Fault> {
+pub(crate) async fn read_whole_body(body: Body, bound: BodyLimit) -> Result<Bytes, Fault> {
     match body {
         Body::Empty | Body::Omitted(_) => Ok(Bytes::new()),
         Body::Bytes(bytes) if bytes.len() > bound.max_bytes => Err(bound.too_long_fault()),

@@ -80,7 +80,7 @@ impl LinkFollower {
         })
     }
 
-    pub(super) fn subscription(&self) -> Subscription {
+    pub(super) fn stream_subscription(&self) -> Subscription {
         Subscription {
             channel: Arc::clone(&self.stream_channel),
             ..Subscription::default()
@@ -223,7 +223,7 @@ impl LinkFollower {
         let last: Vec<_> = last.collect();
         let request =
             self.original_request
-                .link_request(&self.shared, "GET", &next.target, &last)?;
+                .build_link_request(&self.shared, "GET", &next.target, &last)?;
         let response = match self.shared.backend.handle(request).wait_for_reply().await? {
             Reply::Response(response) if response.status.is_success() => response,
             Reply::Response(response) => {
@@ -245,10 +245,10 @@ impl LinkFollower {
             max_bytes: self.shared.hub.settings().max_message_size,
             limit_name: "hub.max_message_size",
         };
-        let mut body = body_reader::read_whole(response.body, bound).await?;
+        let mut body = body_reader::read_whole_body(response.body, bound).await?;
         if instruct.hold.is_some() && has_instruction_body(&response.fields) {
             instruct = instruct
-                .with_body(response.status, &body)
+                .apply_instruction_body(response.status, &body)
                 .map_err(not_understood)?;
             body = instruct.body.take().unwrap_or_default();
         }

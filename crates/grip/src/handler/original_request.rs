@@ -30,13 +30,13 @@ const SUPPORTED_FEATURES: &str = "status, link:next, link:gone, filter:skip-self
                         filter:require-sub, filter:build-id, filter:var-subst";
 
 /// The last ids that are known, by the channels' keys.
-pub(crate) type LastIds = [(Arc<str>, Arc<str>)];
+pub(crate) type LastMessageIds = [(Arc<str>, Arc<str>)];
 
 /// What a request came with.
 #[derive(Debug, Clone)]
 pub(crate) struct OriginalRequest {
     pub(crate) head: Arc<RequestHead>,
-    pub(crate) origin: RequestEnvironment,
+    pub(crate) environment: RequestEnvironment,
     trusted_headers: TrustedHeaders,
     /// Whether it may be asked again: it only reads, and it has no body that is gone by now.
     pub(crate) is_repeatable: bool,
@@ -47,7 +47,7 @@ impl OriginalRequest {
         let method = request.head.method();
         Self {
             head: Arc::clone(&request.head),
-            origin: RequestEnvironment {
+            environment: RequestEnvironment {
                 peer: request.peer,
                 listener: Arc::clone(&request.listener),
                 client_state: Arc::clone(&request.client_state),
@@ -74,7 +74,7 @@ impl OriginalRequest {
         if origins.allows_any || origins.is_listed(origin) {
             return false;
         }
-        let told = self.origin.forwarded.as_ref();
+        let told = self.environment.forwarded.as_ref();
         let host = told.and_then(|told| told.host.as_deref());
         // A page that poses as the site without TLS must not get what its TLS protects.
         let is_weaker =
@@ -109,25 +109,25 @@ impl OriginalRequest {
     }
 
     /// The same request once more, with what the hub knows to be last.
-    pub(crate) fn repeat_request(
+    pub(crate) fn build_repeated_request(
         &self,
         shared: &GripShared,
-        last: &LastIds,
+        last: &LastMessageIds,
     ) -> Result<Request, Fault> {
         let head = self.signed_head(shared, last, clock::wall_time())?;
-        self.build_request(head, Arc::clone(&self.origin.client_state), shared)
+        self.build_request(head, Arc::clone(&self.environment.client_state), shared)
     }
 
     /// A request for a link of an instruction.
     ///
     /// # Errors
     /// When the link is no path, or names another host than the request did.
-    pub(crate) fn link_request(
+    pub(crate) fn build_link_request(
         &self,
         shared: &GripShared,
         method: &'static str,
         link: &str,
-        last: &LastIds,
+        last: &LastMessageIds,
     ) -> Result<Request, Fault> {
         let target = self.resolve_link(link)?;
         let mut writer = HeadWriter::new(&self.head, method, &target);
@@ -145,7 +145,7 @@ impl OriginalRequest {
 
     /// A request with a body of its own in the place of the client's, which asked for a WebSocket:
     /// its fields but for those of the handshake, and `fields`.
-    pub(crate) fn events_request(
+    pub(crate) fn build_events_request(
         &self,
         shared: &GripShared,
         fields: &[(&str, &[u8])],
@@ -182,7 +182,7 @@ impl OriginalRequest {
     /// paths are. An application that knows where it is mounted names its own paths below that.
     pub(crate) fn resolve_link(&self, link: &str) -> Result<String, Fault> {
         let target = self.resolve_reference(link)?;
-        Ok(match self.origin.mount.strip_from(&target) {
+        Ok(match self.environment.mount.strip_from(&target) {
             Some(rest) if rest.starts_with('/') => rest.to_owned(),
             Some(rest) => format!("/{rest}"),
             None => target,
@@ -196,7 +196,7 @@ impl OriginalRequest {
         let after_authority = |rest: &str| {
             let end = rest.find(['/', '?']).unwrap_or(rest.len());
             let (authority, target) = rest.split_at(end);
-            let told = self.origin.forwarded.as_ref();
+            let told = self.environment.forwarded.as_ref();
             let told = told.and_then(|told| told.host.as_deref());
             let is_own = authority.eq_ignore_ascii_case(self.head.host())
                 || told.is_some_and(|own| authority.eq_ignore_ascii_case(own));
@@ -223,7 +223,7 @@ impl OriginalRequest {
     fn signed_head(
         &self,
         shared: &GripShared,
-        last: &LastIds,
+        last: &LastMessageIds,
         now: Duration,
     ) -> Result<RequestHead, Fault> {
         let old = &self.head;
@@ -243,7 +243,7 @@ impl OriginalRequest {
         &self,
         writer: &mut HeadWriter,
         shared: &GripShared,
-        last: &LastIds,
+        last: &LastMessageIds,
         now: Duration,
     ) {
         if let Some(signer) = &shared.signer {
@@ -271,7 +271,7 @@ impl OriginalRequest {
         let arrival = RequestEnvironment {
             client_state: client,
             arrived_at: clock::now(),
-            ..self.origin.clone()
+            ..self.environment.clone()
         };
         let mut request = Request::new(Arc::new(head), path, RequestBody::Empty, arrival);
         request.trusted_headers = self.trusted_headers_for(shared);
@@ -281,13 +281,13 @@ impl OriginalRequest {
     fn trusted_headers_for(&self, shared: &GripShared) -> TrustedHeaders {
         match self.trusted_headers.is_empty() {
             true => shared.trusted_headers.clone(),
-            false => with_grip_headers(&self.trusted_headers),
+            false => trust_grip_headers(&self.trusted_headers),
         }
     }
 }
 
 /// Those, and what the hub says itself.
-pub(crate) fn with_grip_headers(known: &TrustedHeaders) -> TrustedHeaders {
+pub(crate) fn trust_grip_headers(known: &TrustedHeaders) -> TrustedHeaders {
     known.with_names([SIGNATURE_HEADER, FEATURE_HEADER, LAST_HEADER].map(str::to_owned))
 }
 

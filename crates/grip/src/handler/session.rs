@@ -19,8 +19,8 @@ use penstock_hub::{
 
 use super::body_reader::{self, BodyLimit};
 use super::link_follower::LinkFollower;
-use super::original_request::{LastIds, OriginalRequest};
-use super::{GripShared, gone_notices};
+use super::original_request::{LastMessageIds, OriginalRequest};
+use super::{GripShared, disconnect_notices};
 use crate::instructions::{GripInstructions, HoldInstruction, HoldMode, has_instruction_body};
 
 /// Times that a back end is asked again for one request: one that always names a last id that is
@@ -40,7 +40,7 @@ enum SessionStep {
     Respond(Response),
     /// The back end is asked again; if that may not be, `otherwise` is sent.
     Repeat {
-        last_ids: Box<LastIds>,
+        last_ids: Box<LastMessageIds>,
         fallback: Response,
         /// Called if it is not held, or the client leaves meanwhile.
         notice: Option<EndCallback>,
@@ -79,7 +79,7 @@ impl GripSession {
             rounds += 1;
             let request = self
                 .original_request
-                .repeat_request(&self.shared, &last_ids)?;
+                .build_repeated_request(&self.shared, &last_ids)?;
             response = match self.shared.backend.handle(request).wait_for_reply().await? {
                 // The first time the back end answered, so now no other handler may.
                 Reply::Pass(_) => return Ok(fallback.into()),
@@ -112,10 +112,10 @@ impl GripSession {
             && has_instruction_body(&fields)
             && !matches!(body, Body::Omitted(_))
         {
-            let bound = BodyLimit::fixed("the body of instructions");
-            let text = body_reader::read_whole(body, bound).await?;
+            let bound = BodyLimit::for_small_body("the body of instructions");
+            let text = body_reader::read_whole_body(body, bound).await?;
             instruct = instruct
-                .with_body(status, &text)
+                .apply_instruction_body(status, &text)
                 .map_err(instruction_fault)?;
             body = Body::Bytes(instruct.body.take().unwrap_or_default());
         }
@@ -162,7 +162,7 @@ impl GripSession {
             max_bytes: settings.max_message_size,
             limit_name: "hub.max_message_size",
         };
-        let initial = body_reader::read_whole(body, initial).await?;
+        let initial = body_reader::read_whole_body(body, initial).await?;
         let form = stream_form(&instruct.fields);
         let links = std::mem::take(&mut instruct.links);
         // A link that cannot be resolved is an error now, while a client sees it.
@@ -184,7 +184,7 @@ impl GripSession {
             gap_notice: (form == StreamForm::Events).then_some(GAP_EVENT),
             client: self
                 .original_request
-                .origin
+                .environment
                 .client_state
                 .counted_address_prefix(),
             ..HeldStream::default()
@@ -193,18 +193,23 @@ impl GripSession {
         match links.next {
             None => {
                 stream.subscriptions = hold.subscriptions;
-                stream.subscriber_meta = hold.meta;
+                stream.subscriber_meta = hold.subscriber_meta;
             }
             Some(next) => {
                 let (shared, origin) =
                     (Arc::clone(&self.shared), Arc::clone(&self.original_request));
-                let follower =
-                    LinkFollower::new(shared, origin, hold.subscriptions, hold.meta, next);
+                let follower = LinkFollower::new(
+                    shared,
+                    origin,
+                    hold.subscriptions,
+                    hold.subscriber_meta,
+                    next,
+                );
                 let follower = match follower {
                     Ok(follower) => follower,
                     Err(refused) => return self.send_away(&refused, form, instruct, timing),
                 };
-                stream.subscriptions = vec![follower.subscription()];
+                stream.subscriptions = vec![follower.stream_subscription()];
                 told.push(follower.spawn());
             }
         }
@@ -253,8 +258,8 @@ impl GripSession {
         body: Body,
         timing: RequestTiming,
     ) -> Result<SessionStep, Fault> {
-        let bound = BodyLimit::fixed("the body of a long poll");
-        let own = body_reader::read_whole(body, bound).await?;
+        let bound = BodyLimit::for_small_body("the body of a long poll");
+        let own = body_reader::read_whole_body(body, bound).await?;
         let gone = instruct.links.gone.take();
         if let Some(link) = &gone {
             self.original_request.resolve_link(link)?;
@@ -262,12 +267,12 @@ impl GripSession {
         let poll = LongPoll {
             client: self
                 .original_request
-                .origin
+                .environment
                 .client_state
                 .counted_address_prefix(),
             subscriptions: hold.subscriptions,
             timeout: hold.timeout,
-            subscriber_meta: hold.meta,
+            subscriber_meta: hold.subscriber_meta,
         };
         self.shared.prepare_channels(&poll.subscriptions).await;
         let waiting = self.shared.hub.long_poll(poll)?;
@@ -275,7 +280,7 @@ impl GripSession {
         let notice = gone.map(|link| self.gone_notice(link));
         let outcome = self
             .original_request
-            .origin
+            .environment
             .client_state
             .run_while_connected(waiting)
             .await;
@@ -316,7 +321,7 @@ impl GripSession {
 
     fn gone_notice(&self, link: Box<str>) -> EndCallback {
         let (shared, origin) = (Arc::clone(&self.shared), Arc::clone(&self.original_request));
-        EndCallback::new(move || gone_notices::send_notice(&shared, origin, link))
+        EndCallback::new(move || disconnect_notices::send_disconnect_notice(&shared, origin, link))
     }
 }
 

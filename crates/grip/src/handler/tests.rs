@@ -52,7 +52,7 @@ fn part(channel: &str, part: LongPollAction) -> Publication {
 fn held(status: Status, lines: &[&str], body: &'static str) -> LongPollResponse {
     LongPollResponse {
         status,
-        fields: answer(200, lines, "").fields,
+        fields: backend_response(200, lines, "").fields,
         body: Content {
             bytes: body.into(),
             filters: Vec::new(),
@@ -67,10 +67,10 @@ fn names(fields: &FieldBlock) -> Vec<&str> {
 
 #[test]
 fn responses_without_grip_pass_unchanged() {
-    let page = answer(201, &["A: 1", "Content-Type: text/plain"], "page");
+    let page = backend_response(201, &["A: 1", "Content-Type: text/plain"], "page");
     let fields = page.fields.clone();
     for target in ["/", "/a"] {
-        let world = GripHarness::new([Ok(answer(
+        let world = GripHarness::new([Ok(backend_response(
             201,
             &["A: 1", "Content-Type: text/plain"],
             "page",
@@ -83,16 +83,16 @@ fn responses_without_grip_pass_unchanged() {
             (response.status, &response.fields),
             (Status::CREATED, &fields)
         );
-        assert_eq!(bytes(response.body), "page");
+        assert_eq!(body_text(response.body), "page");
         // Nothing is copied where nothing is signed.
-        assert!(Arc::ptr_eq(&world.asked().head, &head));
+        assert!(Arc::ptr_eq(&world.next_backend_request().head, &head));
     }
 }
 
 #[test]
 fn requests_are_signed_and_clients_cannot_forge_grip_fields() {
     let signer = Signer::new("secret", "penstock").unwrap();
-    let world = GripHarness::with(Settings::default(), Some(signer), [says(&[], "")]);
+    let world = GripHarness::with(Settings::default(), Some(signer), [scripted_reply(&[], "")]);
     let lines = [
         "Grip-Sig: forged",
         "grip-hold: stream",
@@ -101,7 +101,7 @@ fn requests_are_signed_and_clients_cannot_forge_grip_fields() {
         "Grip-Last: a; last-id=1",
     ];
     world.response(request("GET", "/x?y", &lines));
-    let asked = world.asked();
+    let asked = world.next_backend_request();
     let fields: Vec<_> = asked.head.fields().map(|(name, _)| name).collect();
     assert_eq!(fields, ["Host", "Cookie", "Grip-Sig", "Grip-Feature"]);
     assert_eq!(asked.head.target(), "/x?y");
@@ -120,7 +120,7 @@ fn requests_are_signed_and_clients_cannot_forge_grip_fields() {
 #[test]
 fn fields_of_the_route_stay_vouched_for() {
     let signer = Signer::new("secret", "penstock").unwrap();
-    let world = GripHarness::with(Settings::default(), Some(signer), [says(&[], "")]);
+    let world = GripHarness::with(Settings::default(), Some(signer), [scripted_reply(&[], "")]);
     let mut asked = request(
         "GET",
         "/",
@@ -129,7 +129,7 @@ fn fields_of_the_route_stay_vouched_for() {
     asked.trusted_headers =
         TrustedHeaders::new(["X-Real-IP", "Grip-Session-Id"].map(str::to_owned));
     world.response(asked);
-    let asked = world.asked();
+    let asked = world.next_backend_request();
     assert_eq!(
         asked.head.field("grip-session-id"),
         Some(&b"of-the-route"[..])
@@ -154,7 +154,7 @@ fn another_handler_gets_the_request_that_came() {
 #[test]
 fn a_stream_begins_with_its_body_and_goes_on_with_messages() {
     for target in ["/", "/a"] {
-        let mut begun = answer(200, &STREAM, "");
+        let mut begun = backend_response(200, &STREAM, "");
         begun.body = Body::Stream(Box::new(ChunkedBody(vec!["hello ", "there\n"])));
         begun.fields.push("Grip-Status", b"202").unwrap();
         let world = GripHarness::new([Ok(begun.into())]);
@@ -171,7 +171,7 @@ fn a_stream_begins_with_its_body_and_goes_on_with_messages() {
         let mut end = text("a", "");
         end.stream = Some(StreamAction::Close);
         world.hub.publish(end).unwrap();
-        assert_eq!(client.rest(), "");
+        assert_eq!(client.read_rest(), "");
     }
 }
 
@@ -184,7 +184,7 @@ fn a_stream_resumes_after_prev_id_or_gets_a_gap() {
             "Grip-Hold: stream",
             &channel,
         ];
-        let world = GripHarness::new([says(&lines, "")]);
+        let world = GripHarness::new([scripted_reply(&lines, "")]);
         for id in ["1", "2"] {
             let mut message = text("a", "data: x\n\n");
             message.id = Some(id.into());
@@ -196,7 +196,7 @@ fn a_stream_resumes_after_prev_id_or_gets_a_gap() {
     let (world, mut client) = held("1");
     client.expect("data: x\n\n");
     world.drain();
-    assert_eq!(client.rest(), "");
+    assert_eq!(client.read_rest(), "");
     let (_world, mut client) = held("0");
     client.expect("event: gap\ndata: 0\n\n");
 }
@@ -207,7 +207,7 @@ fn a_body_of_instructions_holds_as_well() {
         "hold": {"mode": "stream", "channels": [{"name": "a, b"}]},
         "response": {"headers": {"Content-Type": "text/plain"}, "body": "hi\n"}
     }"#;
-    let world = GripHarness::new([says(
+    let world = GripHarness::new([scripted_reply(
         &[
             "Content-Type: application/grip-instruct",
             "Grip-Hold: response",
@@ -241,9 +241,9 @@ fn a_body_of_instructions_alone_is_an_ordinary_body() {
             "Grip-Status: 201",
         ],
     ] {
-        let world = GripHarness::new([says(lines, instruct)]);
+        let world = GripHarness::new([scripted_reply(lines, instruct)]);
         let response = world.response(get("/"));
-        assert_eq!(bytes(response.body), instruct);
+        assert_eq!(body_text(response.body), instruct);
         assert!(!response.fields.contains("set-cookie"));
         assert_eq!(world.hub.snapshot().counters.opened, 0);
     }
@@ -251,7 +251,7 @@ fn a_body_of_instructions_alone_is_an_ordinary_body() {
 
 #[test]
 fn the_channels_of_a_back_end_are_in_its_namespace() {
-    let world = GripHarness::in_namespace("chat", [says(&STREAM, "hi\n")]);
+    let world = GripHarness::in_namespace("chat", [scripted_reply(&STREAM, "hi\n")]);
     let response = world.response(get("/"));
     let mut client = world.hold(response);
     client.expect("hi\n");
@@ -265,13 +265,19 @@ fn the_channels_of_a_back_end_are_in_its_namespace() {
 #[test]
 fn a_back_end_gets_its_own_names_back() {
     let lines = [&POLL[..], &["Grip-Channel: b; prev-id=0"]].concat();
-    let world = GripHarness::in_namespace("chat", [says(&lines, "own"), says(&[], "news")]);
+    let world = GripHarness::in_namespace(
+        "chat",
+        [scripted_reply(&lines, "own"), scripted_reply(&[], "news")],
+    );
     world.hub.publish(text("chat\u{1f}b", "x")).unwrap();
     let waiting = world.begin(get("/"));
-    let first = world.asked();
+    let first = world.next_backend_request();
     assert!(!first.head.fields().any(|(name, _)| name == "Grip-Last"));
-    assert_eq!(bytes(response(ended(&waiting)).body), "news");
-    let again = world.asked();
+    assert_eq!(
+        body_text(response(await_backend_reply(&waiting)).body),
+        "news"
+    );
+    let again = world.next_backend_request();
     let last = again.head.field_values("Grip-Last");
     let last: Vec<_> = last.map(String::from_utf8_lossy).collect();
     assert!(
@@ -284,7 +290,7 @@ fn a_back_end_gets_its_own_names_back() {
 #[test]
 fn a_long_poll_gets_a_message_over_its_own_answer() {
     for target in ["/", "/a"] {
-        let world = GripHarness::new([says(&POLL, "{}")]);
+        let world = GripHarness::new([scripted_reply(&POLL, "{}")]);
         let waiting = world.begin(get(target));
         world.await_subscribers("a", 1);
         let message = held(
@@ -294,13 +300,13 @@ fn a_long_poll_gets_a_message_over_its_own_answer() {
         );
         let message = LongPollAction::Send(Box::new(message));
         world.hub.publish(part("a", message)).unwrap();
-        let response = response(ended(&waiting));
+        let response = response(await_backend_reply(&waiting));
         assert_eq!(response.status, Status::CREATED);
         assert_eq!(
             response.fields.as_bytes(),
             b"X-Own: 1\r\ncontent-type: text/plain\r\nB: 2\r\n"
         );
-        assert_eq!(bytes(response.body), "news");
+        assert_eq!(body_text(response.body), "news");
         world.await_subscribers("a", 0);
     }
 }
@@ -308,7 +314,7 @@ fn a_long_poll_gets_a_message_over_its_own_answer() {
 #[test]
 fn a_message_may_be_a_patch_of_the_long_polls_own_answer() {
     let patched = |own: &str| {
-        let world = GripHarness::new([says(&POLL, own)]);
+        let world = GripHarness::new([scripted_reply(&POLL, own)]);
         let waiting = world.begin(get("/"));
         world.await_subscribers("a", 1);
         let mut message = held(
@@ -319,10 +325,10 @@ fn a_message_may_be_a_patch_of_the_long_polls_own_answer() {
         message.is_patch = true;
         let message = LongPollAction::Send(Box::new(message));
         world.hub.publish(part("a", message)).unwrap();
-        ended(&waiting)
+        await_backend_reply(&waiting)
     };
     let response = response(patched("{\"n\": 1}\n"));
-    assert_eq!(bytes(response.body), "{\"n\":[2]}\n");
+    assert_eq!(body_text(response.body), "{\"n\":[2]}\n");
     for own in ["not JSON", "{\"m\": 1}", ""] {
         let fault = patched(own).unwrap_err();
         assert_eq!(fault.kind, FaultKind::BackendProtocolError);
@@ -337,16 +343,20 @@ fn a_message_may_be_a_patch_of_the_long_polls_own_answer() {
 #[test]
 fn a_hint_has_the_back_end_asked_again() {
     let signer = Signer::new("secret", "penstock").unwrap();
-    let world = GripHarness::with(Settings::default(), Some(signer), [says(&POLL, "old")]);
-    world.script(says(&["A: 1"], "new"));
+    let world = GripHarness::with(
+        Settings::default(),
+        Some(signer),
+        [scripted_reply(&POLL, "old")],
+    );
+    world.script(scripted_reply(&["A: 1"], "new"));
     let waiting = world.begin(request("GET", "/x?since=1", &["Cookie: c=1"]));
     world.await_subscribers("a", 1);
-    let first = world.asked();
+    let first = world.next_backend_request();
     world.hub.publish(part("a", LongPollAction::Hint)).unwrap();
-    let response = response(ended(&waiting));
-    assert_eq!(bytes(response.body), "new");
+    let response = response(await_backend_reply(&waiting));
+    assert_eq!(body_text(response.body), "new");
     assert_eq!(response.fields.as_bytes(), b"A: 1\r\n");
-    let second = world.asked();
+    let second = world.next_backend_request();
     assert_eq!(second.head.target(), "/x?since=1");
     assert_eq!(second.head.field("cookie"), Some(&b"c=1"[..]));
     assert_eq!(second.peer, first.peer);
@@ -356,14 +366,23 @@ fn a_hint_has_the_back_end_asked_again() {
 #[test]
 fn who_knew_another_last_message_is_asked_for_again_with_the_right_one() {
     let stale = ["Grip-Hold: response", "Grip-Channel: a; prev-id=1"];
-    let world = GripHarness::new([says(&stale, "stale"), says(&[], "fresh")]);
+    let world = GripHarness::new([
+        scripted_reply(&stale, "stale"),
+        scripted_reply(&[], "fresh"),
+    ]);
     let mut message = text("a", "x");
     message.id = Some("2".into());
     world.hub.publish(message).unwrap();
     let response = world.response(get("/"));
-    assert_eq!(bytes(response.body), "fresh");
-    assert!(world.asked().head.field("grip-last").is_none());
-    let again = world.asked();
+    assert_eq!(body_text(response.body), "fresh");
+    assert!(
+        world
+            .next_backend_request()
+            .head
+            .field("grip-last")
+            .is_none()
+    );
+    let again = world.next_backend_request();
     assert_eq!(again.head.field("grip-last"), Some(&b"a; last-id=2"[..]));
     assert!(again.trusted_headers.covers("Grip-Last"));
 }
@@ -371,13 +390,13 @@ fn who_knew_another_last_message_is_asked_for_again_with_the_right_one() {
 #[test]
 fn a_back_end_that_never_learns_is_not_asked_for_ever() {
     let stale = ["Grip-Hold: response", "Grip-Channel: a; prev-id=1"];
-    let world = GripHarness::new((0..50).map(|_| says(&stale, "stale")));
+    let world = GripHarness::new((0..50).map(|_| scripted_reply(&stale, "stale")));
     let mut message = text("a", "x");
     message.id = Some("2".into());
     world.hub.publish(message).unwrap();
-    assert_eq!(bytes(world.response(get("/")).body), "stale");
+    assert_eq!(body_text(world.response(get("/")).body), "stale");
     let mut count = 0;
-    while !world.assert_no_more_requests() {
+    while !world.has_no_more_requests() {
         count += 1;
     }
     assert_eq!(count, 6);
@@ -390,37 +409,40 @@ fn a_client_answered_after_too_many_repeats_is_reported_gone() {
         "Grip-Channel: a; prev-id=1",
         "Grip-Link: </gone>; rel=gone",
     ];
-    let world = GripHarness::new((0..50).map(|_| says(&stale, "stale")));
+    let world = GripHarness::new((0..50).map(|_| scripted_reply(&stale, "stale")));
     let mut message = text("a", "x");
     message.id = Some("2".into());
     world.hub.publish(message).unwrap();
-    assert_eq!(bytes(world.response(get("/")).body), "stale");
+    assert_eq!(body_text(world.response(get("/")).body), "stale");
     // It was still there each time it was asked for again, and now is not.
     for _ in 0..6 {
-        assert_eq!(world.asked().head.target(), "/");
+        assert_eq!(world.next_backend_request().head.target(), "/");
     }
-    assert_eq!(world.asked().head.target(), "/gone");
+    assert_eq!(world.next_backend_request().head.target(), "/gone");
 }
 
 #[test]
 fn unrepeatable_requests_get_the_fallback() {
-    let world = GripHarness::new([says(&POLL, "own")]);
+    let world = GripHarness::new([scripted_reply(&POLL, "own")]);
     let waiting = world.begin(request("POST", "/", &["Content-Length: 0"]));
     world.await_subscribers("a", 1);
     world.hub.publish(part("a", LongPollAction::Hint)).unwrap();
-    assert_eq!(bytes(response(ended(&waiting)).body), "own");
-    world.asked();
-    assert!(world.assert_no_more_requests());
+    assert_eq!(
+        body_text(response(await_backend_reply(&waiting)).body),
+        "own"
+    );
+    world.next_backend_request();
+    assert!(world.has_no_more_requests());
 }
 
 #[test]
 fn a_closed_long_poll_gets_no_answer() {
-    let world = GripHarness::new([says(&POLL, "own")]);
+    let world = GripHarness::new([scripted_reply(&POLL, "own")]);
     let waiting = world.begin(get("/"));
     world.await_subscribers("a", 1);
     world.hub.publish(part("a", LongPollAction::Close)).unwrap();
     assert_eq!(
-        ended(&waiting).unwrap_err().kind,
+        await_backend_reply(&waiting).unwrap_err().kind,
         FaultKind::ClientDisconnected
     );
 }
@@ -447,7 +469,7 @@ fn who_gets_no_body_is_not_held() {
             Body::Omitted(Some(9)),
         ),
     ] {
-        let mut said = answer(200, lines, "");
+        let mut said = backend_response(200, lines, "");
         said.body = body;
         let world = GripHarness::new([Ok(said.into())]);
         let response = world.response(request);
@@ -511,7 +533,7 @@ fn impossible_holds_are_backend_faults_with_a_reason() {
             max_message_size: 150_000,
             ..Settings::default()
         };
-        let world = GripHarness::with(settings, None, [says(lines, body)]);
+        let world = GripHarness::with(settings, None, [scripted_reply(lines, body)]);
         let fault = world.fault(get("/"));
         assert_eq!(fault.kind, FaultKind::BackendProtocolError);
         assert!(fault.cause.ends_with(expected), "{}", fault.cause);
@@ -520,11 +542,11 @@ fn impossible_holds_are_backend_faults_with_a_reason() {
 
 #[test]
 fn a_long_body_in_pieces_is_not_gathered() {
-    let mut said = answer(200, &POLL, "");
+    let mut said = backend_response(200, &POLL, "");
     said.body = Body::Stream(Box::new(ChunkedBody(vec!["0123456789"; 10_001])));
     let world = GripHarness::new([Ok(said.into())]);
     assert_eq!(world.fault(get("/")).kind, FaultKind::BackendProtocolError);
-    let mut said = answer(200, &POLL, "");
+    let mut said = backend_response(200, &POLL, "");
     said.body = Body::Stream(Box::new(ChunkedBody(vec!["0123456789"; 10_000])));
     let world = GripHarness::new([Ok(said.into())]);
     let _waiting = world.begin(get("/"));
@@ -550,7 +572,10 @@ fn no_cache_keeps_what_an_event_source_without_room_gets() {
     let world = GripHarness::with(
         settings,
         None,
-        [says(&lines, "first"), says(&lines, "first")],
+        [
+            scripted_reply(&lines, "first"),
+            scripted_reply(&lines, "first"),
+        ],
     );
     let browser = || request("GET", "/", &["Accept: text/event-stream"]);
     let expect = |text: &str| {
@@ -562,7 +587,7 @@ fn no_cache_keeps_what_an_event_source_without_room_gets() {
         ];
         assert_eq!(names(&response.fields), fields);
         assert_eq!(response.fields.get("cache-control"), Some(&b"no-store"[..]));
-        assert_eq!(bytes(response.body), text);
+        assert_eq!(body_text(response.body), text);
     };
     expect("retry: 15000\n\n");
     world.drain();
@@ -576,13 +601,13 @@ fn a_full_hub_turns_clients_away() {
             max_streams: Some(0),
             ..Settings::default()
         };
-        let world = GripHarness::with(settings, None, [says(lines, "")]);
+        let world = GripHarness::with(settings, None, [scripted_reply(lines, "")]);
         let fault = world.fault(get("/"));
         assert_eq!(fault.kind, FaultKind::Overloaded);
         assert_eq!(fault.cause, "hub.max_streams (0) connections are held");
     }
     let channels: Vec<_> = (0..30).map(|n| n.to_string()).collect();
     let channels = format!("Grip-Channel: {}", channels.join(", "));
-    let world = GripHarness::new([says(&["Grip-Hold: stream", &channels], "")]);
+    let world = GripHarness::new([scripted_reply(&["Grip-Hold: stream", &channels], "")]);
     assert_eq!(world.fault(get("/")).kind, FaultKind::BackendProtocolError);
 }

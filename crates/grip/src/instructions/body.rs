@@ -8,23 +8,27 @@ use serde_json::Value;
 use super::{
     GripInstructions, HoldInstruction, HoldMode, InstructionError, build_keep_alive, parse_filter,
 };
-use crate::json::{JsonShapeError, Node, Object};
+use crate::json::{JsonNode, JsonObject, JsonShapeError};
 use crate::publish_format;
 
 impl GripInstructions {
     /// The same, with a body of instructions.
-    pub(crate) fn with_body(self, answered: Status, text: &[u8]) -> Result<Self, InstructionError> {
+    pub(crate) fn apply_instruction_body(
+        self,
+        answered: Status,
+        text: &[u8],
+    ) -> Result<Self, InstructionError> {
         if answered != Status::OK {
             return Err(InstructionError::UnexpectedStatus(answered.code()));
         }
         let value: Value = serde_json::from_slice(text)
             .map_err(|error| InstructionError::InvalidJson(error.to_string()))?;
-        let all = Node::new(&value).object()?;
-        let hold = match all.object("hold")? {
+        let all = JsonNode::new(&value).as_object()?;
+        let hold = match all.get_object("hold")? {
             Some(object) => Some(parse_hold(&object)?),
             None => self.hold,
         };
-        let (status, fields, body) = match all.object("response")? {
+        let (status, fields, body) = match all.get_object("response")? {
             Some(object) => parse_response(&object, self.status)?,
             None => (self.status, FieldBlock::new(), Bytes::new()),
         };
@@ -44,57 +48,61 @@ impl GripInstructions {
     }
 }
 
-fn parse_hold(object: &Object<'_>) -> Result<HoldInstruction, InstructionError> {
-    let mut hold = HoldInstruction::new(match object.text("mode")? {
+fn parse_hold(object: &JsonObject<'_>) -> Result<HoldInstruction, InstructionError> {
+    let mut hold = HoldInstruction::new(match object.get_text("mode")? {
         None | Some("response") => HoldMode::LongPoll,
         Some("stream") => HoldMode::Stream,
-        Some(_) => return Err(object.error("mode", "`response` or `stream`").into()),
+        Some(_) => {
+            return Err(object
+                .shape_error_at("mode", "`response` or `stream`")
+                .into());
+        }
     });
     if let Some(channels) = object.get("channels") {
         hold.subscriptions = channels.read_items(|_, channel| parse_subscription(channel))?;
     }
-    if let Some(seconds) = object.number("timeout")? {
+    if let Some(seconds) = object.get_number("timeout")? {
         hold.set_timeout(seconds);
     }
-    if let Some(object) = object.object("keep-alive")? {
+    if let Some(object) = object.get_object("keep-alive")? {
         hold.keep_alive = parse_keep_alive(&object)?;
     }
-    hold.meta = object.pairs("meta")?;
+    hold.subscriber_meta = object.get_pairs("meta")?;
     Ok(hold)
 }
 
-fn parse_subscription(channel: Node<'_>) -> Result<Subscription, InstructionError> {
-    let object = channel.object()?;
-    let name = object.text("name")?.filter(|name| !name.is_empty());
-    let name = name.ok_or_else(|| object.error("name", "a channel's name"))?;
-    let filters = object.texts("filters")?;
+fn parse_subscription(channel: JsonNode<'_>) -> Result<Subscription, InstructionError> {
+    let object = channel.as_object()?;
+    let name = object.get_text("name")?.filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| object.shape_error_at("name", "a channel's name"))?;
+    let filters = object.get_text_list("filters")?;
     let filters = filters.iter().map(|asked| parse_filter(name, asked));
     Ok(Subscription {
         channel: name.into(),
-        prev_id: object.text("prev-id")?.map(Into::into),
+        prev_id: object.get_text("prev-id")?.map(Into::into),
         filters: filters.collect::<Result<_, _>>()?,
     })
 }
 
-fn parse_keep_alive(object: &Object<'_>) -> Result<Option<StreamKeepAlive>, JsonShapeError> {
-    let bytes = object.bytes("content")?.unwrap_or_default();
-    let seconds = object.number("timeout")?;
-    let regardless = match object.text("mode")? {
+fn parse_keep_alive(object: &JsonObject<'_>) -> Result<Option<StreamKeepAlive>, JsonShapeError> {
+    let bytes = object.get_bytes("content")?.unwrap_or_default();
+    let seconds = object.get_number("timeout")?;
+    let regardless = match object.get_text("mode")? {
         None | Some("idle") => false,
         Some("interval") => true,
-        Some(_) => return Err(object.error("mode", "`idle` or `interval`")),
+        Some(_) => return Err(object.shape_error_at("mode", "`idle` or `interval`")),
     };
     Ok(build_keep_alive(bytes, seconds, regardless))
 }
 
 fn parse_response(
-    object: &Object<'_>,
+    object: &JsonObject<'_>,
     otherwise: Status,
 ) -> Result<(Status, FieldBlock, Bytes), JsonShapeError> {
     let status = publish_format::parse_status(object)?.unwrap_or(otherwise);
     // Penstock has its own; this only has to be a text.
-    object.text("reason")?;
+    object.get_text("reason")?;
     let fields = publish_format::parse_headers(object)?;
-    let body = object.bytes("body")?.unwrap_or_default();
+    let body = object.get_bytes("body")?.unwrap_or_default();
     Ok((status, fields, body))
 }

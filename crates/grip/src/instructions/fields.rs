@@ -73,7 +73,8 @@ fn parse_hold(block: &FieldBlock) -> Result<Option<HoldInstruction>, Instruction
     for element in list_elements(block, SET_META)? {
         let (name, value) = parse_pair(&element.value)
             .ok_or(InstructionError::InvalidField(SET_META, "`name=value`"))?;
-        hold.meta.push((name.into(), value.as_ref().into()));
+        hold.subscriber_meta
+            .push((name.into(), value.as_ref().into()));
     }
     Ok(Some(hold))
 }

@@ -58,7 +58,7 @@ fn reads_a_stream_as_a_library_writes_it() {
         (20, false)
     );
     let meta: Vec<_> = hold
-        .meta
+        .subscriber_meta
         .iter()
         .map(|(name, value)| (&**name, &**value))
         .collect();
@@ -266,7 +266,7 @@ fn said(text: &str) -> Result<GripInstructions, InstructionError> {
         "A: 1",
     ]);
     let fields = fields.unwrap();
-    fields.with_body(Status::OK, text.as_bytes())
+    fields.apply_instruction_body(Status::OK, text.as_bytes())
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn reads_instructions_in_a_body() {
         (&beat.bytes[..], beat.interval.as_secs()),
         (&b":\n\n"[..], 20)
     );
-    assert_eq!(hold.meta, [("user".into(), "alice".into())]);
+    assert_eq!(hold.subscriber_meta, [("user".into(), "alice".into())]);
     assert_eq!(instruct.status, Status::CREATED);
     assert_eq!(
         instruct.fields,
@@ -328,7 +328,9 @@ fn a_body_needs_only_channels() {
         "Grip-Hold: stream",
         "Grip-Channel: b",
     ]);
-    let plain = fields.unwrap().with_body(Status::OK, response.as_bytes());
+    let plain = fields
+        .unwrap()
+        .apply_instruction_body(Status::OK, response.as_bytes());
     let plain = plain.unwrap();
     assert_eq!(shown(&plain.hold.unwrap().subscriptions), ["b - []"]);
     assert_eq!(plain.fields, block(&["A: 1"]));
@@ -391,7 +393,9 @@ fn an_invalid_instruction_body_is_reported_with_its_path() {
     assert!(matches!(said(&deep), Err(InstructionError::InvalidJson(_))));
     let fields = of(&[]).unwrap();
     assert_eq!(
-        fields.with_body(Status::CREATED, b"{}").unwrap_err(),
+        fields
+            .apply_instruction_body(Status::CREATED, b"{}")
+            .unwrap_err(),
         InstructionError::UnexpectedStatus(201)
     );
 }

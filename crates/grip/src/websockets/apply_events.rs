@@ -7,20 +7,20 @@ use penstock_http::websocket::{Opcode, close_code};
 use penstock_hub::Subscription;
 use penstock_runtime::clock;
 
-use super::control_message::{self, ControlMessage};
-use super::events_client::{EventsResponse, MAX_META};
-use super::session::{SessionEnd, WebSocketSession};
+use super::backend_client::{MAX_META_ENTRIES, WebSocketEventsResponse};
+use super::control_message::{self, WebSocketControlMessage};
+use super::session::{WebSocketOverHttpSession, WebSocketSessionEnd};
 use super::websocket_events::SocketEvent;
 
-impl WebSocketSession {
+impl WebSocketOverHttpSession {
     /// Does what an answer says. Waits only where there are other servers, whose messages of its
     /// channels are to come here first.
     pub(super) async fn apply_response(
         &mut self,
-        answer: EventsResponse,
+        answer: WebSocketEventsResponse,
         is_first: bool,
-    ) -> Result<(), SessionEnd> {
-        let EventsResponse {
+    ) -> Result<(), WebSocketSessionEnd> {
+        let WebSocketEventsResponse {
             events,
             poll_interval: again,
             set_meta,
@@ -30,7 +30,7 @@ impl WebSocketSession {
         for (name, value) in set_meta {
             self.set_meta(name, value);
         }
-        self.events_client
+        self.backend_client
             .shared
             .prepare_channels(&self.requested_subscriptions(&events))
             .await;
@@ -45,15 +45,15 @@ impl WebSocketSession {
     fn requested_subscriptions(&self, events: &[SocketEvent]) -> Vec<Subscription> {
         let said = events.iter().filter_map(|event| match event {
             SocketEvent::Text(bytes) => {
-                control_message::parse_control(self.control_text(bytes)?).ok()
+                control_message::parse_control_message(self.control_text(bytes)?).ok()
             }
             _ => None,
         });
         let subscriptions = said.filter_map(|control| match control {
-            ControlMessage::Subscribe(subscription) => Some(subscription),
+            WebSocketControlMessage::Subscribe(subscription) => Some(subscription),
             _ => None,
         });
-        self.events_client
+        self.backend_client
             .shared
             .with_channel_keys(subscriptions.collect())
     }
@@ -68,7 +68,7 @@ impl WebSocketSession {
     }
 
     /// Does what an event of the back end says.
-    fn apply_event(&mut self, event: SocketEvent) -> Result<(), SessionEnd> {
+    fn apply_event(&mut self, event: SocketEvent) -> Result<(), WebSocketSessionEnd> {
         match event {
             SocketEvent::Text(bytes) => match &self.message_prefix {
                 None => self.queue_message(true, &bytes),
@@ -91,10 +91,10 @@ impl WebSocketSession {
                 });
                 self.queue_message(false, &bytes.slice(prefix..));
             }
-            SocketEvent::Ping(bytes) => self.queue_control(Opcode::Ping, &bytes),
-            SocketEvent::Pong(bytes) => self.queue_control(Opcode::Pong, &bytes),
+            SocketEvent::Ping(bytes) => self.queue_control_frame(Opcode::Ping, &bytes),
+            SocketEvent::Pong(bytes) => self.queue_control_frame(Opcode::Pong, &bytes),
             SocketEvent::Close(with, reason) => {
-                return Err(SessionEnd::Close(
+                return Err(WebSocketSessionEnd::Close(
                     with.unwrap_or(close_code::NORMAL_CLOSURE),
                     reason,
                 ));
@@ -102,40 +102,43 @@ impl WebSocketSession {
             SocketEvent::Disconnect => {
                 // It is not notified: it has ended this.
                 self.is_detached = true;
-                return Err(SessionEnd::ConnectionLost);
+                return Err(WebSocketSessionEnd::ConnectionLost);
             }
             SocketEvent::Open => {}
         }
         Ok(())
     }
 
-    fn apply_control(&mut self, text: &[u8]) -> Result<(), SessionEnd> {
+    fn apply_control(&mut self, text: &[u8]) -> Result<(), WebSocketSessionEnd> {
         let failed = |cause: String| {
             log::warn!("grip: a WebSocket is closed: a control message does not fit: {cause}");
-            SessionEnd::Close(close_code::INTERNAL_ERROR, "".into())
+            WebSocketSessionEnd::Close(close_code::INTERNAL_ERROR, "".into())
         };
-        match control_message::parse_control(text).map_err(failed)? {
-            ControlMessage::Subscribe(mut subscription) => {
-                subscription.channel = self.events_client.shared.channel_key(&subscription.channel);
+        match control_message::parse_control_message(text).map_err(failed)? {
+            WebSocketControlMessage::Subscribe(mut subscription) => {
+                subscription.channel = self
+                    .backend_client
+                    .shared
+                    .channel_key(&subscription.channel);
                 let subscribed = self.listener.subscribe(subscription);
                 subscribed.map_err(|refused| failed(refused.to_string()))?;
             }
-            ControlMessage::Unsubscribe(channel) => {
-                let key = self.events_client.shared.channel_key(&channel);
+            WebSocketControlMessage::Unsubscribe(channel) => {
+                let key = self.backend_client.shared.channel_key(&channel);
                 self.listener.unsubscribe(&key);
             }
-            ControlMessage::Detach => {
+            WebSocketControlMessage::Detach => {
                 self.is_detached = true;
                 self.pending_events.clear();
                 self.poll_schedule = None;
             }
-            ControlMessage::SetMeta(name, value) => {
+            WebSocketControlMessage::SetMeta(name, value) => {
                 self.set_meta(name.to_ascii_lowercase().into(), value);
             }
-            ControlMessage::KeepAlive(beat) => {
+            WebSocketControlMessage::KeepAlive(beat) => {
                 self.keep_alive = beat.map(|beat| (clock::now() + beat.interval, beat));
             }
-            ControlMessage::Unknown(name) => {
+            WebSocketControlMessage::Unknown(name) => {
                 log::debug!("grip: no control message is called `{name}`");
             }
         }
@@ -145,13 +148,18 @@ impl WebSocketSession {
     /// Keeps a word for later; of too many the new ones are left out.
     fn set_meta(&mut self, name: Box<str>, value: Option<Box<str>>) {
         match value {
-            None => drop(self.meta.remove(&name)),
-            Some(value) if self.meta.len() < MAX_META || self.meta.contains_key(&name) => {
-                self.meta.insert(name, value);
+            None => drop(self.connection_meta.remove(&name)),
+            Some(value)
+                if self.connection_meta.len() < MAX_META_ENTRIES
+                    || self.connection_meta.contains_key(&name) =>
+            {
+                self.connection_meta.insert(name, value);
             }
-            Some(_) => log::warn!("grip: a WebSocket has {MAX_META} words already: not `{name}`"),
+            Some(_) => {
+                log::warn!("grip: a WebSocket has {MAX_META_ENTRIES} words already: not `{name}`")
+            }
         }
-        let meta = self.meta.iter();
+        let meta = self.connection_meta.iter();
         let meta = meta.map(|(name, value)| (name.clone(), value.clone()));
         self.listener.set_subscriber_meta(meta.collect());
     }

@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use super::websocket_events::SocketEvent;
 use crate::instructions::parse_filter;
-use crate::json::{JsonShapeError, Node, Object};
+use crate::json::{JsonNode, JsonObject, JsonShapeError};
 use crate::publish_format::check_control_payload;
 
 #[derive(Debug)]
-pub(super) enum ControlMessage {
+pub(super) enum WebSocketControlMessage {
     Subscribe(Subscription),
     Unsubscribe(Box<str>),
     /// The back end hears no more of this client; only the hub speaks to it from now on.
@@ -21,13 +21,13 @@ pub(super) enum ControlMessage {
     /// A word that filters know; none takes it back.
     SetMeta(Box<str>, Option<Box<str>>),
     /// Sent to the client while nothing else is; none ends that.
-    KeepAlive(Option<KeepAliveEvent>),
+    KeepAlive(Option<WebSocketKeepAlive>),
     /// A type that this server does not know, by its name.
     Unknown(Box<str>),
 }
 
 #[derive(Debug)]
-pub(super) struct KeepAliveEvent {
+pub(super) struct WebSocketKeepAlive {
     pub(super) event: SocketEvent,
     pub(super) interval: Duration,
 }
@@ -36,33 +36,33 @@ const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 /// Reads one, without its `c:`.
-pub(super) fn parse_control(text: &[u8]) -> Result<ControlMessage, String> {
+pub(super) fn parse_control_message(text: &[u8]) -> Result<WebSocketControlMessage, String> {
     let value: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let object = Node::new(&value).object()?;
+    let object = JsonNode::new(&value).as_object()?;
     let name = |key: &'static str| {
-        let found = object.text(key)?.filter(|name| !name.is_empty());
-        found.ok_or_else(|| object.error(key, "a name"))
+        let found = object.get_text(key)?.filter(|name| !name.is_empty());
+        found.ok_or_else(|| object.shape_error_at(key, "a name"))
     };
     Ok(match name("type")? {
         "subscribe" => {
             let channel = name("channel")?;
-            let filters = object.texts("filters")?;
+            let filters = object.get_text_list("filters")?;
             let filters = filters.iter().map(|asked| parse_filter(channel, asked));
             let filters = filters.collect::<Result<_, _>>();
-            ControlMessage::Subscribe(Subscription {
+            WebSocketControlMessage::Subscribe(Subscription {
                 channel: channel.into(),
-                prev_id: object.text("prev-id")?.map(Into::into),
+                prev_id: object.get_text("prev-id")?.map(Into::into),
                 filters: filters.map_err(|error| error.to_string())?,
             })
         }
-        "unsubscribe" => ControlMessage::Unsubscribe(name("channel")?.into()),
-        "detach" => ControlMessage::Detach,
+        "unsubscribe" => WebSocketControlMessage::Unsubscribe(name("channel")?.into()),
+        "detach" => WebSocketControlMessage::Detach,
         "set-meta" => {
-            let value = object.text("value")?;
-            ControlMessage::SetMeta(name("name")?.into(), value.map(Into::into))
+            let value = object.get_text("value")?;
+            WebSocketControlMessage::SetMeta(name("name")?.into(), value.map(Into::into))
         }
-        "keep-alive" => ControlMessage::KeepAlive(parse_keep_alive(&object)?),
-        other => ControlMessage::Unknown(other.into()),
+        "keep-alive" => WebSocketControlMessage::KeepAlive(parse_keep_alive(&object)?),
+        other => WebSocketControlMessage::Unknown(other.into()),
     })
 }
 
@@ -72,24 +72,26 @@ impl From<JsonShapeError> for String {
     }
 }
 
-fn parse_keep_alive(object: &Object<'_>) -> Result<Option<KeepAliveEvent>, JsonShapeError> {
-    let Some(content) = object.bytes("content")? else {
+fn parse_keep_alive(object: &JsonObject<'_>) -> Result<Option<WebSocketKeepAlive>, JsonShapeError> {
+    let Some(content) = object.get_bytes("content")? else {
         return Ok(None);
     };
-    let seconds = object.number("timeout")?;
+    let seconds = object.get_number("timeout")?;
     let every = seconds.map_or(Duration::from_secs(55), Duration::from_secs);
-    let event = match object.text("message-type")? {
+    let event = match object.get_text("message-type")? {
         None | Some("text") if std::str::from_utf8(&content).is_ok() => SocketEvent::Text(content),
-        None | Some("text") => return Err(object.error("content", "UTF-8 in a message of text")),
+        None | Some("text") => {
+            return Err(object.shape_error_at("content", "UTF-8 in a message of text"));
+        }
         Some("binary") => SocketEvent::Binary(content),
         Some("ping") => SocketEvent::Ping(check_control_payload(object, Some(content))?),
         Some("pong") => SocketEvent::Pong(check_control_payload(object, Some(content))?),
         Some(_) => {
             let expected = "`text`, `binary`, `ping` or `pong`";
-            return Err(object.error("message-type", expected));
+            return Err(object.shape_error_at("message-type", expected));
         }
     };
-    Ok(Some(KeepAliveEvent {
+    Ok(Some(WebSocketKeepAlive {
         event,
         interval: every.clamp(MIN_INTERVAL, MAX_INTERVAL),
     }))
@@ -100,7 +102,7 @@ mod tests {
     use super::*;
 
     fn shown(text: &str) -> String {
-        match parse_control(text.as_bytes()) {
+        match parse_control_message(text.as_bytes()) {
             Ok(control) => format!("{control:?}"),
             Err(error) => error,
         }

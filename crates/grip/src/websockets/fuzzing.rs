@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::control_message::{self, ControlMessage};
+use super::control_message::{self, WebSocketControlMessage};
 use super::websocket_events::{SocketEvent, decode_events, encode_event};
 
 /// See [`crate::fuzzing::read_events`].
@@ -31,13 +31,15 @@ pub(crate) fn read_events(body: &[u8]) {
 }
 
 fn read_control(text: &[u8]) {
-    match control_message::parse_control(text) {
-        Ok(ControlMessage::Subscribe(subscription)) => assert!(!subscription.channel.is_empty()),
-        Ok(ControlMessage::Unsubscribe(channel)) => assert!(!channel.is_empty()),
-        Ok(ControlMessage::SetMeta(name, _)) => {
+    match control_message::parse_control_message(text) {
+        Ok(WebSocketControlMessage::Subscribe(subscription)) => {
+            assert!(!subscription.channel.is_empty())
+        }
+        Ok(WebSocketControlMessage::Unsubscribe(channel)) => assert!(!channel.is_empty()),
+        Ok(WebSocketControlMessage::SetMeta(name, _)) => {
             assert!(!name.is_empty() && name.len() <= text.len());
         }
-        Ok(ControlMessage::KeepAlive(Some(beat))) => {
+        Ok(WebSocketControlMessage::KeepAlive(Some(beat))) => {
             assert!((1..=24 * 3600).contains(&beat.interval.as_secs()));
             match beat.event {
                 SocketEvent::Text(text) => assert!(std::str::from_utf8(&text).is_ok()),
@@ -47,7 +49,9 @@ fn read_control(text: &[u8]) {
             }
         }
         Ok(
-            ControlMessage::KeepAlive(None) | ControlMessage::Detach | ControlMessage::Unknown(_),
+            WebSocketControlMessage::KeepAlive(None)
+            | WebSocketControlMessage::Detach
+            | WebSocketControlMessage::Unknown(_),
         )
         | Err(_) => {}
     }

@@ -8,8 +8,11 @@ use penstock_exchange::{Body, Fault, FaultKind, HandlerProgress, Reply, Response
 use penstock_http::websocket::{HandshakeCheck, check_handshake, offered_subprotocols};
 use penstock_http::{FieldBlock, Status};
 
-use super::events_client::{BackendReply, EventsClient, EventsResponse, MetaMap, bad_events_fault};
-use super::session::WebSocketSession;
+use super::backend_client::{
+    ConnectionMeta, WebSocketBackendClient, WebSocketEventsReply, WebSocketEventsResponse,
+    bad_events_fault,
+};
+use super::session::WebSocketOverHttpSession;
 use super::websocket_events::SocketEvent;
 use crate::field_lists::starts_with_ignore_case;
 use crate::handler::GripShared;
@@ -37,7 +40,7 @@ pub(crate) fn handle_upgrade(
             )))))
         }
         HandshakeCheck::Valid { accept } => {
-            let dialog = EventsClient::new(Arc::clone(shared), Arc::new(origin.clone()));
+            let dialog = WebSocketBackendClient::new(Arc::clone(shared), Arc::new(origin.clone()));
             Some(HandlerProgress::Pending(Box::pin(open_websocket(
                 dialog, accept,
             ))))
@@ -54,15 +57,15 @@ fn version_required() -> Response {
     response
 }
 
-async fn open_websocket(dialog: EventsClient, accept: String) -> Result<Reply, Fault> {
-    let meta = MetaMap::new();
+async fn open_websocket(dialog: WebSocketBackendClient, accept: String) -> Result<Reply, Fault> {
+    let meta = ConnectionMeta::new();
     match dialog.send_events(&meta, &[SocketEvent::Open]).await? {
         // It says no in its own words.
-        BackendReply::Refusal(mut response) => {
+        WebSocketEventsReply::Refusal(mut response) => {
             remove_grip_fields(&mut response.fields);
             Ok(Reply::Response(response))
         }
-        BackendReply::Events(answer) => {
+        WebSocketEventsReply::Events(answer) => {
             if answer.events.first() != Some(&SocketEvent::Open) {
                 return Err(bad_events_fault("it does not begin with OPEN".to_owned()));
             }
@@ -73,8 +76,8 @@ async fn open_websocket(dialog: EventsClient, accept: String) -> Result<Reply, F
 
 /// The 101, with the connection's new owner.
 fn accept_websocket(
-    dialog: EventsClient,
-    answer: EventsResponse,
+    dialog: WebSocketBackendClient,
+    answer: WebSocketEventsResponse,
     accept: &str,
 ) -> Result<Response, Fault> {
     let mut fields = FieldBlock::with_capacity(256);
@@ -102,7 +105,7 @@ fn accept_websocket(
     let timing = answer.timing.clone();
     let client = dialog
         .original_request
-        .origin
+        .environment
         .client_state
         .counted_address_prefix();
     let listener = dialog
@@ -113,7 +116,7 @@ fn accept_websocket(
             let fault = Fault::new(FaultKind::Overloaded, refused.to_string());
             fault.with_timing(timing.clone())
         })?;
-    let session = WebSocketSession::new(dialog, listener, answer);
+    let session = WebSocketOverHttpSession::new(dialog, listener, answer);
     let body = Body::Takeover(Box::new(session));
     let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);
     response.fields = fields;

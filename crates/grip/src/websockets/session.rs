@@ -21,8 +21,10 @@ use penstock_hub::{
 };
 use penstock_runtime::{ByteStream, buffers, clock, write_all};
 
-use super::control_message::KeepAliveEvent;
-use super::events_client::{BackendReply, EventsClient, EventsResponse, MetaMap};
+use super::backend_client::{
+    ConnectionMeta, WebSocketBackendClient, WebSocketEventsReply, WebSocketEventsResponse,
+};
+use super::control_message::WebSocketKeepAlive;
 use super::websocket_events::SocketEvent;
 
 /// Bytes of a client's messages that wait while the back end works; then it is not read.
@@ -39,10 +41,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const TRY_AGAIN_LATER: u16 = 1013;
 
 /// A request to the back end that is under way.
-type EventsRequest = Pin<Box<dyn Future<Output = Result<BackendReply, Fault>> + Send>>;
+type EventsRequest = Pin<Box<dyn Future<Output = Result<WebSocketEventsReply, Fault>> + Send>>;
 
-pub(super) struct WebSocketSession {
-    pub(super) events_client: Arc<EventsClient>,
+pub(super) struct WebSocketOverHttpSession {
+    pub(super) backend_client: Arc<WebSocketBackendClient>,
     pub(super) listener: MessageListener,
     decoder: MessageDecoder,
     /// The deadline for the client to read the bytes written to it.
@@ -50,12 +52,12 @@ pub(super) struct WebSocketSession {
     /// Events that the back end has not heard of.
     pub(super) pending_events: VecDeque<SocketEvent>,
     pending_bytes: usize,
-    pub(super) meta: MetaMap,
+    pub(super) connection_meta: ConnectionMeta,
     pub(super) message_prefix: Option<Box<str>>,
     /// When the back end wants to hear something, and how often.
     pub(super) poll_schedule: Option<(Instant, Duration)>,
     /// What the client gets while nothing else is sent to it.
-    pub(super) keep_alive: Option<(Instant, KeepAliveEvent)>,
+    pub(super) keep_alive: Option<(Instant, WebSocketKeepAlive)>,
     pub(super) is_detached: bool,
     /// When the client was heard last, and whether it was asked since.
     last_heard: (Instant, bool),
@@ -63,10 +65,10 @@ pub(super) struct WebSocketSession {
     client_close_code: Option<u16>,
     pub(super) write_buffer: Vec<u8>,
     /// What the back end answered to the opening.
-    open_response: Option<EventsResponse>,
+    open_response: Option<WebSocketEventsResponse>,
 }
 
-pub(super) enum SessionEnd {
+pub(super) enum WebSocketSessionEnd {
     /// The client's connection is gone, or of no use.
     ConnectionLost,
     /// A close goes to the client; the back end knows, or has failed.
@@ -77,31 +79,31 @@ pub(super) enum SessionEnd {
 
 enum SessionInput {
     Read(usize),
-    Reply(Result<BackendReply, Fault>),
+    Reply(Result<WebSocketEventsReply, Fault>),
     HubEvent(ListenerEvent),
     PollDue,
     KeepAliveDue,
     PingDue,
 }
 
-impl std::fmt::Debug for WebSocketSession {
+impl std::fmt::Debug for WebSocketOverHttpSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WebSocketSession").finish_non_exhaustive()
     }
 }
 
-impl Takeover for WebSocketSession {
+impl Takeover for WebSocketOverHttpSession {
     fn take_over(self: Box<Self>, client: Arc<dyn ByteStream>, early: Vec<u8>) -> TakeoverFuture {
         Box::pin(self.run(client, early))
     }
 }
 
-impl WebSocketSession {
+impl WebSocketOverHttpSession {
     /// One that is agreed, for edge to hand its connection over.
     pub(super) fn new(
-        events_client: EventsClient,
+        events_client: WebSocketBackendClient,
         listener: MessageListener,
-        answer: EventsResponse,
+        answer: WebSocketEventsResponse,
     ) -> Self {
         let settings = events_client.shared.hub.settings();
         Self {
@@ -109,7 +111,7 @@ impl WebSocketSession {
             write_timeout: settings.send_timeout,
             pending_events: VecDeque::new(),
             pending_bytes: 0,
-            meta: MetaMap::new(),
+            connection_meta: ConnectionMeta::new(),
             message_prefix: answer.message_prefix.clone(),
             poll_schedule: None,
             keep_alive: None,
@@ -119,7 +121,7 @@ impl WebSocketSession {
             write_buffer: Vec::new(),
             open_response: Some(answer),
             listener,
-            events_client: Arc::new(events_client),
+            backend_client: Arc::new(events_client),
         }
     }
 
@@ -129,8 +131,10 @@ impl WebSocketSession {
             Ok(()) => self.serve(&*client, &mut asking).await,
             Err(end) => end,
         };
-        let is_known = matches!(end, SessionEnd::Close(..));
-        if let SessionEnd::Close(with, reason) | SessionEnd::CloseAndNotify(with, reason) = end {
+        let is_known = matches!(end, WebSocketSessionEnd::Close(..));
+        if let WebSocketSessionEnd::Close(with, reason)
+        | WebSocketSessionEnd::CloseAndNotify(with, reason) = end
+        {
             encode_close_frame(&mut self.write_buffer, with, &reason);
             if self.flush(&*client).await.is_ok() && self.client_close_code.is_none() {
                 self.await_close(&*client).await;
@@ -146,7 +150,9 @@ impl WebSocketSession {
                     // Whatever comes of it.
                     let _ = asking.await;
                 }
-                self.events_client.send_events(&self.meta, &events).await
+                self.backend_client
+                    .send_events(&self.connection_meta, &events)
+                    .await
             };
             let told = clock::timeout(CLOSE_TIMEOUT, told).await;
             if let Some(Err(fault)) = told {
@@ -156,7 +162,7 @@ impl WebSocketSession {
         }
     }
 
-    async fn start(&mut self, early: &[u8]) -> Result<(), SessionEnd> {
+    async fn start(&mut self, early: &[u8]) -> Result<(), WebSocketSessionEnd> {
         if let Some(answer) = self.open_response.take() {
             self.apply_response(answer, true).await?;
         }
@@ -167,7 +173,7 @@ impl WebSocketSession {
         &mut self,
         client: &dyn ByteStream,
         asking: &mut Option<EventsRequest>,
-    ) -> SessionEnd {
+    ) -> WebSocketSessionEnd {
         loop {
             if let Err(end) = self.flush(client).await {
                 return end;
@@ -177,7 +183,7 @@ impl WebSocketSession {
             }
             let next = self.next_input(client, asking).await;
             let done = match next {
-                SessionInput::Read(0) => Err(SessionEnd::ConnectionLost),
+                SessionInput::Read(0) => Err(WebSocketSessionEnd::ConnectionLost),
                 SessionInput::Read(count) => {
                     buffers::with_receive_buffer(|buffer| self.receive(&buffer[..count]))
                 }
@@ -231,24 +237,30 @@ impl WebSocketSession {
     fn start_request(&mut self) -> EventsRequest {
         let events: Vec<_> = self.pending_events.drain(..).collect();
         self.pending_bytes = 0;
-        let (dialog, meta) = (Arc::clone(&self.events_client), self.meta.clone());
+        let (dialog, meta) = (
+            Arc::clone(&self.backend_client),
+            self.connection_meta.clone(),
+        );
         Box::pin(async move { dialog.send_events(&meta, &events).await })
     }
 
-    fn receive(&mut self, mut bytes: &[u8]) -> Result<(), SessionEnd> {
+    fn receive(&mut self, mut bytes: &[u8]) -> Result<(), WebSocketSessionEnd> {
         self.last_heard = (clock::now(), false);
         loop {
             let event = self
                 .decoder
                 .decode(&mut bytes)
                 .map_err(|error: WebSocketError| {
-                    SessionEnd::CloseAndNotify(error.close_code(), error.to_string().into())
+                    WebSocketSessionEnd::CloseAndNotify(
+                        error.close_code(),
+                        error.to_string().into(),
+                    )
                 })?;
             let event = match event {
                 None => return Ok(()),
                 Some(WebSocketEvent::Pong) => continue,
                 Some(WebSocketEvent::Ping(payload)) => {
-                    self.queue_control(Opcode::Pong, &payload);
+                    self.queue_control_frame(Opcode::Pong, &payload);
                     continue;
                 }
                 Some(WebSocketEvent::Message {
@@ -266,7 +278,7 @@ impl WebSocketSession {
             };
             if self.is_detached {
                 match self.client_close_code {
-                    Some(with) => return Err(SessionEnd::Close(with, "".into())),
+                    Some(with) => return Err(WebSocketSessionEnd::Close(with, "".into())),
                     None => continue,
                 }
             }
@@ -277,34 +289,39 @@ impl WebSocketSession {
 
     async fn handle_reply(
         &mut self,
-        answered: Result<BackendReply, Fault>,
-    ) -> Result<(), SessionEnd> {
+        answered: Result<WebSocketEventsReply, Fault>,
+    ) -> Result<(), WebSocketSessionEnd> {
         let failed = |cause: &str| {
             log::warn!("grip: a WebSocket is closed: {cause}");
-            Err(SessionEnd::Close(close_code::INTERNAL_ERROR, "".into()))
+            Err(WebSocketSessionEnd::Close(
+                close_code::INTERNAL_ERROR,
+                "".into(),
+            ))
         };
         match answered {
-            Ok(BackendReply::Events(answer)) => self.apply_response(*answer, false).await?,
-            Ok(BackendReply::Refusal(response)) => {
+            Ok(WebSocketEventsReply::Events(answer)) => self.apply_response(*answer, false).await?,
+            Ok(WebSocketEventsReply::Refusal(response)) => {
                 return failed(&format!("its back end answers {}", response.status));
             }
             Err(fault) => return failed(&fault.cause),
         }
         // The back end knows of the client's close, and said nothing of its own.
         match self.client_close_code {
-            Some(with) if self.pending_events.is_empty() => Err(SessionEnd::Close(with, "".into())),
+            Some(with) if self.pending_events.is_empty() => {
+                Err(WebSocketSessionEnd::Close(with, "".into()))
+            }
             _ => Ok(()),
         }
     }
 
-    fn handle_hub_event(&mut self, heard: ListenerEvent) -> Result<(), SessionEnd> {
+    fn handle_hub_event(&mut self, heard: ListenerEvent) -> Result<(), WebSocketSessionEnd> {
         match heard {
             ListenerEvent::Message(message) => self.forward_publication(&message.publication),
             ListenerEvent::Missed(count) => {
                 log::debug!("grip: a WebSocket takes messages too slowly: it has lost {count}");
                 self.handle_gap()
             }
-            ListenerEvent::Draining => Err(SessionEnd::CloseAndNotify(
+            ListenerEvent::Draining => Err(WebSocketSessionEnd::CloseAndNotify(
                 close_code::GOING_AWAY,
                 "".into(),
             )),
@@ -312,9 +329,9 @@ impl WebSocketSession {
     }
 
     /// A WebSocket has no form for a gap: it is closed, or continues without.
-    fn handle_gap(&self) -> Result<(), SessionEnd> {
-        match self.events_client.shared.hub.settings().slow_policy {
-            SlowPolicy::Disconnect => Err(SessionEnd::CloseAndNotify(
+    fn handle_gap(&self) -> Result<(), WebSocketSessionEnd> {
+        match self.backend_client.shared.hub.settings().slow_policy {
+            SlowPolicy::Disconnect => Err(WebSocketSessionEnd::CloseAndNotify(
                 TRY_AGAIN_LATER,
                 "messages are missing".into(),
             )),
@@ -322,7 +339,10 @@ impl WebSocketSession {
         }
     }
 
-    fn forward_publication(&mut self, publication: &Publication) -> Result<(), SessionEnd> {
+    fn forward_publication(
+        &mut self,
+        publication: &Publication,
+    ) -> Result<(), WebSocketSessionEnd> {
         if matches!(publication.stream, Some(StreamAction::Gap)) {
             return self.handle_gap();
         }
@@ -344,10 +364,10 @@ impl WebSocketSession {
                     .iter()
                     .for_each(|bytes| self.queue_message(false, bytes));
             }
-            WebSocketAction::Ping(bytes) => self.queue_control(Opcode::Ping, bytes),
-            WebSocketAction::Pong(bytes) => self.queue_control(Opcode::Pong, bytes),
+            WebSocketAction::Ping(bytes) => self.queue_control_frame(Opcode::Ping, bytes),
+            WebSocketAction::Pong(bytes) => self.queue_control_frame(Opcode::Pong, bytes),
             WebSocketAction::Close { code, reason } => {
-                return Err(SessionEnd::CloseAndNotify(*code, reason.clone()));
+                return Err(WebSocketSessionEnd::CloseAndNotify(*code, reason.clone()));
             }
         }
         Ok(())
@@ -359,17 +379,17 @@ impl WebSocketSession {
         self.write_buffer.extend_from_slice(bytes);
     }
 
-    pub(super) fn queue_control(&mut self, opcode: Opcode, payload: &[u8]) {
+    pub(super) fn queue_control_frame(&mut self, opcode: Opcode, payload: &[u8]) {
         encode_control_frame(&mut self.write_buffer, opcode, payload);
     }
 
     /// Nothing was heard of the client for long.
-    fn ping_client(&mut self) -> Result<(), SessionEnd> {
+    fn ping_client(&mut self) -> Result<(), WebSocketSessionEnd> {
         if self.last_heard.1 {
-            return Err(SessionEnd::ConnectionLost);
+            return Err(WebSocketSessionEnd::ConnectionLost);
         }
         self.last_heard = (clock::now(), true);
-        self.queue_control(Opcode::Ping, b"");
+        self.queue_control_frame(Opcode::Ping, b"");
         Ok(())
     }
 
@@ -378,8 +398,8 @@ impl WebSocketSession {
             match &beat.event {
                 SocketEvent::Text(bytes) => self.queue_message(true, bytes),
                 SocketEvent::Binary(bytes) => self.queue_message(false, bytes),
-                SocketEvent::Ping(bytes) => self.queue_control(Opcode::Ping, bytes),
-                SocketEvent::Pong(bytes) => self.queue_control(Opcode::Pong, bytes),
+                SocketEvent::Ping(bytes) => self.queue_control_frame(Opcode::Ping, bytes),
+                SocketEvent::Pong(bytes) => self.queue_control_frame(Opcode::Pong, bytes),
                 // No other can be asked for.
                 SocketEvent::Open | SocketEvent::Close(..) | SocketEvent::Disconnect => {}
             }
@@ -388,7 +408,7 @@ impl WebSocketSession {
     }
 
     /// Writes what there is to write. A client that does not take it is gone.
-    async fn flush(&mut self, client: &dyn ByteStream) -> Result<(), SessionEnd> {
+    async fn flush(&mut self, client: &dyn ByteStream) -> Result<(), WebSocketSessionEnd> {
         if self.write_buffer.is_empty() {
             return Ok(());
         }
@@ -400,7 +420,7 @@ impl WebSocketSession {
         }
         match written {
             Some(Ok(())) => Ok(()),
-            Some(Err(_)) | None => Err(SessionEnd::ConnectionLost),
+            Some(Err(_)) | None => Err(WebSocketSessionEnd::ConnectionLost),
         }
     }
 
@@ -426,7 +446,7 @@ async fn read_client(client: &dyn ByteStream) -> usize {
     .await
 }
 
-async fn await_reply(asking: &mut Option<EventsRequest>) -> Result<BackendReply, Fault> {
+async fn await_reply(asking: &mut Option<EventsRequest>) -> Result<WebSocketEventsReply, Fault> {
     match asking {
         Some(asking) => asking.await,
         None => std::future::pending().await,

@@ -23,14 +23,14 @@ fn handshake() -> Request {
 }
 
 /// An answer with events.
-fn events(body: &str) -> BackendReply {
+fn events(body: &str) -> ScriptedReply {
     events_with(&[], body)
 }
 
-fn events_with(lines: &[&str], body: &str) -> BackendReply {
+fn events_with(lines: &[&str], body: &str) -> ScriptedReply {
     let mut all = vec!["Content-Type: application/websocket-events"];
     all.extend(lines);
-    says(&all, body)
+    scripted_reply(&all, body)
 }
 
 fn text(content: &str) -> String {
@@ -38,7 +38,7 @@ fn text(content: &str) -> String {
 }
 
 /// What a library answers to an opening: it takes it, and the client hears of a channel.
-fn opened(controls: &[&str]) -> BackendReply {
+fn opened(controls: &[&str]) -> ScriptedReply {
     let mut body = "OPEN\r\n".to_owned();
     for control in controls {
         body.push_str(&text(&format!("c:{control}")));
@@ -87,18 +87,18 @@ fn content(bytes: &'static [u8]) -> Content {
 }
 
 /// A world with a WebSocket that is open, and what the back end was asked for that.
-fn open(first: BackendReply) -> (GripHarness, Client, Request) {
-    let world = GripHarness::with_sockets([first]);
+fn open(first: ScriptedReply) -> (GripHarness, HarnessClient, Request) {
+    let world = GripHarness::with_websockets([first]);
     let response = world.response(handshake());
     assert_eq!(response.status, Status::SWITCHING_PROTOCOLS);
-    let asked = world.asked();
+    let asked = world.next_backend_request();
     let client = world.take_over(response);
     (world, client, asked)
 }
 
 #[test]
 fn a_back_end_takes_a_websocket_by_answering_a_request() {
-    let world = GripHarness::with_sockets([events_with(
+    let world = GripHarness::with_websockets([events_with(
         &["Set-Cookie: s=1", "Grip-X: 1", "Set-Meta-User: alice"],
         "OPEN\r\n",
     )]);
@@ -109,7 +109,7 @@ fn a_back_end_takes_a_websocket_by_answering_a_request() {
         "Connection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSet-Cookie: s=1\r\n"
     );
-    let asked = world.asked();
+    let asked = world.next_backend_request();
     assert_eq!(asked.head.method_str(), "POST");
     assert_eq!(asked.head.target(), "/chat?room=1");
     let names: Vec<_> = asked.head.fields().map(|(name, _)| name).collect();
@@ -132,7 +132,7 @@ fn a_back_end_takes_a_websocket_by_answering_a_request() {
     let mut client = world.take_over(response);
     world.script(events(""));
     client.send(&frame(1, b"hi"));
-    let asked = world.asked();
+    let asked = world.next_backend_request();
     assert_eq!(asked.head.field("meta-user"), Some(&b"alice"[..]));
     assert_eq!(asked.head.field("connection-id"), Some(&id[..]));
     assert!(asked.head.field("sec-websocket-extensions").is_none());
@@ -148,14 +148,14 @@ fn messages_go_both_ways() {
     ];
     world.script(events(&answer.concat()));
     client.send(&frame(1, b"hi"));
-    assert_eq!(body_of(world.asked()), "TEXT 2\r\nhi\r\n");
+    assert_eq!(body_of(world.next_backend_request()), "TEXT 2\r\nhi\r\n");
     client.expect_bytes(&from_server(1, b"hello"));
     client.expect_bytes(&from_server(2, b"\0\x01"));
     client.expect_bytes(&from_server(9, b"x"));
     // Pings are answered here.
     client.send(&frame(9, b"p"));
     client.expect_bytes(&from_server(10, b"p"));
-    assert!(world.assert_no_more_requests());
+    assert!(world.has_no_more_requests());
 }
 
 #[test]
@@ -163,7 +163,10 @@ fn without_the_extension_all_text_is_the_clients() {
     let (world, mut client, _) = open(events("OPEN\r\n"));
     world.script(events(&[text("m:a"), text("c:{}")].concat()));
     client.send(&frame(2, b"\x01"));
-    assert_eq!(body_of(world.asked()), "BINARY 1\r\n\u{1}\r\n");
+    assert_eq!(
+        body_of(world.next_backend_request()),
+        "BINARY 1\r\n\u{1}\r\n"
+    );
     client.expect_bytes(&from_server(1, b"m:a"));
     client.expect_bytes(&from_server(1, b"c:{}"));
 }
@@ -192,7 +195,7 @@ fn published_messages_reach_subscribed_websockets() {
         .hub
         .publish(message(WebSocketAction::Text(content(b"two"))))
         .unwrap();
-    assert_eq!(body_of(world.asked()), "TEXT 4\r\nstop\r\n");
+    assert_eq!(body_of(world.next_backend_request()), "TEXT 4\r\nstop\r\n");
 }
 
 #[test]
@@ -207,9 +210,9 @@ fn a_published_close_ends_it() {
     let payload = [&close(4001)[..], b"bye"].concat();
     client.expect_bytes(&from_server(8, &payload));
     client.send(&frame(8, &close(4001)));
-    assert_eq!(client.rest(), "");
+    assert_eq!(client.read_rest(), "");
     // The back end gets no publications.
-    assert_eq!(body_of(world.asked()), "DISCONNECT\r\n");
+    assert_eq!(body_of(world.next_backend_request()), "DISCONNECT\r\n");
     world.await_subscribers("a", 0);
 }
 
@@ -232,10 +235,13 @@ fn a_client_close_is_reported_and_answered() {
     let (world, mut client, _) = open(opened(&[]));
     world.script(events(""));
     client.send(&frame(8, &close(0x0c1c)));
-    assert_eq!(body_of(world.asked()), "CLOSE 2\r\n\x0c\x1c\r\n");
+    assert_eq!(
+        body_of(world.next_backend_request()),
+        "CLOSE 2\r\n\x0c\x1c\r\n"
+    );
     client.expect_bytes(&from_server(8, &close(0x0c1c)));
-    assert_eq!(client.rest(), "");
-    assert!(world.assert_no_more_requests());
+    assert_eq!(client.read_rest(), "");
+    assert!(world.has_no_more_requests());
 }
 
 #[test]
@@ -245,7 +251,7 @@ fn a_back_end_closes() {
     client.send(&frame(1, b"end"));
     client.expect_bytes(&from_server(1, b"bye"));
     client.expect_bytes(&from_server(8, &close(1000)));
-    assert_eq!(client.rest(), "");
+    assert_eq!(client.read_rest(), "");
 }
 
 #[test]
@@ -253,7 +259,7 @@ fn a_broken_connection_is_reported() {
     let (world, client, _) = open(opened(&[]));
     world.script(events(""));
     drop(client);
-    assert_eq!(body_of(world.asked()), "DISCONNECT\r\n");
+    assert_eq!(body_of(world.next_backend_request()), "DISCONNECT\r\n");
 }
 
 #[test]
@@ -268,16 +274,19 @@ fn a_detached_websocket_is_the_hubs_alone() {
     client.expect_bytes(&from_server(1, b"one"));
     drop(client);
     world.await_subscribers("a", 0);
-    assert!(world.assert_no_more_requests());
+    assert!(world.has_no_more_requests());
 }
 
 #[test]
 fn a_refusal_of_the_back_end_is_passed_on() {
-    let world = GripHarness::with_sockets([Ok(answer(403, &["Grip-X: 1", "A: 1"], "no").into())]);
+    let world =
+        GripHarness::with_websockets([Ok(
+            backend_response(403, &["Grip-X: 1", "A: 1"], "no").into()
+        )]);
     let response = world.response(handshake());
     assert_eq!(response.status, Status::FORBIDDEN);
     assert_eq!(response.fields.as_bytes(), b"A: 1\r\n");
-    assert_eq!(bytes(response.body), "no");
+    assert_eq!(body_text(response.body), "no");
     for (act, expected) in [
         (events(""), "it does not begin with OPEN"),
         (events("CLOSE\r\n"), "it does not begin with OPEN"),
@@ -291,7 +300,7 @@ fn a_refusal_of_the_back_end_is_passed_on() {
             "Content-Bytes-Accepted is not supported",
         ),
     ] {
-        let fault = GripHarness::with_sockets([act]).fault(handshake());
+        let fault = GripHarness::with_websockets([act]).fault(handshake());
         assert_eq!(fault.kind, FaultKind::BackendProtocolError);
         assert!(fault.cause.ends_with(expected), "{}", fault.cause);
     }
@@ -299,15 +308,15 @@ fn a_refusal_of_the_back_end_is_passed_on() {
 
 #[test]
 fn a_failing_back_end_closes_with_1011() {
-    let broken = |act: BackendReply| {
+    let broken = |act: ScriptedReply| {
         let (world, mut client, _) = open(opened(&[]));
         world.script(act);
         client.send(&frame(1, b"hi"));
         client.expect_bytes(&from_server(8, &close(1011)));
-        assert_eq!(client.rest(), "");
+        assert_eq!(client.read_rest(), "");
     };
-    broken(says(&[], "a page"));
-    broken(Ok(answer(500, &[], "").into()));
+    broken(scripted_reply(&[], "a page"));
+    broken(Ok(backend_response(500, &[], "").into()));
     broken(events("NONSENSE\r\n"));
     broken(events(&text("c:{}")));
     broken(Err(penstock_exchange::Fault::new(
@@ -334,7 +343,7 @@ fn handshakes_that_are_none_are_answered_here() {
             .into_iter()
             .filter(|line| !line.starts_with(name))
             .collect();
-        GripHarness::with_sockets([]).request(request("GET", "/", &lines))
+        GripHarness::with_websockets([]).request(request("GET", "/", &lines))
     };
     let Ok(Reply::Response(response)) = without("Sec-WebSocket-Version") else {
         panic!("an answer");
@@ -365,7 +374,7 @@ fn a_page_of_another_origin_opens_nothing() {
         (&["Origin: http://a.test", "Origin: http://a.test"], false),
         (&["origin: http://evil.test"], false),
     ] {
-        let world = GripHarness::with_sockets([events("OPEN\r\n")]);
+        let world = GripHarness::with_websockets([events("OPEN\r\n")]);
         let answered = world.request(handshake_with(lines));
         match answered {
             Ok(Reply::Response(response)) if is_let_in => {
@@ -373,7 +382,7 @@ fn a_page_of_another_origin_opens_nothing() {
             }
             Err(fault) if !is_let_in => {
                 assert_eq!(fault.kind, FaultKind::Forbidden, "{lines:?}");
-                assert!(world.assert_no_more_requests(), "{lines:?}");
+                assert!(world.has_no_more_requests(), "{lines:?}");
             }
             other => panic!("{lines:?}: {other:?}"),
         }
@@ -382,12 +391,12 @@ fn a_page_of_another_origin_opens_nothing() {
 
 #[test]
 fn one_that_may_take_connections_over_is_not_asked_as_a_post_either() {
-    let first = Ok(answer(404, &[], "no").into());
-    let world = GripHarness::with_sockets_unless_taken([first, events("OPEN\r\n")]);
+    let first = Ok(backend_response(404, &[], "no").into());
+    let world = GripHarness::with_websockets_unless_hijacked([first, events("OPEN\r\n")]);
     let fault = world.fault(handshake_with(&["Origin: https://evil.test"]));
     assert_eq!(fault.kind, FaultKind::Forbidden);
-    assert_eq!(world.asked().head.method_str(), "GET");
-    assert!(world.assert_no_more_requests());
+    assert_eq!(world.next_backend_request().head.method_str(), "GET");
+    assert!(world.has_no_more_requests());
 }
 
 #[test]
@@ -398,12 +407,12 @@ fn headers_of_the_hub_are_trusted_and_clients_cannot_forge_them() {
         "Connection-Id: forged",
         "Grip-Sig: x",
     ];
-    let world = GripHarness::with_sockets([events("OPEN\r\n")]);
+    let world = GripHarness::with_websockets([events("OPEN\r\n")]);
     let Ok(Reply::Response(response)) = world.request(handshake_with(&forged)) else {
         panic!("an answer");
     };
     assert_eq!(response.status, Status::SWITCHING_PROTOCOLS);
-    let asked = world.asked();
+    let asked = world.next_backend_request();
     assert_eq!(asked.head.method_str(), "POST");
     for name in ["meta-user", "meta-role", "grip-sig"] {
         assert_eq!(asked.head.field(name), None, "{name}");
@@ -417,9 +426,9 @@ fn headers_of_the_hub_are_trusted_and_clients_cannot_forge_them() {
 
 #[test]
 fn others_keep_their_upgrades() {
-    let world = GripHarness::new([says(&[], "")]);
+    let world = GripHarness::new([scripted_reply(&[], "")]);
     world.response(handshake());
-    assert!(world.asked().head.is_upgrade());
+    assert!(world.next_backend_request().head.is_upgrade());
 }
 
 #[test]
@@ -428,35 +437,35 @@ fn a_draining_hub_closes_with_going_away() {
     world.await_subscribers("a", 1);
     world.drain();
     client.expect_bytes(&from_server(8, &close(1001)));
-    assert_eq!(client.rest(), "");
+    assert_eq!(client.read_rest(), "");
 }
 
 #[test]
 fn a_back_end_that_may_take_the_connection_over_is_asked_by_the_clients_own_request_first() {
     // It answers that like any request, and then the events.
-    let plain = || Ok(answer(404, &["Grip-X: 1", "A: first"], "none").into());
-    let world = GripHarness::with_sockets_unless_taken([plain(), events("OPEN\r\n")]);
+    let plain = || Ok(backend_response(404, &["Grip-X: 1", "A: first"], "none").into());
+    let world = GripHarness::with_websockets_unless_hijacked([plain(), events("OPEN\r\n")]);
     let response = world.response(handshake());
     assert_eq!(response.status, Status::SWITCHING_PROTOCOLS);
-    assert_eq!(world.asked().head.method_str(), "GET");
-    let asked = world.asked();
+    assert_eq!(world.next_backend_request().head.method_str(), "GET");
+    let asked = world.next_backend_request();
     assert_eq!(asked.head.method_str(), "POST");
     assert_eq!(body_of(asked), "OPEN\r\n");
     // It knows neither: the client has asked for what it answered first.
-    let other = Ok(answer(405, &["A: second"], "no").into());
-    let world = GripHarness::with_sockets_unless_taken([plain(), other]);
+    let other = Ok(backend_response(405, &["A: second"], "no").into());
+    let world = GripHarness::with_websockets_unless_hijacked([plain(), other]);
     let response = world.response(handshake());
     assert_eq!(response.status.code(), 404);
     assert_eq!(response.fields.get("a"), Some(&b"first"[..]));
     assert_eq!(response.fields.get("grip-x"), None);
     // It takes the connection, and is asked nothing else.
-    let mut taken = answer(101, &["Upgrade: websocket", "A: b"], "");
+    let mut taken = backend_response(101, &["Upgrade: websocket", "A: b"], "");
     taken.body = Body::Takeover(Box::new(TakenConnection));
-    let world = GripHarness::with_sockets_unless_taken([Ok(taken.into())]);
+    let world = GripHarness::with_websockets_unless_hijacked([Ok(taken.into())]);
     let response = world.response(handshake());
     assert_eq!(response.fields.get("a"), Some(&b"b"[..]));
     assert!(matches!(response.body, Body::Takeover(_)));
-    assert_eq!(world.asked().head.method_str(), "GET");
+    assert_eq!(world.next_backend_request().head.method_str(), "GET");
 }
 
 /// The task that has taken a connection over.

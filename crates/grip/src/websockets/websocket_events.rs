@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use thiserror::Error;
 
-pub(super) const EVENTS_TYPE: &str = "application/websocket-events";
+pub(super) const EVENTS_MEDIA_TYPE: &str = "application/websocket-events";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SocketEvent {
@@ -22,7 +22,7 @@ pub(super) enum SocketEvent {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub(super) enum EventsError {
+pub(super) enum WebSocketEventsError {
     #[error("an event's first line does not end")]
     NoLine,
     #[error("an event's length is no hexadecimal number")]
@@ -80,13 +80,13 @@ fn encode_with_content(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {
 }
 
 /// All events of a body.
-pub(super) fn decode_events(body: &Bytes) -> Result<Vec<SocketEvent>, EventsError> {
+pub(super) fn decode_events(body: &Bytes) -> Result<Vec<SocketEvent>, WebSocketEventsError> {
     let mut events = Vec::new();
     let mut rest = body.clone();
     while !rest.is_empty() {
         let line = &rest[..rest.len().min(MAX_LINE_BYTES)];
         let end = line.windows(2).position(|pair| pair == LINE_END);
-        let line = rest.split_to(end.ok_or(EventsError::NoLine)?);
+        let line = rest.split_to(end.ok_or(WebSocketEventsError::NoLine)?);
         let _ = rest.split_to(LINE_END.len());
         let blank = line.iter().position(|&byte| byte == b' ');
         let (name, content) = match blank {
@@ -95,11 +95,11 @@ pub(super) fn decode_events(body: &Bytes) -> Result<Vec<SocketEvent>, EventsErro
                 let len = parse_hex_length(&line[at + 1..])?;
                 // Behind the content comes a line's end.
                 if rest.len() < len.saturating_add(LINE_END.len()) {
-                    return Err(EventsError::CutShort);
+                    return Err(WebSocketEventsError::CutShort);
                 }
                 let content = rest.split_to(len);
                 if rest.split_to(LINE_END.len()) != LINE_END {
-                    return Err(EventsError::CutShort);
+                    return Err(WebSocketEventsError::CutShort);
                 }
                 (&line[..at], content)
             }
@@ -109,17 +109,19 @@ pub(super) fn decode_events(body: &Bytes) -> Result<Vec<SocketEvent>, EventsErro
     Ok(events)
 }
 
-fn parse_hex_length(digits: &[u8]) -> Result<usize, EventsError> {
+fn parse_hex_length(digits: &[u8]) -> Result<usize, WebSocketEventsError> {
     let is_hex = !digits.is_empty() && digits.iter().all(u8::is_ascii_hexdigit);
     let text = std::str::from_utf8(digits).ok().filter(|_| is_hex);
     let number = text.and_then(|text| usize::from_str_radix(text, 16).ok());
-    number.ok_or(EventsError::BadLength)
+    number.ok_or(WebSocketEventsError::BadLength)
 }
 
-fn decode_event(name: &[u8], content: Bytes) -> Result<SocketEvent, EventsError> {
+fn decode_event(name: &[u8], content: Bytes) -> Result<SocketEvent, WebSocketEventsError> {
     Ok(match name {
         b"OPEN" => SocketEvent::Open,
-        b"TEXT" if std::str::from_utf8(&content).is_err() => return Err(EventsError::NotUtf8),
+        b"TEXT" if std::str::from_utf8(&content).is_err() => {
+            return Err(WebSocketEventsError::NotUtf8);
+        }
         b"TEXT" => SocketEvent::Text(content),
         b"BINARY" => SocketEvent::Binary(content),
         b"PING" => SocketEvent::Ping(content),
@@ -128,14 +130,15 @@ fn decode_event(name: &[u8], content: Bytes) -> Result<SocketEvent, EventsError>
             // No code is zero: libraries write it where none was said.
             Some(([0, 0], _)) => SocketEvent::Close(None, "".into()),
             Some((code, reason)) => {
-                let reason = std::str::from_utf8(reason).map_err(|_| EventsError::NotUtf8)?;
+                let reason =
+                    std::str::from_utf8(reason).map_err(|_| WebSocketEventsError::NotUtf8)?;
                 SocketEvent::Close(Some(u16::from_be_bytes(*code)), reason.into())
             }
             None if content.is_empty() => SocketEvent::Close(None, "".into()),
-            None => return Err(EventsError::BadClose),
+            None => return Err(WebSocketEventsError::BadClose),
         },
         b"DISCONNECT" => SocketEvent::Disconnect,
-        _ => return Err(EventsError::UnknownType),
+        _ => return Err(WebSocketEventsError::UnknownType),
     })
 }
 
@@ -143,7 +146,7 @@ fn decode_event(name: &[u8], content: Bytes) -> Result<SocketEvent, EventsError>
 mod tests {
     use super::*;
 
-    fn decoded(body: &[u8]) -> Result<Vec<SocketEvent>, EventsError> {
+    fn decoded(body: &[u8]) -> Result<Vec<SocketEvent>, WebSocketEventsError> {
         decode_events(&Bytes::copy_from_slice(body))
     }
 
@@ -175,26 +178,32 @@ mod tests {
     #[test]
     fn what_is_no_event_is_refused() {
         for (body, expected) in [
-            (&b"OPEN"[..], EventsError::NoLine),
-            (b"OPEN\n", EventsError::NoLine),
-            (b"open\r\n", EventsError::UnknownType),
-            (b"\r\n", EventsError::UnknownType),
-            (b"TEXT \r\n\r\n", EventsError::BadLength),
-            (b"TEXT +1\r\na\r\n", EventsError::BadLength),
-            (b"TEXT 1g\r\na\r\n", EventsError::BadLength),
-            (b"TEXT ffffffffffffffff\r\n", EventsError::CutShort),
-            (b"TEXT fffffffffffffffff\r\n", EventsError::BadLength),
-            (b"TEXT 2\r\na\r\n", EventsError::CutShort),
-            (b"TEXT 1\r\nab\r\n", EventsError::CutShort),
-            (b"TEXT 1\r\n\xff\r\n", EventsError::NotUtf8),
-            (b"CLOSE 1\r\na\r\n", EventsError::BadClose),
-            (b"CLOSE 3\r\n\x03\xe8\xff\r\n", EventsError::NotUtf8),
+            (&b"OPEN"[..], WebSocketEventsError::NoLine),
+            (b"OPEN\n", WebSocketEventsError::NoLine),
+            (b"open\r\n", WebSocketEventsError::UnknownType),
+            (b"\r\n", WebSocketEventsError::UnknownType),
+            (b"TEXT \r\n\r\n", WebSocketEventsError::BadLength),
+            (b"TEXT +1\r\na\r\n", WebSocketEventsError::BadLength),
+            (b"TEXT 1g\r\na\r\n", WebSocketEventsError::BadLength),
+            (b"TEXT ffffffffffffffff\r\n", WebSocketEventsError::CutShort),
+            (
+                b"TEXT fffffffffffffffff\r\n",
+                WebSocketEventsError::BadLength,
+            ),
+            (b"TEXT 2\r\na\r\n", WebSocketEventsError::CutShort),
+            (b"TEXT 1\r\nab\r\n", WebSocketEventsError::CutShort),
+            (b"TEXT 1\r\n\xff\r\n", WebSocketEventsError::NotUtf8),
+            (b"CLOSE 1\r\na\r\n", WebSocketEventsError::BadClose),
+            (
+                b"CLOSE 3\r\n\x03\xe8\xff\r\n",
+                WebSocketEventsError::NotUtf8,
+            ),
         ] {
             let shown = String::from_utf8_lossy(body);
             assert_eq!(decoded(body), Err(expected), "{shown:?}");
         }
         let long = [&[b'a'; 100][..], b"\r\n"].concat();
-        assert_eq!(decoded(&long), Err(EventsError::NoLine));
+        assert_eq!(decoded(&long), Err(WebSocketEventsError::NoLine));
         assert_eq!(
             decoded(b"CLOSE 2\r\n\0\0\r\n"),
             Ok(vec![SocketEvent::Close(None, "".into())])

@@ -44,7 +44,11 @@ fn what_speaks_to_the_hub_is_passed_on_to_a_server_in_front_that_holds_itself() 
         ),
         ("/", &["Grip-Hold: not understood here"][..], ""),
     ] {
-        let world = GripHarness::with(Settings::default(), signer(KEY), [says(lines, body)]);
+        let world = GripHarness::with(
+            Settings::default(),
+            signer(KEY),
+            [scripted_reply(lines, body)],
+        );
         let token = said(KEY, Duration::ZERO);
         let response = world.response(from(PeerAddress::Unix, target, &[&token]));
         assert!(response.has_grip(), "{lines:?}");
@@ -53,15 +57,15 @@ fn what_speaks_to_the_hub_is_passed_on_to_a_server_in_front_that_holds_itself() 
             FrontEndInstructions::ForFrontEnd,
             "{lines:?}"
         );
-        assert_eq!(response.fields, answer(200, lines, "").fields);
-        assert_eq!(bytes(response.body), body);
+        assert_eq!(response.fields, backend_response(200, lines, "").fields);
+        assert_eq!(body_text(response.body), body);
         let counts = world.hub.snapshot();
         assert_eq!(
             counts.counters.opened + counts.long_polls + counts.channels.used,
             0
         );
         // The back end knows this server, which may be the only one that it can reach.
-        let asked = world.asked();
+        let asked = world.next_backend_request();
         let signed = std::str::from_utf8(asked.head.field("grip-sig").unwrap()).unwrap();
         let verifier = Verifier::new(KEY, "HS256").unwrap();
         assert_eq!(verifier.verify(signed).unwrap()["iss"], "penstock");
@@ -70,11 +74,15 @@ fn what_speaks_to_the_hub_is_passed_on_to_a_server_in_front_that_holds_itself() 
 
 #[test]
 fn an_ordinary_answer_is_for_no_front() {
-    let world = GripHarness::with(Settings::default(), signer(KEY), [says(&["A: 1"], "page")]);
+    let world = GripHarness::with(
+        Settings::default(),
+        signer(KEY),
+        [scripted_reply(&["A: 1"], "page")],
+    );
     let token = said(KEY, Duration::ZERO);
     let response = world.response(from(PeerAddress::Unix, "/", &[&token]));
     assert_eq!(response.instructions, FrontEndInstructions::None);
-    assert_eq!(bytes(response.body), "page");
+    assert_eq!(body_text(response.body), "page");
 }
 
 #[test]
@@ -100,7 +108,11 @@ fn who_is_no_server_in_front_is_held_here() {
         ),
         ("no key here", None, PeerAddress::Unix, &now),
     ] {
-        let world = GripHarness::with(Settings::default(), own, [says(&STREAM, "hello\n")]);
+        let world = GripHarness::with(
+            Settings::default(),
+            own,
+            [scripted_reply(&STREAM, "hello\n")],
+        );
         let response = world.response(from(peer, "/", &[line]));
         assert!(!response.has_grip(), "{name}");
         assert_eq!(names(&response.fields), ["Content-Type"], "{name}");
@@ -127,8 +139,8 @@ fn a_websocket_from_the_front_ends_here() {
         "Content-Type: application/websocket-events",
         "Sec-WebSocket-Extensions: grip",
     ];
-    let script = [says(&opening, "OPEN\r\n")];
-    let world = GripHarness::with_sockets_and(Settings::default(), signer(KEY), script);
+    let script = [scripted_reply(&opening, "OPEN\r\n")];
+    let world = GripHarness::with_websockets_and_settings(Settings::default(), signer(KEY), script);
     let token = said(KEY, Duration::ZERO);
     let lines = [
         "Connection: Upgrade",
@@ -140,5 +152,5 @@ fn a_websocket_from_the_front_ends_here() {
     let response = world.response(from(PeerAddress::Unix, "/chat", &lines));
     assert_eq!(response.status, Status::SWITCHING_PROTOCOLS);
     assert!(matches!(response.body, Body::Takeover(_)));
-    assert_eq!(body_of(world.asked()), "OPEN\r\n");
+    assert_eq!(body_of(world.next_backend_request()), "OPEN\r\n");
 }

@@ -80,9 +80,9 @@ fn events_of(channel: &str) -> [String; 3] {
     ]
 }
 
-fn says_all(lines: &[String], body: &str) -> BackendReply {
+fn says_all(lines: &[String], body: &str) -> ScriptedReply {
     let lines: Vec<&str> = lines.iter().map(|line| &**line).collect();
-    says(&lines, body)
+    scripted_reply(&lines, body)
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_route_finds_messages_of_other_nodes() {
     };
     let streams = Arc::new(HubRouteHandler::new(world.hub.clone(), &route).unwrap());
     let request = request("GET", "/a", &["Last-Event-ID: 1"]);
-    let answered = ended(&world.begin_at(streams, request));
+    let answered = await_backend_reply(&world.begin_request_with(streams, request));
     let mut client = world.hold(response(answered));
     client.expect("data: 2\n\n");
     world.hub.publish(text("a", "data: 3\n\n")).unwrap();
@@ -115,11 +115,14 @@ fn a_backend_stream_finds_messages_of_other_nodes() {
 #[test]
 fn a_long_poll_notices_newer_messages_of_other_nodes() {
     let stale = ["Grip-Hold: response", "Grip-Channel: a; prev-id=1"];
-    let world = GripHarness::new([says(&stale, "stale"), says(&[], "fresh")]);
+    let world = GripHarness::new([
+        scripted_reply(&stale, "stale"),
+        scripted_reply(&[], "fresh"),
+    ]);
     join(&world, "a");
-    assert_eq!(bytes(world.response(get("/")).body), "fresh");
-    world.asked();
-    let again = world.asked();
+    assert_eq!(body_text(world.response(get("/")).body), "fresh");
+    world.next_backend_request();
+    let again = world.next_backend_request();
     assert_eq!(again.head.field("grip-last"), Some(&b"a; last-id=2"[..]));
 }
 
@@ -154,7 +157,7 @@ fn a_websocket_finds_messages_of_other_nodes() {
         "Content-Type: application/websocket-events",
         "Sec-WebSocket-Extensions: grip",
     ];
-    let world = GripHarness::with_sockets([says(&lines, &opening)]);
+    let world = GripHarness::with_websockets([scripted_reply(&lines, &opening)]);
     join(&world, "a");
     let handshake = [
         "Connection: Upgrade",

@@ -32,19 +32,19 @@ use crate::{GripHandler, GripOptions, WebSocketSupport};
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What the back end does with one request.
-pub(crate) type BackendReply = Result<Reply, Fault>;
+pub(crate) type ScriptedReply = Result<Reply, Fault>;
 
 /// Records what it is asked and answers by its script.
 #[derive(Debug)]
 pub(crate) struct Backend {
-    script: Mutex<VecDeque<BackendReply>>,
+    script: Mutex<VecDeque<ScriptedReply>>,
     asked: SyncSender<Request>,
 }
 
 impl Handler for Backend {
     fn handle(&self, request: Request) -> HandlerProgress {
         let act = self.script.lock().unwrap().pop_front();
-        let act = act.unwrap_or_else(|| Ok(answer(404, &[], "no script").into()));
+        let act = act.unwrap_or_else(|| Ok(backend_response(404, &[], "no script").into()));
         let passed = match act {
             Ok(Reply::Pass(_)) => {
                 return HandlerProgress::Ready(Ok(Reply::Pass(Box::new(request))));
@@ -90,14 +90,14 @@ fn setup(
 }
 
 impl GripHarness {
-    pub(crate) fn new(script: impl IntoIterator<Item = BackendReply>) -> Self {
+    pub(crate) fn new(script: impl IntoIterator<Item = ScriptedReply>) -> Self {
         Self::with(Settings::default(), None, script)
     }
 
     pub(crate) fn with(
         settings: Settings,
         signer: Option<Signer>,
-        script: impl IntoIterator<Item = BackendReply>,
+        script: impl IntoIterator<Item = ScriptedReply>,
     ) -> Self {
         Self::build(settings, script, |hub, inner| {
             GripHandler::new(setup(hub, inner, signer, WebSocketSupport::Native))
@@ -105,23 +105,23 @@ impl GripHarness {
     }
 
     /// For a back end that has its WebSockets as requests.
-    pub(crate) fn with_sockets(script: impl IntoIterator<Item = BackendReply>) -> Self {
-        Self::with_sockets_and(Settings::default(), None, script)
+    pub(crate) fn with_websockets(script: impl IntoIterator<Item = ScriptedReply>) -> Self {
+        Self::with_websockets_and_settings(Settings::default(), None, script)
     }
 
     /// For one that may take its clients' connections over instead.
-    pub(crate) fn with_sockets_unless_taken(
-        script: impl IntoIterator<Item = BackendReply>,
+    pub(crate) fn with_websockets_unless_hijacked(
+        script: impl IntoIterator<Item = ScriptedReply>,
     ) -> Self {
         Self::build(Settings::default(), script, |hub, inner| {
             GripHandler::new(setup(hub, inner, None, WebSocketSupport::MayHijack))
         })
     }
 
-    pub(crate) fn with_sockets_and(
+    pub(crate) fn with_websockets_and_settings(
         settings: Settings,
         signer: Option<Signer>,
-        script: impl IntoIterator<Item = BackendReply>,
+        script: impl IntoIterator<Item = ScriptedReply>,
     ) -> Self {
         Self::build(settings, script, |hub, inner| {
             GripHandler::new(setup(hub, inner, signer, WebSocketSupport::RequestsOnly))
@@ -129,7 +129,10 @@ impl GripHarness {
     }
 
     /// For a back end with a namespace of its own.
-    pub(crate) fn in_namespace(name: &str, script: impl IntoIterator<Item = BackendReply>) -> Self {
+    pub(crate) fn in_namespace(
+        name: &str,
+        script: impl IntoIterator<Item = ScriptedReply>,
+    ) -> Self {
         let namespace = Namespace::new(name);
         Self::build(Settings::default(), script, |hub, inner| {
             GripHandler::new(GripOptions {
@@ -141,7 +144,7 @@ impl GripHarness {
 
     fn build(
         settings: Settings,
-        script: impl IntoIterator<Item = BackendReply>,
+        script: impl IntoIterator<Item = ScriptedReply>,
         make: impl FnOnce(Hub, Arc<Backend>) -> GripHandler,
     ) -> Self {
         let loops = EventLoops::start(1).unwrap();
@@ -162,34 +165,34 @@ impl GripHarness {
     }
 
     /// Adds to what the back end does.
-    pub(crate) fn script(&self, act: BackendReply) {
+    pub(crate) fn script(&self, act: ScriptedReply) {
         self.backend.script.lock().unwrap().push_back(act);
     }
 
     /// The next request that the back end got.
-    pub(crate) fn asked(&self) -> Request {
+    pub(crate) fn next_backend_request(&self) -> Request {
         self.last_request
             .recv_timeout(TEST_TIMEOUT)
             .expect("the back end is asked")
     }
 
     /// Whether the back end got no other request.
-    pub(crate) fn assert_no_more_requests(&self) -> bool {
+    pub(crate) fn has_no_more_requests(&self) -> bool {
         self.last_request.try_recv().is_err()
     }
 
     /// Begins a request on the loop.
-    pub(crate) fn begin(&self, request: Request) -> Receiver<BackendReply> {
+    pub(crate) fn begin(&self, request: Request) -> Receiver<ScriptedReply> {
         let grip = Arc::clone(&self.grip);
-        self.begin_at(grip, request)
+        self.begin_request_with(grip, request)
     }
 
     /// The same, of another handler.
-    pub(crate) fn begin_at(
+    pub(crate) fn begin_request_with(
         &self,
         handler: Arc<dyn Handler>,
         request: Request,
-    ) -> Receiver<BackendReply> {
+    ) -> Receiver<ScriptedReply> {
         let (sender, receiver) = sync_channel(1);
         self.spawn(async move {
             let answered = done(handler.handle(request)).await;
@@ -199,8 +202,8 @@ impl GripHarness {
         receiver
     }
 
-    pub(crate) fn request(&self, request: Request) -> BackendReply {
-        ended(&self.begin(request))
+    pub(crate) fn request(&self, request: Request) -> ScriptedReply {
+        await_backend_reply(&self.begin(request))
     }
 
     pub(crate) fn response(&self, request: Request) -> Response {
@@ -212,7 +215,7 @@ impl GripHarness {
     }
 
     /// What edge does with a response that is held: gives it a client.
-    pub(crate) fn hold(&self, response: Response) -> Client {
+    pub(crate) fn hold(&self, response: Response) -> HarnessClient {
         let Body::Hold(hold) = response.body else {
             panic!("a hold, not {response:?}");
         };
@@ -221,11 +224,11 @@ impl GripHarness {
             let place = HeldConnectionGuard::new(Arc::new(NoopConnectionCounter));
             hold.hold(ours.into(), 0, HeldFraming::UntilClose, place);
         });
-        Client::new(theirs)
+        HarnessClient::new(theirs)
     }
 
     /// What edge does with a connection that is taken over.
-    pub(crate) fn take_over(&self, response: Response) -> Client {
+    pub(crate) fn take_over(&self, response: Response) -> HarnessClient {
         let Body::Takeover(takeover) = response.body else {
             panic!("a takeover, not {response:?}");
         };
@@ -234,7 +237,7 @@ impl GripHarness {
             let client = Arc::new(Stream::new(ours).unwrap());
             takeover.take_over(client, Vec::new()).await;
         });
-        Client::new(theirs)
+        HarnessClient::new(theirs)
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -274,9 +277,9 @@ impl HeldConnectionCounter for NoopConnectionCounter {
 }
 
 /// The client of a held stream.
-pub(crate) struct Client(UnixStream);
+pub(crate) struct HarnessClient(UnixStream);
 
-impl Client {
+impl HarnessClient {
     fn new(socket: OwnedFd) -> Self {
         let socket = UnixStream::from(socket);
         socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
@@ -307,18 +310,18 @@ impl Client {
     }
 
     /// Reads to the end.
-    pub(crate) fn rest(self) -> String {
-        String::from_utf8(self.rest_of_bytes()).unwrap()
+    pub(crate) fn read_rest(self) -> String {
+        String::from_utf8(self.read_rest_bytes()).unwrap()
     }
 
-    pub(crate) fn rest_of_bytes(mut self) -> Vec<u8> {
+    pub(crate) fn read_rest_bytes(mut self) -> Vec<u8> {
         let mut found = Vec::new();
         self.0.read_to_end(&mut found).unwrap();
         found
     }
 
     /// Reads until that has come, and all that came with it.
-    pub(crate) fn until(&mut self, bytes: &[u8]) -> Vec<u8> {
+    pub(crate) fn read_until(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut found = Vec::new();
         let mut piece = [0; 4096];
         while !found.windows(bytes.len()).any(|part| part == bytes) {
@@ -330,25 +333,25 @@ impl Client {
     }
 }
 
-async fn done(handling: HandlerProgress) -> BackendReply {
+async fn done(handling: HandlerProgress) -> ScriptedReply {
     match handling {
         HandlerProgress::Ready(answered) => answered,
         HandlerProgress::Pending(work) => work.await,
     }
 }
 
-pub(crate) fn ended(receiver: &Receiver<BackendReply>) -> BackendReply {
+pub(crate) fn await_backend_reply(receiver: &Receiver<ScriptedReply>) -> ScriptedReply {
     receiver.recv_timeout(TEST_TIMEOUT).expect("an answer")
 }
 
-pub(crate) fn response(answered: BackendReply) -> Response {
+pub(crate) fn response(answered: ScriptedReply) -> Response {
     match answered {
         Ok(Reply::Response(response)) => *response,
         other => panic!("a response, not {other:?}"),
     }
 }
 
-pub(crate) fn bytes(body: Body) -> String {
+pub(crate) fn body_text(body: Body) -> String {
     match body {
         Body::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
         Body::Empty => String::new(),
@@ -357,7 +360,7 @@ pub(crate) fn bytes(body: Body) -> String {
 }
 
 /// An answer of the back end, marked as `apps` and `proxy` do.
-pub(crate) fn answer(status: u16, lines: &[&str], body: &str) -> Response {
+pub(crate) fn backend_response(status: u16, lines: &[&str], body: &str) -> Response {
     let body = Body::Bytes(Bytes::copy_from_slice(body.as_bytes()));
     let mut response = Response::new(Status::new(status).unwrap(), body);
     for line in lines {
@@ -370,8 +373,8 @@ pub(crate) fn answer(status: u16, lines: &[&str], body: &str) -> Response {
     response
 }
 
-pub(crate) fn says(lines: &[&str], body: &str) -> BackendReply {
-    Ok(answer(200, lines, body).into())
+pub(crate) fn scripted_reply(lines: &[&str], body: &str) -> ScriptedReply {
+    Ok(backend_response(200, lines, body).into())
 }
 
 pub(crate) fn head(method: &str, target: &str, lines: &[&str]) -> RequestHead {

@@ -4,8 +4,8 @@ use super::*;
 
 const NEXT: &str = "Grip-Link: </next?after=1>; rel=next";
 
-fn following(channel: &str) -> BackendReply {
-    says(
+fn following(channel: &str) -> ScriptedReply {
+    scripted_reply(
         &[
             "Content-Type: text/plain",
             "Grip-Hold: stream",
@@ -17,8 +17,8 @@ fn following(channel: &str) -> BackendReply {
 }
 
 /// What a link brings: more, and how it goes on.
-fn more(channel: &str, body: &str) -> BackendReply {
-    says(
+fn more(channel: &str, body: &str) -> ScriptedReply {
+    scripted_reply(
         &[
             "Grip-Hold: stream",
             &format!("Grip-Channel: {channel}"),
@@ -41,7 +41,7 @@ fn a_hint_has_the_link_asked_and_its_body_sent() {
     let world = GripHarness::with(Settings::default(), Some(signer), [following("a")]);
     let response = world.response(request("GET", "/", &["Cookie: c=1"]));
     assert_eq!(names(&response.fields), ["Content-Type"]);
-    world.asked();
+    world.next_backend_request();
     let mut client = world.hold(response);
     client.expect("begin\n");
     world.hub.publish(text("a", "live\n")).unwrap();
@@ -51,7 +51,7 @@ fn a_hint_has_the_link_asked_and_its_body_sent() {
     hint.stream = Some(StreamAction::Hint);
     world.hub.publish(hint).unwrap();
     client.expect("more\n");
-    let asked = world.asked();
+    let asked = world.next_backend_request();
     assert_eq!(
         (asked.head.method_str(), asked.head.target()),
         ("GET", "/next?after=1")
@@ -73,12 +73,12 @@ fn what_a_stream_missed_on_its_way_is_asked_for() {
     }
     let mut client = world.hold(world.response(get("/")));
     client.expect("begin\n2, 3\n");
-    world.asked();
-    let asked = world.asked();
+    world.next_backend_request();
+    let asked = world.next_backend_request();
     assert_eq!(asked.head.field("grip-last"), Some(&b"a; last-id=1"[..]));
     world.hub.publish(numbered(4, 3, "four\n")).unwrap();
     client.expect("four\n");
-    assert!(world.assert_no_more_requests());
+    assert!(world.has_no_more_requests());
 }
 
 #[test]
@@ -90,17 +90,17 @@ fn a_message_that_follows_another_has_the_link_asked() {
     client.expect("2 to 7\n");
     world.hub.publish(numbered(8, 7, "eight\n")).unwrap();
     client.expect("eight\n");
-    world.asked();
-    world.asked();
-    assert!(world.assert_no_more_requests());
+    world.next_backend_request();
+    world.next_backend_request();
+    assert!(world.has_no_more_requests());
 }
 
 #[test]
 fn a_link_may_end_the_stream() {
-    let world = GripHarness::new([following("a; prev-id=1"), says(&[], "the end\n")]);
+    let world = GripHarness::new([following("a; prev-id=1"), scripted_reply(&[], "the end\n")]);
     world.hub.publish(numbered(2, 1, "two\n")).unwrap();
     let client = world.hold(world.response(get("/")));
-    assert_eq!(client.rest(), "begin\nthe end\n");
+    assert_eq!(client.read_rest(), "begin\nthe end\n");
     world.await_subscribers("a", 0);
 }
 
@@ -112,7 +112,7 @@ fn a_close_that_is_published_ends_the_stream_behind_its_messages() {
     let mut end = text("a", "");
     end.stream = Some(StreamAction::Close);
     world.hub.publish(end).unwrap();
-    assert_eq!(client.rest(), "begin\nlast\n");
+    assert_eq!(client.read_rest(), "begin\nlast\n");
 }
 
 #[test]
@@ -131,5 +131,5 @@ fn other_channels_may_follow() {
     }
     client.expect("xx");
     world.drain();
-    assert_eq!(client.rest(), "");
+    assert_eq!(client.read_rest(), "");
 }

@@ -45,20 +45,26 @@ fn a_slow_route_stream_gets_a_gap_on_its_first_visit() {
         publish: false,
     };
     let streams = Arc::new(HubRouteHandler::new(world.hub.clone(), &route).unwrap());
-    let mut client = world.hold(response(ended(&world.begin_at(streams, get("/")))));
+    let mut client = world.hold(response(await_backend_reply(
+        &world.begin_request_with(streams, get("/")),
+    )));
     world.await_subscribers("a", 1);
     flood(&world.hub);
-    client.until(GAP);
+    client.read_until(GAP);
 }
 
 #[test]
 fn a_slow_backend_stream_gets_a_gap_on_its_first_visit() {
     let events = ["Content-Type: text/event-stream", STREAM[1], STREAM[2]];
-    let world = GripHarness::with(settings(SlowPolicy::DropOldest), None, [says(&events, "")]);
+    let world = GripHarness::with(
+        settings(SlowPolicy::DropOldest),
+        None,
+        [scripted_reply(&events, "")],
+    );
     let mut client = world.hold(world.response(get("/")));
     world.await_subscribers("a", 1);
     flood(&world.hub);
-    client.until(GAP);
+    client.read_until(GAP);
 }
 
 #[test]
@@ -70,7 +76,11 @@ fn a_slow_stream_with_a_next_link_gets_a_gap_on_its_first_visit() {
         STREAM[2],
         LINK,
     ];
-    let world = GripHarness::with(settings(SlowPolicy::DropOldest), None, [says(&lines, "")]);
+    let world = GripHarness::with(
+        settings(SlowPolicy::DropOldest),
+        None,
+        [scripted_reply(&lines, "")],
+    );
     let mut client = world.hold(world.response(get("/")));
     world.await_subscribers("a", 1);
     let deadline = clock::now() + TEST_TIMEOUT;
@@ -83,18 +93,22 @@ fn a_slow_stream_with_a_next_link_gets_a_gap_on_its_first_visit() {
             std::thread::yield_now();
         }
     }
-    client.until(GAP);
+    client.read_until(GAP);
 }
 
 /// A WebSocket that hears of the channel `a`.
-fn socket(slow: SlowPolicy) -> (GripHarness, Client) {
+fn socket(slow: SlowPolicy) -> (GripHarness, HarnessClient) {
     let control = r#"c:{"type": "subscribe", "channel": "a"}"#;
     let opening = format!("OPEN\r\nTEXT {:x}\r\n{control}\r\n", control.len());
     let lines = [
         "Content-Type: application/websocket-events",
         "Sec-WebSocket-Extensions: grip",
     ];
-    let world = GripHarness::with_sockets_and(settings(slow), None, [says(&lines, &opening)]);
+    let world = GripHarness::with_websockets_and_settings(
+        settings(slow),
+        None,
+        [scripted_reply(&lines, &opening)],
+    );
     let handshake = [
         "Connection: Upgrade",
         "Upgrade: websocket",
@@ -116,10 +130,10 @@ fn a_websocket_that_lost_messages_is_closed_where_slow_ones_are() {
         b"messages are missing",
     ]
     .concat();
-    assert!(client.rest_of_bytes().ends_with(&close));
+    assert!(client.read_rest_bytes().ends_with(&close));
     world.await_subscribers("a", 0);
-    world.asked();
-    assert_eq!(body_of(world.asked()), "DISCONNECT\r\n");
+    world.next_backend_request();
+    assert_eq!(body_of(world.next_backend_request()), "DISCONNECT\r\n");
 }
 
 #[test]
@@ -135,7 +149,7 @@ fn a_websocket_that_lost_messages_goes_on_where_the_oldest_are_dropped() {
         ..Publication::default()
     };
     world.hub.publish(last).unwrap();
-    let found = client.until(b"and the last one");
+    let found = client.read_until(b"and the last one");
     assert!(found.len() < 1000 * include_str!("slow_clients.rs").len());
 }
 
@@ -148,6 +162,6 @@ fn a_gap_between_servers_closes_a_websocket_where_slow_ones_are() {
     };
     let (world, client) = socket(SlowPolicy::Disconnect);
     world.hub.publish_locally(gap).unwrap();
-    let found = client.rest_of_bytes();
+    let found = client.read_rest_bytes();
     assert!(found.starts_with(&[0x88]), "{found:?}");
 }

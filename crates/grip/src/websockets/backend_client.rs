@@ -10,7 +10,7 @@ use penstock_exchange::{Fault, FaultKind, Reply, Response};
 use penstock_http::{FieldBlock, Status, is_media_type};
 use penstock_runtime::clock;
 
-use super::websocket_events::{EVENTS_TYPE, SocketEvent, decode_events, encode_event};
+use super::websocket_events::{EVENTS_MEDIA_TYPE, SocketEvent, decode_events, encode_event};
 use crate::field_lists::{parse_elements, starts_with_ignore_case};
 use crate::handler::body_reader::{self, BodyLimit};
 use crate::handler::original_request::OriginalRequest;
@@ -18,7 +18,7 @@ use crate::handler::{GripShared, random_name};
 
 /// The common part of all requests of a WebSocket.
 #[derive(Debug)]
-pub(super) struct EventsClient {
+pub(super) struct WebSocketBackendClient {
     pub(super) shared: Arc<GripShared>,
     pub(super) original_request: Arc<OriginalRequest>,
     /// The back end's name for the connection.
@@ -26,11 +26,11 @@ pub(super) struct EventsClient {
 }
 
 /// What a back end said about a WebSocket for later, sent to it with each request.
-pub(super) type MetaMap = BTreeMap<Box<str>, Box<str>>;
+pub(super) type ConnectionMeta = BTreeMap<Box<str>, Box<str>>;
 
 /// What a back end answers with events.
 #[derive(Debug)]
-pub(super) struct EventsResponse {
+pub(super) struct WebSocketEventsResponse {
     pub(super) fields: FieldBlock,
     pub(super) events: Vec<SocketEvent>,
     /// It wants to be asked again after so long, also when nothing has happened.
@@ -43,14 +43,14 @@ pub(super) struct EventsResponse {
 }
 
 #[derive(Debug)]
-pub(super) enum BackendReply {
-    Events(Box<EventsResponse>),
+pub(super) enum WebSocketEventsReply {
+    Events(Box<WebSocketEventsResponse>),
     /// The back end said something else.
     Refusal(Box<Response>),
 }
 
 /// Words for later, of one WebSocket.
-pub(super) const MAX_META: usize = 64;
+pub(super) const MAX_META_ENTRIES: usize = 64;
 
 /// Bytes of a back end's events at once.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
@@ -61,7 +61,7 @@ const MAX_ATTEMPTS: u32 = 5;
 /// And sooner than this never.
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-impl EventsClient {
+impl WebSocketBackendClient {
     pub(super) fn new(shared: Arc<GripShared>, origin: Arc<OriginalRequest>) -> Self {
         Self {
             shared,
@@ -73,9 +73,9 @@ impl EventsClient {
     /// Tells events and waits for the answer.
     pub(super) async fn send_events(
         &self,
-        meta: &MetaMap,
+        meta: &ConnectionMeta,
         events: &[SocketEvent],
-    ) -> Result<BackendReply, Fault> {
+    ) -> Result<WebSocketEventsReply, Fault> {
         let mut tries = 1;
         loop {
             let answered = self.send_once(meta, events).await;
@@ -90,7 +90,11 @@ impl EventsClient {
         }
     }
 
-    async fn send_once(&self, meta: &MetaMap, events: &[SocketEvent]) -> Result<Response, Fault> {
+    async fn send_once(
+        &self,
+        meta: &ConnectionMeta,
+        events: &[SocketEvent],
+    ) -> Result<Response, Fault> {
         let mut body = Vec::new();
         events
             .iter()
@@ -100,8 +104,8 @@ impl EventsClient {
             .map(|(name, value)| (format!("Meta-{name}"), value))
             .collect();
         let mut fields: Vec<(&str, &[u8])> = vec![
-            ("Content-Type", EVENTS_TYPE.as_bytes()),
-            ("Accept", EVENTS_TYPE.as_bytes()),
+            ("Content-Type", EVENTS_MEDIA_TYPE.as_bytes()),
+            ("Accept", EVENTS_MEDIA_TYPE.as_bytes()),
             ("Connection-Id", self.connection_id.as_bytes()),
         ];
         if events.contains(&SocketEvent::Open) {
@@ -110,7 +114,7 @@ impl EventsClient {
         fields.extend(meta.iter().map(|(name, value)| (&**name, value.as_bytes())));
         let request = self
             .original_request
-            .events_request(&self.shared, &fields, body)?;
+            .build_events_request(&self.shared, &fields, body)?;
         match self.shared.backend.handle(request).wait_for_reply().await? {
             Reply::Response(response) => Ok(*response),
             Reply::Pass(_) => Err(Fault::new(
@@ -134,10 +138,10 @@ fn is_unsent_fault(kind: FaultKind) -> bool {
     )
 }
 
-async fn read_reply(response: Response) -> Result<BackendReply, Fault> {
+async fn read_reply(response: Response) -> Result<WebSocketEventsReply, Fault> {
     let media_type = response.fields.get("content-type").unwrap_or_default();
-    if response.status != Status::OK || !is_media_type(media_type, EVENTS_TYPE) {
-        return Ok(BackendReply::Refusal(Box::new(response)));
+    if response.status != Status::OK || !is_media_type(media_type, EVENTS_MEDIA_TYPE) {
+        return Ok(WebSocketEventsReply::Refusal(Box::new(response)));
     }
     let Response {
         fields,
@@ -150,7 +154,7 @@ async fn read_reply(response: Response) -> Result<BackendReply, Fault> {
         max_bytes: MAX_RESPONSE_BYTES,
         limit_name: "fixed",
     };
-    let body = body_reader::read_whole(body, bound).await?;
+    let body = body_reader::read_whole_body(body, bound).await?;
     let events = decode_events(&body).map_err(|error| bad_events_fault(error.to_string()))?;
     if fields.contains("content-bytes-accepted") {
         // The rest would have to be sent again; no library for back ends requests that.
@@ -163,14 +167,16 @@ async fn read_reply(response: Response) -> Result<BackendReply, Fault> {
         seconds.ok_or_else(|| bad_events_fault("Keep-Alive-Interval is no number".to_owned()))
     });
     let again = again.transpose()?.filter(|seconds| *seconds > 0);
-    Ok(BackendReply::Events(Box::new(EventsResponse {
-        events,
-        poll_interval: again.map(|seconds| Duration::from_secs(seconds).max(MIN_POLL_INTERVAL)),
-        set_meta: parse_set_meta(&fields),
-        message_prefix: parse_message_prefix(&fields),
-        fields,
-        timing,
-    })))
+    Ok(WebSocketEventsReply::Events(Box::new(
+        WebSocketEventsResponse {
+            events,
+            poll_interval: again.map(|seconds| Duration::from_secs(seconds).max(MIN_POLL_INTERVAL)),
+            set_meta: parse_set_meta(&fields),
+            message_prefix: parse_message_prefix(&fields),
+            fields,
+            timing,
+        },
+    )))
 }
 
 fn parse_set_meta(fields: &FieldBlock) -> Vec<(Box<str>, Option<Box<str>>)> {

@@ -21,7 +21,7 @@ const MAX_CONCURRENT_NOTICES: usize = 16;
 const MAX_WAITING_NOTICES: usize = 10_000;
 
 #[derive(Debug)]
-pub(super) struct GoneNotices {
+pub(super) struct DisconnectNotices {
     /// Those under way.
     turns: Semaphore,
     /// Those under way and those that wait.
@@ -29,7 +29,7 @@ pub(super) struct GoneNotices {
     skipped_notices: AtomicU64,
 }
 
-impl Default for GoneNotices {
+impl Default for DisconnectNotices {
     fn default() -> Self {
         let places = MAX_WAITING_NOTICES + MAX_CONCURRENT_NOTICES;
         Self {
@@ -41,7 +41,11 @@ impl Default for GoneNotices {
 }
 
 /// Begins to tell the back end at `link`, from a loop.
-pub(super) fn send_notice(shared: &Arc<GripShared>, origin: Arc<OriginalRequest>, link: Box<str>) {
+pub(super) fn send_disconnect_notice(
+    shared: &Arc<GripShared>,
+    origin: Arc<OriginalRequest>,
+    link: Box<str>,
+) {
     let notices = &shared.gone_notices;
     let Ok(place) = Arc::clone(&notices.places).try_acquire_owned() else {
         let before = notices.skipped_notices.fetch_add(1, Ordering::Relaxed);
@@ -74,7 +78,7 @@ async fn post_notice(
 ) -> Result<(), String> {
     let told = |fault: penstock_exchange::Fault| fault.cause.into_owned();
     let request = origin
-        .link_request(shared, "POST", link, &[])
+        .build_link_request(shared, "POST", link, &[])
         .map_err(told)?;
     match shared
         .backend
@@ -88,8 +92,8 @@ async fn post_notice(
         }
         // Its body is read, so that the connection to the back end is kept.
         Reply::Response(response) => {
-            let bound = BodyLimit::fixed("the answer");
-            let read = body_reader::read_whole(response.body, bound).await;
+            let bound = BodyLimit::for_small_body("the answer");
+            let read = body_reader::read_whole_body(response.body, bound).await;
             read.map(drop).map_err(told)
         }
         Reply::Pass(_) | Reply::Redirect(_) => Err("nobody answers there".to_owned()),
