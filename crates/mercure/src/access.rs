@@ -29,7 +29,7 @@ const COOKIE_NAME: &str = "mercureAuthorization";
 
 /// The keys of a route and what goes without.
 #[derive(Debug)]
-pub(super) struct AccessRules {
+pub(super) struct MercureAccess {
     publisher_verifier: Option<Arc<Verifier>>,
     subscriber_verifier: Option<Arc<Verifier>>,
     allows_anonymous: bool,
@@ -74,7 +74,7 @@ pub(super) enum AccessDenied {
     ForeignOrigin,
 }
 
-impl AccessRules {
+impl MercureAccess {
     /// What `settings` say.
     pub(super) fn new(settings: &RouteMercure) -> Result<Self, String> {
         let verifier = |name: &str, key: &Option<MercureKey>| match key {
@@ -172,7 +172,7 @@ impl AccessRules {
 
 impl MercureClaims {
     /// How long a stream may last that such a token opened at `now`, since the epoch.
-    pub(super) fn lifetime(&self, now: Duration) -> Option<Duration> {
+    pub(super) fn remaining_lifetime(&self, now: Duration) -> Option<Duration> {
         self.expires_at.map(|expires| expires.saturating_sub(now))
     }
 }

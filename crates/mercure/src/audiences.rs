@@ -65,11 +65,11 @@ impl AudienceKey {
     /// Whether a subscriber with these selectors gets `update`. One topic may be subscribed and
     /// another one allowed.
     pub(super) fn receives(&self, update: &Update) -> bool {
-        self.topics.matches_any(&update.topics) && self.may_see(update)
+        self.topics.matches_any(&update.topics) && self.can_see(update)
     }
 
     /// Whether a subscriber with these rights may see `update`.
-    pub(super) fn may_see(&self, update: &Update) -> bool {
+    pub(super) fn can_see(&self, update: &Update) -> bool {
         !update.is_private || self.grants.matches_any(&update.topics)
     }
 }
@@ -106,7 +106,7 @@ impl Audiences {
                 .get(&client)
                 .copied()
                 .unwrap_or_default();
-            if has + variables > selector_index::MAX_VARIABLES / CLIENT_SHARE_DIVISOR {
+            if has + variables > selector_index::MAX_VARIABLES_IN_USE / CLIENT_SHARE_DIVISOR {
                 return None;
             }
             self.variables_by_client.insert(client, has + variables);
@@ -115,7 +115,9 @@ impl Audiences {
         self.next_number += 1;
         let wish = Arc::new(AudienceKey {
             topics: self.index.insert(&wish.topics, number),
-            grants: wish.grants.map_each(|grant| self.index.interned(grant)),
+            grants: wish
+                .grants
+                .map_each(|grant| self.index.intern_selector(grant)),
         });
         self.by_key.insert(Arc::clone(&wish), number);
         let audience = self.by_number.entry(number).or_insert_with(|| Audience {
@@ -158,7 +160,7 @@ impl Audiences {
 
     /// The audiences that subscribe to one of `topics`, each once. Whether they may see it is not
     /// asked.
-    pub(super) fn subscribed_to(&self, topics: &[Box<str>]) -> Vec<u64> {
+    pub(super) fn audiences_for_topics(&self, topics: &[Box<str>]) -> Vec<u64> {
         self.index.audiences_for(topics)
     }
 

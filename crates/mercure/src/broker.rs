@@ -11,7 +11,7 @@
 //! - `update_order` makes all decisions.
 
 mod subscription_index;
-mod update_order;
+mod update_dispatcher;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use penstock_exchange::{AddressPrefix, multipart};
 use penstock_hub::{EndCallback, Hub, HubError, Publication, StreamAction};
 use penstock_runtime::{LoopHandle, clock, loops};
-use update_order::{DispatchProgress, UpdateOrder};
+use update_dispatcher::{DispatchProgress, UpdateDispatcher};
 
 use crate::audiences::{Audience, AudienceKey};
 use crate::update::Update;
@@ -27,7 +27,7 @@ use crate::update::Update;
 pub(super) use subscription_index::{
     JSON_LD_CONTEXT, SUBSCRIPTIONS_PATH, Subscriber, SubscriptionIndex,
 };
-pub(super) use update_order::{BrokerFull, JoinedSubscriber};
+pub(super) use update_dispatcher::{BrokerFullError, JoinedSubscriber};
 
 /// Audiences that are handed an update at a time.
 const AUDIENCES_PER_TURN: usize = 256;
@@ -49,7 +49,7 @@ pub(super) struct Broker {
 
 #[derive(Debug, Default)]
 struct BrokerState {
-    update_order: UpdateOrder,
+    update_order: UpdateDispatcher,
     subscriptions: SubscriptionIndex,
     /// A task is about to hand out the rest.
     has_dispatch_task: bool,
@@ -57,7 +57,7 @@ struct BrokerState {
 
 /// What a subscriber comes with.
 #[derive(Debug)]
-pub(super) struct JoinRequest<'a> {
+pub(super) struct AudienceJoinRequest<'a> {
     /// Its client, for the bound on each client's templates; `None` is not counted.
     pub client: Option<AddressPrefix>,
     /// What it subscribes to and may see.
@@ -72,7 +72,7 @@ pub(super) struct JoinRequest<'a> {
 
 /// A place in an audience; given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Membership {
+pub(super) struct AudienceMembership {
     board: Arc<Broker>,
     audience: u64,
     subscriber: Option<Arc<Subscriber>>,
@@ -95,7 +95,7 @@ impl Broker {
     }
 
     /// Publishes an update; gives its id. It is on its way then, not received.
-    pub(super) fn publish(self: &Arc<Self>, update: Update) -> Result<Arc<str>, BrokerFull> {
+    pub(super) fn publish(self: &Arc<Self>, update: Update) -> Result<Arc<str>, BrokerFullError> {
         let id = Arc::clone(&update.id);
         let bounds = self.hub.settings().history;
         let update = Arc::new(update);
@@ -113,9 +113,9 @@ impl Broker {
     /// later updates.
     pub(super) fn join<T>(
         self: &Arc<Self>,
-        arrival: JoinRequest<'_>,
-        hold: impl FnOnce(JoinedSubscriber, Option<Membership>) -> T,
-    ) -> Result<T, BrokerFull> {
+        arrival: AudienceJoinRequest<'_>,
+        hold: impl FnOnce(JoinedSubscriber, Option<AudienceMembership>) -> T,
+    ) -> Result<T, BrokerFullError> {
         let bounds = self.hub.settings().history;
         let mut state = self.lock();
         state
@@ -133,7 +133,7 @@ impl Broker {
         if let Some(subscriber) = &subscriber {
             state.subscriptions.insert(subscriber);
         }
-        let member = Membership {
+        let member = AudienceMembership {
             board: Arc::clone(self),
             audience: joined.audience,
             subscriber: subscriber.clone(),
@@ -149,12 +149,12 @@ impl Broker {
         Ok(held)
     }
 
-    pub(super) fn last_id(&self) -> Option<Arc<str>> {
+    pub(super) fn last_update_id(&self) -> Option<Arc<str>> {
         self.lock().update_order.history.last_id().cloned()
     }
 
     #[cfg(test)]
-    pub(super) fn audiences(&self) -> usize {
+    pub(super) fn audience_count(&self) -> usize {
         self.lock().update_order.audiences.count()
     }
 
@@ -245,7 +245,7 @@ impl BrokerState {
 fn deliver_update(hub: &Hub, audience: &Audience, update: &Update) -> bool {
     let published = hub.publish_locally(Publication {
         channel: Arc::clone(&audience.channel),
-        stream: Some(StreamAction::Send(update.event.clone().into())),
+        stream: Some(StreamAction::Send(update.encoded_event.clone().into())),
         ..Publication::default()
     });
     match published {
@@ -260,14 +260,14 @@ fn deliver_update(hub: &Hub, audience: &Audience, update: &Update) -> bool {
     }
 }
 
-impl Membership {
+impl AudienceMembership {
     /// What gives the place back when its stream has ended.
     pub(super) fn into_end_callback(self) -> EndCallback {
         EndCallback::new(move || drop(self))
     }
 }
 
-impl Drop for Membership {
+impl Drop for AudienceMembership {
     /// May be called by the hub with its own locks held: what needs the board is left to a task.
     fn drop(&mut self) {
         self.board.leave(self.audience);

@@ -7,15 +7,15 @@
 
 use crate::query::MercureQuery;
 use crate::selector::{MAX_TOPIC_BYTES, TopicSelector};
-use crate::template::{MAX_VARIABLES, Template};
-use crate::update::{EARLIEST_ID, MAX_LINE_BYTES, MAX_TOPICS, UpdateDraft};
+use crate::template::{MAX_TEMPLATE_VARIABLES, UriTemplate};
+use crate::update::{EARLIEST_ID, MAX_ID_BYTES, MAX_TOPICS, UpdateDraft};
 
 /// Whether `text`, a template, selects `topic`; `None` if it is no template, or too complex a one.
 #[must_use]
 pub fn matches_template(text: &str, topic: &str) -> Option<bool> {
-    let template = Template::compile(text).ok();
+    let template = UriTemplate::compile(text).ok();
     if let Some(template) = &template {
-        assert!((1..=MAX_VARIABLES).contains(&template.variables()));
+        assert!((1..=MAX_TEMPLATE_VARIABLES).contains(&template.variable_count()));
         assert!(text.starts_with(template.prefix()));
     }
     let matches = template.map(|template| {
@@ -48,7 +48,7 @@ pub fn read_update(form: &[u8]) {
         assert!((1..=MAX_TOPIC_BYTES).contains(&topic.len()));
     }
     for line in [&draft.id, &draft.event].into_iter().flatten() {
-        assert!((1..=MAX_LINE_BYTES).contains(&line.len()));
+        assert!((1..=MAX_ID_BYTES).contains(&line.len()));
         assert!(!line.contains(['\r', '\n', '\0']), "{line:?}");
     }
     let id = draft.id.as_deref().unwrap_or_default();

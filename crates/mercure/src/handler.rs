@@ -15,9 +15,9 @@ use penstock_exchange::{
 use penstock_http::{Method, RequestHead, Status};
 use penstock_hub::Hub;
 
-use crate::access::AccessRules;
+use crate::access::MercureAccess;
 use crate::broker::Broker;
-use crate::{publish, responses, subscribe, subscriptions};
+use crate::{publish, responses, subscribe, subscriptions_api};
 
 /// The Mercure hubs of a process, by route: what they know outlives a reload.
 #[derive(Debug)]
@@ -38,9 +38,9 @@ pub struct MercureHandler {
 #[derive(Debug)]
 pub(crate) struct MercureShared {
     pub(crate) broker: Arc<Broker>,
-    pub(crate) access: AccessRules,
+    pub(crate) access: MercureAccess,
     pub(crate) keep_alive: Option<Duration>,
-    pub(crate) has_subscriptions: bool,
+    pub(crate) has_subscriptions_api: bool,
 }
 
 impl MercureHubs {
@@ -63,7 +63,7 @@ impl MercureHubs {
         route: &str,
         settings: &RouteMercure,
     ) -> Result<MercureHandler, String> {
-        let access = AccessRules::new(settings)?;
+        let access = MercureAccess::new(settings)?;
         let mut boards = self.brokers.lock().unwrap_or_else(PoisonError::into_inner);
         boards.retain(|_, board| board.strong_count() > 0);
         let known = boards.get(route).and_then(Weak::upgrade);
@@ -80,7 +80,7 @@ impl MercureHandler {
     /// The handler for a route with such paths: `subscriptions` in the fixed part of the path is
     /// not the subscriptions API.
     #[must_use]
-    pub fn with_path(self, path: &PathPattern) -> Self {
+    pub fn with_base_path(self, path: &PathPattern) -> Self {
         let (PathPattern::Exact(base) | PathPattern::Prefix(base)) = path;
         let base = base.trim_end_matches('/').into();
         Self {
@@ -89,13 +89,13 @@ impl MercureHandler {
         }
     }
 
-    fn with_broker(board: Arc<Broker>, access: AccessRules, settings: &RouteMercure) -> Self {
+    fn with_broker(board: Arc<Broker>, access: MercureAccess, settings: &RouteMercure) -> Self {
         Self {
             shared: Arc::new(MercureShared {
                 broker: board,
                 access,
                 keep_alive: settings.heartbeat_interval,
-                has_subscriptions: settings.subscriptions,
+                has_subscriptions_api: settings.subscriptions,
             }),
             base_path: "".into(),
         }
@@ -122,16 +122,19 @@ impl Handler for MercureHandler {
         let shared = &self.shared;
         let head = Arc::clone(&request.head);
         let below =
-            subscriptions::path_below_subscriptions(head.target_path_query(), &self.base_path);
+            subscriptions_api::path_below_subscriptions(head.target_path_query(), &self.base_path);
         let answer = match (head.method(), below) {
             (Method::Options, _) => Ok(Response::new(Status::NO_CONTENT, Body::Empty)),
-            (Method::Get | Method::Head, Some(below)) if shared.has_subscriptions => {
-                subscriptions::handle_subscriptions(shared, &request, below)
+            (Method::Get | Method::Head, Some(below)) if shared.has_subscriptions_api => {
+                subscriptions_api::handle_subscriptions(shared, &request, below)
             }
-            (_, Some(_)) if shared.has_subscriptions => {
+            (_, Some(_)) if shared.has_subscriptions_api => {
                 Ok(responses::method_not_allowed("GET, HEAD, OPTIONS"))
             }
-            (_, Some(_)) => Ok(responses::text_line(Status::NOT_FOUND, "Not Found")),
+            (_, Some(_)) => Ok(responses::text_line_response(
+                Status::NOT_FOUND,
+                "Not Found",
+            )),
             (Method::Get | Method::Head, None) => subscribe::handle_subscribe(shared, &request),
             (Method::Post, None) => return self.publish(request),
             (_, None) => Ok(responses::method_not_allowed("GET, HEAD, POST, OPTIONS")),

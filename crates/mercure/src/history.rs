@@ -46,7 +46,7 @@ impl UpdateHistory {
     /// Appends `update`; gives its position.
     pub(super) fn push(&mut self, update: &Arc<Update>, now: Instant, bounds: &Bounds) -> u64 {
         let position = self.next_position();
-        self.bytes += update.cost();
+        self.bytes += update.memory_bytes();
         self.by_id.insert(Arc::clone(&update.id), position);
         self.last_id = Some(Arc::clone(&update.id));
         self.updates.push_back(HistoryEntry {
@@ -78,7 +78,7 @@ impl UpdateHistory {
             self.by_id.remove(&update.id);
         }
         self.first_position += 1;
-        self.bytes -= update.cost();
+        self.bytes -= update.memory_bytes();
     }
 
     pub(super) fn find(&self, id: &str) -> Option<(u64, &Arc<Update>)> {

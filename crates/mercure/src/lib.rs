@@ -23,7 +23,7 @@ mod query;
 mod responses;
 mod selector;
 mod subscribe;
-mod subscriptions;
+mod subscriptions_api;
 mod template;
 #[cfg(test)]
 mod tests;

@@ -31,7 +31,7 @@ pub(super) fn authorize(
     let grants = grants.map_err(|denied| Box::new(responses::denied_response(&denied, head)))?;
     if !is_form(head) {
         let text = "An application/x-www-form-urlencoded body is expected";
-        let refused = responses::text_line(Status::UNSUPPORTED_MEDIA_TYPE, text);
+        let refused = responses::text_line_response(Status::UNSUPPORTED_MEDIA_TYPE, text);
         return Err(Box::new(refused));
     }
     Ok(grants)
@@ -68,7 +68,10 @@ pub(super) async fn handle_publish(
         Err(error) => return Ok(draft_error_response(&error)),
     };
     match shared.broker.publish(update) {
-        Ok(id) => Ok(responses::plain_text(Status::OK, id.as_bytes().to_vec())),
+        Ok(id) => Ok(responses::plain_text_response(
+            Status::OK,
+            id.as_bytes().to_vec(),
+        )),
         Err(full) => Err(Fault::new(
             FaultKind::Overloaded,
             format!("mercure: {full}"),
@@ -81,7 +84,7 @@ fn draft_error_response(error: &UpdateDraftError) -> Response {
         UpdateDraftError::TooLarge(_) => Status::CONTENT_TOO_LARGE,
         _ => Status::BAD_REQUEST,
     };
-    responses::text_line(status, error)
+    responses::text_line_response(status, error)
 }
 
 /// Without selectors a token allows public updates; else all topics must be selected.

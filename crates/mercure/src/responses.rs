@@ -13,11 +13,11 @@ use penstock_http::{RequestHead, Status};
 
 use crate::access::AccessDenied;
 
-pub(super) fn text_line(status: Status, text: impl Display) -> Response {
-    plain_text(status, format!("{text}\n"))
+pub(super) fn text_line_response(status: Status, text: impl Display) -> Response {
+    plain_text_response(status, format!("{text}\n"))
 }
 
-pub(super) fn plain_text(status: Status, text: impl Into<Bytes>) -> Response {
+pub(super) fn plain_text_response(status: Status, text: impl Into<Bytes>) -> Response {
     Response::with_text(status, "text/plain; charset=utf-8", text)
 }
 
@@ -30,7 +30,7 @@ pub(super) fn denied_response(denied: &AccessDenied, head: &RequestHead) -> Resp
     );
     match denied {
         AccessDenied::NotAllowed | AccessDenied::ForeignOrigin => {
-            text_line(Status::FORBIDDEN, "Forbidden")
+            text_line_response(Status::FORBIDDEN, "Forbidden")
         }
         AccessDenied::NoToken => unauthorized_response("Bearer"),
         AccessDenied::NoKey
@@ -43,14 +43,14 @@ pub(super) fn denied_response(denied: &AccessDenied, head: &RequestHead) -> Resp
 }
 
 fn unauthorized_response(challenge: &'static str) -> Response {
-    let mut response = text_line(Status::UNAUTHORIZED, "Unauthorized");
+    let mut response = text_line_response(Status::UNAUTHORIZED, "Unauthorized");
     response.fields.push_static("WWW-Authenticate", challenge);
     response
 }
 
 /// The answer to a method that means nothing here.
 pub(super) fn method_not_allowed(allowed: &'static str) -> Response {
-    let mut response = text_line(Status::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    let mut response = text_line_response(Status::METHOD_NOT_ALLOWED, "Method Not Allowed");
     response.fields.push_static("Allow", allowed);
     response
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::template::{MAX_VARIABLES, Template, TemplateError};
+use crate::template::{MAX_TEMPLATE_VARIABLES, TemplateError, UriTemplate};
 
 /// The longest topic or selector: as long as a request's target by default.
 pub(super) const MAX_TOPIC_BYTES: usize = 8192;
@@ -21,14 +21,14 @@ pub(super) enum SelectorError {
     Empty,
     #[error("a topic is longer than {MAX_TOPIC_BYTES} bytes")]
     TooLong,
-    #[error("a topic's template has more than {MAX_VARIABLES} variables")]
+    #[error("a topic's template has more than {MAX_TEMPLATE_VARIABLES} variables")]
     TooComplex,
 }
 
 /// One selector. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct TopicSelector {
-    text: Arc<str>,
+    selector_text: Arc<str>,
     kind: SelectorKind,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct TopicSelector {
 enum SelectorKind {
     All,
     Exact,
-    Template(Arc<Template>),
+    Template(Arc<UriTemplate>),
 }
 
 /// A set of selectors in their own order. Sets with `*` have nothing else.
@@ -49,27 +49,27 @@ impl TopicSelector {
         check_topic_length(text)?;
         let kind = match text {
             "*" => SelectorKind::All,
-            _ => match Template::compile(text) {
+            _ => match UriTemplate::compile(text) {
                 Ok(template) => SelectorKind::Template(Arc::new(template)),
                 Err(TemplateError::NotATemplate) => SelectorKind::Exact,
                 Err(TemplateError::TooComplex) => return Err(SelectorError::TooComplex),
             },
         };
         Ok(Self {
-            text: text.into(),
+            selector_text: text.into(),
             kind,
         })
     }
 
-    pub(super) fn text(&self) -> &Arc<str> {
-        &self.text
+    pub(super) fn selector_text(&self) -> &Arc<str> {
+        &self.selector_text
     }
 
-    pub(super) fn is_all(&self) -> bool {
+    pub(super) fn is_wildcard(&self) -> bool {
         matches!(self.kind, SelectorKind::All)
     }
 
-    pub(super) fn template(&self) -> Option<&Arc<Template>> {
+    pub(super) fn template(&self) -> Option<&Arc<UriTemplate>> {
         match &self.kind {
             SelectorKind::Template(template) => Some(template),
             SelectorKind::All | SelectorKind::Exact => None,
@@ -79,19 +79,21 @@ impl TopicSelector {
     pub(super) fn matches(&self, topic: &str) -> bool {
         match &self.kind {
             SelectorKind::All => true,
-            SelectorKind::Exact => *self.text == *topic,
-            SelectorKind::Template(template) => *self.text == *topic || template.matches(topic),
+            SelectorKind::Exact => *self.selector_text == *topic,
+            SelectorKind::Template(template) => {
+                *self.selector_text == *topic || template.matches(topic)
+            }
         }
     }
 }
 
 impl SelectorSet {
     pub(super) fn new(mut selectors: Vec<TopicSelector>) -> Self {
-        if let Some(at) = selectors.iter().position(TopicSelector::is_all) {
+        if let Some(at) = selectors.iter().position(TopicSelector::is_wildcard) {
             selectors.swap(0, at);
             selectors.truncate(1);
         }
-        selectors.sort_by(|a, b| a.text.cmp(&b.text));
+        selectors.sort_by(|a, b| a.selector_text.cmp(&b.selector_text));
         selectors.dedup();
         Self(selectors.into())
     }

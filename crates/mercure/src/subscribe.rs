@@ -16,7 +16,7 @@ use penstock_hub::{HeldStream, HubError, StreamForm, StreamKeepAlive, Subscripti
 use penstock_runtime::clock;
 
 use crate::audiences::AudienceKey;
-use crate::broker::{JoinRequest, JoinedSubscriber, Membership, Subscriber};
+use crate::broker::{AudienceJoinRequest, AudienceMembership, JoinedSubscriber, Subscriber};
 use crate::handler::MercureShared;
 use crate::query::MercureQuery;
 use crate::responses;
@@ -41,19 +41,19 @@ pub(super) fn handle_subscribe(
     };
     let topics = match parse_selectors(shared, &query) {
         Ok(topics) => topics,
-        Err(refused) => return Ok(responses::text_line(Status::BAD_REQUEST, refused)),
+        Err(refused) => return Ok(responses::text_line_response(Status::BAD_REQUEST, refused)),
     };
     if head.method() == Method::Head {
         return Ok(event_stream_response(Body::Omitted(None)));
     }
     let header = head.field("last-event-id").filter(|id| !id.is_empty());
     let after = header.map(String::from_utf8_lossy).or(query.last_event_id);
-    let lifetime = claims.lifetime(clock::wall_time());
-    let texts = topics.iter().map(|topic| Arc::clone(topic.text()));
-    let subscriber = (shared.has_subscriptions)
+    let lifetime = claims.remaining_lifetime(clock::wall_time());
+    let texts = topics.iter().map(|topic| Arc::clone(topic.selector_text()));
+    let subscriber = (shared.has_subscriptions_api)
         .then(|| Arc::new(Subscriber::new(texts.collect(), claims.payload)));
     let client = request.client_state.counted_address_prefix();
-    let arrival = JoinRequest {
+    let arrival = AudienceJoinRequest {
         client,
         key: AudienceKey {
             topics: SelectorSet::new(topics),
@@ -98,7 +98,7 @@ fn parse_selectors(
 fn start_response(
     shared: &MercureShared,
     start: JoinedSubscriber,
-    membership: Option<Membership>,
+    membership: Option<AudienceMembership>,
     client: Option<AddressPrefix>,
     lifetime: Option<Duration>,
 ) -> Result<Response, HubError> {

@@ -12,10 +12,10 @@
 
 /// Variables of one template, in all its expressions: more than any real one has, and a bound on
 /// what a match costs.
-pub(super) const MAX_VARIABLES: usize = 32;
+pub(super) const MAX_TEMPLATE_VARIABLES: usize = 32;
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(super) struct Template {
+pub(super) struct UriTemplate {
     /// The text before the first expression.
     prefix: Box<str>,
     /// From the first expression to the last.
@@ -23,7 +23,7 @@ pub(super) struct Template {
     /// The text behind the last expression.
     suffix: Box<str>,
     /// Of all expressions.
-    variables: usize,
+    variable_count: usize,
 }
 
 /// Why a text is not matched as a template.
@@ -74,7 +74,7 @@ enum Naming {
     BareIfEmpty,
 }
 
-impl Template {
+impl UriTemplate {
     /// Compiles `text`.
     pub(super) fn compile(text: &str) -> Result<Self, TemplateError> {
         let mut parts = Vec::new();
@@ -97,7 +97,7 @@ impl Template {
         }
         match variables {
             0 => return Err(TemplateError::NotATemplate),
-            1..=MAX_VARIABLES => {}
+            1..=MAX_TEMPLATE_VARIABLES => {}
             _ => return Err(TemplateError::TooComplex),
         }
         let prefix = match parts.first() {
@@ -112,7 +112,7 @@ impl Template {
             prefix,
             parts: parts.into(),
             suffix: rest.into(),
-            variables,
+            variable_count: variables,
         })
     }
 
@@ -122,8 +122,8 @@ impl Template {
     }
 
     /// How many variables it has, of which each adds to what a match costs.
-    pub(super) fn variables(&self) -> usize {
-        self.variables
+    pub(super) fn variable_count(&self) -> usize {
+        self.variable_count
     }
 
     /// Whether `topic` could be an expansion.

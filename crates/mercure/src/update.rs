@@ -21,7 +21,7 @@ use crate::selector::{SelectorError, check_topic_length};
 pub(super) const MAX_TOPICS: usize = 100;
 
 /// Bytes of an id or a type: they go into a header field and into every event.
-pub(super) const MAX_LINE_BYTES: usize = 255;
+pub(super) const MAX_ID_BYTES: usize = 255;
 
 /// The word that stands for the beginning of history.
 pub(super) const EARLIEST_ID: &str = "earliest";
@@ -35,7 +35,7 @@ pub(super) struct Update {
     /// Only for subscribers that may see one of its topics.
     pub is_private: bool,
     /// It as an event, with its blank line.
-    pub event: Bytes,
+    pub encoded_event: Bytes,
 }
 
 /// What a publisher sent.
@@ -133,7 +133,7 @@ impl Update {
     /// # Errors
     /// When its event is longer than `message_bytes`: many short lines make many bytes.
     pub(super) fn new(draft: UpdateDraft, message_bytes: usize) -> Result<Self, UpdateDraftError> {
-        let id = draft.id.unwrap_or_else(new_id);
+        let id = draft.id.unwrap_or_else(generate_urn);
         let mut event = Vec::new();
         if let Some(retry) = draft.retry {
             event.extend_from_slice(format!("retry: {retry}\n").as_bytes());
@@ -146,19 +146,19 @@ impl Update {
             id: id.into(),
             topics: draft.topics.into(),
             is_private: draft.is_private,
-            event: event.into(),
+            encoded_event: event.into(),
         })
     }
 
     /// Bytes that it costs while it is kept.
-    pub(super) fn cost(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         let topics: usize = self.topics.iter().map(|topic| topic.len()).sum();
-        size_of::<Self>() + self.id.len() + topics + self.event.len()
+        size_of::<Self>() + self.id.len() + topics + self.encoded_event.len()
     }
 }
 
 /// A name that nothing else has: a random UUID as a URN (RFC 9562 §5.4).
-pub(super) fn new_id() -> String {
+pub(super) fn generate_urn() -> String {
     let mut bytes = multipart::random_boundary().to_be_bytes();
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
@@ -185,7 +185,7 @@ fn set_once<T>(
 }
 
 fn check_line(name: &'static str, value: &str) -> Result<String, UpdateDraftError> {
-    let is_line = value.len() <= MAX_LINE_BYTES && !value.chars().any(char::is_control);
+    let is_line = value.len() <= MAX_ID_BYTES && !value.chars().any(char::is_control);
     is_line
         .then(|| value.to_owned())
         .ok_or(UpdateDraftError::InvalidLine(name))

@@ -158,7 +158,7 @@ impl HubRouteBuilder<'_> {
             .mercure_hubs
             .handler_for_route(&name, mercure)
             .map_err(said)?;
-        Ok(Some(Arc::new(handler.with_path(&route.path))))
+        Ok(Some(Arc::new(handler.with_base_path(&route.path))))
     }
 }
 

@@ -4,11 +4,12 @@ use serde_json::json;
 
 use super::*;
 use crate::tests::fixtures::{
-    KEY, SUBSCRIBERS_KEY, head, publisher, settings, signed, signed_as, subscriber,
+    PUBLISHER_KEY, SUBSCRIBERS_KEY, head, publisher_token, settings, sign_token,
+    sign_token_with_header, subscriber_token,
 };
 
-fn access(settings: &RouteMercure) -> AccessRules {
-    AccessRules::new(settings).unwrap()
+fn access(settings: &RouteMercure) -> MercureAccess {
+    MercureAccess::new(settings).unwrap()
 }
 
 /// The head of a request with these fields.
@@ -27,7 +28,7 @@ fn with_token(token: &str) -> RequestHead {
 fn a_token_is_found_in_header_query_and_cookie_in_that_order() {
     let access = access(&settings());
     let sees = |claims: MercureClaims, topic: &str| claims.subscribe.matches(topic);
-    let [one, two, three] = ["1", "2", "3"].map(|topic| subscriber(&[topic]));
+    let [one, two, three] = ["1", "2", "3"].map(|topic| subscriber_token(&[topic]));
     let header = format!("Authorization: bearer  {one} ");
     let cookie = format!("Cookie: a=b; mercureAuthorizationX=x; mercureAuthorization={three};c=d");
     for (fields, query, seen) in [
@@ -58,7 +59,7 @@ fn who_has_no_token_may_subscribe_only_where_that_is_allowed() {
             .err();
         assert_eq!(denied, expected);
         // One that allows nothing is still one.
-        let token = signed(SUBSCRIBERS_KEY, &json!({}));
+        let token = sign_token(SUBSCRIBERS_KEY, &json!({}));
         let claims = access
             .authorize_subscriber(&with_token(&token), None)
             .unwrap();
@@ -74,17 +75,17 @@ fn who_has_no_token_may_subscribe_only_where_that_is_allowed() {
 fn a_token_that_is_wrong_is_refused_also_where_none_is_needed() {
     let access = access(&settings());
     let claims = json!({ "mercure": { "subscribe": ["*"] } });
-    let none = signed_as("", &json!({ "alg": "none" }), &claims);
+    let none = sign_token_with_header("", &json!({ "alg": "none" }), &claims);
     let unsigned = format!("{}.", none.rsplit_once('.').unwrap().0);
-    let expired = signed(
+    let expired = sign_token(
         SUBSCRIBERS_KEY,
         &json!({ "mercure": claims["mercure"], "exp": 1 }),
     );
-    let early = signed(
+    let early = sign_token(
         SUBSCRIBERS_KEY,
         &json!({ "mercure": claims["mercure"], "nbf": 99_999_999_999_u64 }),
     );
-    let hs512 = signed_as(SUBSCRIBERS_KEY, &json!({ "alg": "HS512" }), &claims);
+    let hs512 = sign_token_with_header(SUBSCRIBERS_KEY, &json!({ "alg": "HS512" }), &claims);
     for (name, token, expected) in [
         (
             "empty",
@@ -113,7 +114,7 @@ fn a_token_that_is_wrong_is_refused_also_where_none_is_needed() {
         ),
         (
             "the publishers' key",
-            signed(KEY, &claims),
+            sign_token(PUBLISHER_KEY, &claims),
             AccessDenied::InvalidToken(TokenError::BadSignature),
         ),
         (
@@ -144,7 +145,7 @@ fn a_token_that_is_wrong_is_refused_also_where_none_is_needed() {
 fn claims_are_lists_of_selectors() {
     let access = access(&settings());
     let publish = |claims: &Value| {
-        let token = signed(KEY, claims);
+        let token = sign_token(PUBLISHER_KEY, claims);
         access.authorize_publisher(&with_token(&token), None)
     };
     let long = "a".repeat(10_000);
@@ -203,16 +204,19 @@ fn claims_are_lists_of_selectors() {
 fn payload_and_end_come_with_the_claims() {
     let access = access(&settings());
     let claims = json!({ "exp": 9_000_000_000_u64, "mercure": { "payload": { "user": 7 } } });
-    let token = signed(SUBSCRIBERS_KEY, &claims);
+    let token = sign_token(SUBSCRIBERS_KEY, &claims);
     let claims = access
         .authorize_subscriber(&with_token(&token), None)
         .unwrap();
     assert_eq!(claims.payload, Some(json!({ "user": 7 })));
     for (now, expected) in [(8_999_999_990, 10), (9_000_000_001, 0)] {
-        let lifetime = claims.lifetime(Duration::from_secs(now));
+        let lifetime = claims.remaining_lifetime(Duration::from_secs(now));
         assert_eq!(lifetime, Some(Duration::from_secs(expected)));
     }
-    assert_eq!(MercureClaims::default().lifetime(Duration::ZERO), None);
+    assert_eq!(
+        MercureClaims::default().remaining_lifetime(Duration::ZERO),
+        None
+    );
 }
 
 #[test]
@@ -221,7 +225,7 @@ fn subscribers_without_a_key_of_their_own_have_the_publishers() {
         subscriber_key: None,
         ..settings()
     });
-    let token = signed(KEY, &json!({ "mercure": { "subscribe": ["a"] } }));
+    let token = sign_token(PUBLISHER_KEY, &json!({ "mercure": { "subscribe": ["a"] } }));
     assert!(
         both.authorize_subscriber(&with_token(&token), None)
             .unwrap()
@@ -246,7 +250,7 @@ fn subscribers_without_a_key_of_their_own_have_the_publishers() {
         }),
         ..settings()
     };
-    let error = AccessRules::new(&broken).unwrap_err();
+    let error = MercureAccess::new(&broken).unwrap_err();
     assert!(
         error.starts_with("mercure.publisher_key: `none`"),
         "{error}"
@@ -256,7 +260,7 @@ fn subscribers_without_a_key_of_their_own_have_the_publishers() {
 #[test]
 fn a_cookie_publishes_only_for_pages_of_this_host_and_of_named_origins() {
     let access = access(&settings());
-    let cookie = format!("Cookie: mercureAuthorization={}", publisher(&["*"]));
+    let cookie = format!("Cookie: mercureAuthorization={}", publisher_token(&["*"]));
     for (fields, expected) in [
         (&["Origin: https://page.example"][..], Ok(())),
         (&["Origin: https://hub.example"], Ok(())),
@@ -302,7 +306,7 @@ fn a_cookie_publishes_only_for_pages_of_this_host_and_of_named_origins() {
         assert_eq!(answer, expected, "{fields:?}");
     }
     // A header is no browser's doing.
-    let header = format!("Authorization: Bearer {}", publisher(&["*"]));
+    let header = format!("Authorization: Bearer {}", publisher_token(&["*"]));
     let fields = [&*header, "Origin: https://evil.example"];
     assert!(
         access

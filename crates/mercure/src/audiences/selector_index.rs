@@ -16,7 +16,7 @@ use crate::selector::{SelectorSet, TopicSelector};
 /// Variables in the different templates that subscribers of one route use at a time. Each template
 /// may have to be tried for each topic of each update under the board's lock, at a cost that is its
 /// variables times the topic's length, and everybody may bring new ones.
-pub(super) const MAX_VARIABLES: usize = 10_000;
+pub(super) const MAX_VARIABLES_IN_USE: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub(super) struct SelectorIndex {
@@ -49,28 +49,28 @@ enum AudienceSet {
 
 impl SelectorIndex {
     pub(super) fn has_room_for(&self, selectors: &SelectorSet) -> bool {
-        let is_new = |selector: &&TopicSelector| !self.exact.contains_key(selector.text());
+        let is_new = |selector: &&TopicSelector| !self.exact.contains_key(selector.selector_text());
         let new = selectors
             .iter()
             .filter(is_new)
             .map(variable_count)
             .sum::<usize>();
-        new == 0 || self.variables + new <= MAX_VARIABLES
+        new == 0 || self.variables + new <= MAX_VARIABLES_IN_USE
     }
 
     /// Puts `number` in for all of these; gives them as they are known here, so that each text is
     /// kept once.
     pub(super) fn insert(&mut self, selectors: &SelectorSet, number: u64) -> SelectorSet {
-        let known = selectors.map_each(|selector| self.interned(selector));
+        let known = selectors.map_each(|selector| self.intern_selector(selector));
         for selector in known.iter() {
-            if selector.is_all() {
+            if selector.is_wildcard() {
                 self.match_all.insert(number);
                 continue;
             }
-            if !self.exact.contains_key(selector.text()) {
+            if !self.exact.contains_key(selector.selector_text()) {
                 self.insert_template(selector);
             }
-            let listed = self.exact.entry(Arc::clone(selector.text()));
+            let listed = self.exact.entry(Arc::clone(selector.selector_text()));
             let listed = listed.or_insert_with(|| SelectorEntry::new(selector));
             listed.audiences.insert(number);
         }
@@ -78,8 +78,8 @@ impl SelectorIndex {
     }
 
     /// `selector` as it is kept here, if it is.
-    pub(super) fn interned(&self, selector: &TopicSelector) -> TopicSelector {
-        let known = self.exact.get(selector.text());
+    pub(super) fn intern_selector(&self, selector: &TopicSelector) -> TopicSelector {
+        let known = self.exact.get(selector.selector_text());
         known.map_or(selector, |known| &known.selector).clone()
     }
 
@@ -88,7 +88,7 @@ impl SelectorIndex {
         let Some(template) = selector.template() else {
             return;
         };
-        self.variables += template.variables();
+        self.variables += template.variable_count();
         let prefix = template.prefix();
         let group = self.templates.entry(prefix.into()).or_default();
         if group.is_empty() {
@@ -100,14 +100,14 @@ impl SelectorIndex {
     /// Takes `number` out for all of these.
     pub(super) fn remove(&mut self, selectors: &SelectorSet, number: u64) {
         for selector in selectors.iter() {
-            if selector.is_all() {
+            if selector.is_wildcard() {
                 self.match_all.remove(number);
                 continue;
             }
-            if let Some(listed) = self.exact.get_mut(selector.text())
+            if let Some(listed) = self.exact.get_mut(selector.selector_text())
                 && listed.audiences.remove(number)
             {
-                self.exact.remove(selector.text());
+                self.exact.remove(selector.selector_text());
                 self.remove_template(selector);
             }
         }
@@ -117,7 +117,7 @@ impl SelectorIndex {
         let Some(template) = selector.template() else {
             return;
         };
-        self.variables -= template.variables();
+        self.variables -= template.variable_count();
         let prefix = template.prefix();
         let Some(group) = self.templates.get_mut(prefix) else {
             return;
@@ -147,7 +147,9 @@ impl SelectorIndex {
                     .and_then(|text| self.templates.get(text));
                 let matching = group.into_iter().flatten();
                 let matching = matching.filter(|selector| selector.matches(topic));
-                for listed in matching.filter_map(|selector| self.exact.get(selector.text())) {
+                for listed in
+                    matching.filter_map(|selector| self.exact.get(selector.selector_text()))
+                {
                     found.extend(listed.audiences.iter());
                 }
             }
@@ -208,5 +210,5 @@ impl AudienceSet {
 pub(super) fn variable_count(selector: &TopicSelector) -> usize {
     selector
         .template()
-        .map_or(0, |template| template.variables())
+        .map_or(0, |template| template.variable_count())
 }

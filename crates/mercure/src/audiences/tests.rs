@@ -1,6 +1,6 @@
 //! The audiences of topics, by hand and against a search without an index.
 
-use super::selector_index::MAX_VARIABLES;
+use super::selector_index::MAX_VARIABLES_IN_USE;
 use penstock_sys::net::PeerAddress;
 
 use super::*;
@@ -75,7 +75,11 @@ fn an_audience_is_found_once_whatever_selects_it() {
         (&["b"], vec![everything]),
         (&["/"], vec![template, everything]),
     ] {
-        assert_eq!(audiences.subscribed_to(&topics(list)), expected, "{list:?}");
+        assert_eq!(
+            audiences.audiences_for_topics(&topics(list)),
+            expected,
+            "{list:?}"
+        );
     }
 }
 
@@ -105,7 +109,7 @@ fn private_updates_need_a_grant_for_one_of_their_topics() {
 #[test]
 fn the_variables_of_different_templates_are_bounded_and_strings_are_not() {
     let mut audiences = Audiences::default();
-    for number in 0..MAX_VARIABLES / 4 {
+    for number in 0..MAX_VARIABLES_IN_USE / 4 {
         let template = format!("/{number}/{{a}}/{{b,c,d}}");
         join(&mut audiences, wish(&[&template], &[]));
     }
@@ -137,7 +141,7 @@ fn one_client_has_a_share_of_the_variables() {
         joined.map(|audience| audience.number)
     };
     let taken = (0..).map_while(|number| join(&mut audiences, number, client(1)));
-    assert_eq!(taken.count(), MAX_VARIABLES / 8 / 4);
+    assert_eq!(taken.count(), MAX_VARIABLES_IN_USE / 8 / 4);
     // A known template costs no more, and others have a share of their own.
     assert!(join(&mut audiences, 7, client(1)).is_some());
     assert!(join(&mut audiences, 100_000, client(2)).is_some());
@@ -178,7 +182,7 @@ fn the_index_agrees_with_a_linear_search() {
             expected.sort_unstable();
             expected.dedup();
             assert_eq!(
-                audiences.subscribed_to(&list),
+                audiences.audiences_for_topics(&list),
                 expected,
                 "seed {seed}: {list:?}"
             );

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use crate::update::{UpdateDraft, new_id};
+use crate::update::{UpdateDraft, generate_urn};
 
 /// Where subscriptions are, whatever the hub's own path is.
 pub(crate) const SUBSCRIPTIONS_PATH: &str = "/.well-known/mercure/subscriptions";
@@ -49,7 +49,7 @@ impl Subscriber {
         topics.sort_unstable();
         topics.dedup();
         Self {
-            id: new_id().into(),
+            id: generate_urn().into(),
             topics: topics.into(),
             payload: payload.map(Arc::new),
         }
@@ -92,7 +92,7 @@ impl SubscriptionIndex {
     }
 
     /// Documents of the subscriptions to `topic`, or to all; at most so many.
-    pub(crate) fn documents(&self, topic: Option<&str>, max: usize) -> Vec<Value> {
+    pub(crate) fn subscription_documents(&self, topic: Option<&str>, max: usize) -> Vec<Value> {
         let one = topic.and_then(|topic| self.0.get_key_value(topic));
         let all = topic.is_none().then(|| self.0.iter());
         one.into_iter()
@@ -106,7 +106,11 @@ impl SubscriptionIndex {
             .collect()
     }
 
-    pub(crate) fn document(&self, topic: &str, subscriber: &str) -> Option<Value> {
+    pub(crate) fn find_subscription_document(
+        &self,
+        topic: &str,
+        subscriber: &str,
+    ) -> Option<Value> {
         let payload = self.0.get(topic)?.get(subscriber)?;
         Some(subscription_document(
             topic,

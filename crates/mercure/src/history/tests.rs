@@ -49,7 +49,7 @@ fn finds_what_follows_an_id() {
 #[test]
 fn the_nearest_bound_counts() {
     let start = Instant::now();
-    let bytes = update("0").cost();
+    let bytes = update("0").memory_bytes();
     for (bounds, left) in [
         (
             Bounds {

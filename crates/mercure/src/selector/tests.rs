@@ -35,7 +35,7 @@ fn a_selector_is_everything_a_string_or_a_template() {
 
 #[test]
 fn selectors_have_bounds() {
-    let complex = "{a}".repeat(MAX_VARIABLES + 1);
+    let complex = "{a}".repeat(MAX_TEMPLATE_VARIABLES + 1);
     let huge = "a".repeat(100_000);
     for (text, error) in [
         ("", SelectorError::Empty),

@@ -3,7 +3,7 @@
 use super::*;
 
 fn check(template: &str, topic: &str, expected: bool) {
-    let compiled = Template::compile(template).expect(template);
+    let compiled = UriTemplate::compile(template).expect(template);
     assert_eq!(compiled.matches(topic), expected, "{template} {topic}");
 }
 
@@ -157,7 +157,7 @@ fn what_is_no_template_is_a_plain_string() {
         "{a:3*}",
     ] {
         assert_eq!(
-            Template::compile(text),
+            UriTemplate::compile(text),
             Err(TemplateError::NotATemplate),
             "{text}"
         );
@@ -168,18 +168,27 @@ fn what_is_no_template_is_a_plain_string() {
 fn the_number_of_variables_is_bounded_however_they_stand() {
     let list = |count: usize| format!("{{{}}}", vec!["a"; count].join(","));
     for (template, variables) in [
-        ("{a}".repeat(MAX_VARIABLES), Ok(MAX_VARIABLES)),
         (
-            "{a}".repeat(MAX_VARIABLES + 1),
+            "{a}".repeat(MAX_TEMPLATE_VARIABLES),
+            Ok(MAX_TEMPLATE_VARIABLES),
+        ),
+        (
+            "{a}".repeat(MAX_TEMPLATE_VARIABLES + 1),
             Err(TemplateError::TooComplex),
         ),
-        (list(MAX_VARIABLES), Ok(MAX_VARIABLES)),
-        (list(MAX_VARIABLES + 1), Err(TemplateError::TooComplex)),
-        (list(MAX_VARIABLES) + "{a}", Err(TemplateError::TooComplex)),
+        (list(MAX_TEMPLATE_VARIABLES), Ok(MAX_TEMPLATE_VARIABLES)),
+        (
+            list(MAX_TEMPLATE_VARIABLES + 1),
+            Err(TemplateError::TooComplex),
+        ),
+        (
+            list(MAX_TEMPLATE_VARIABLES) + "{a}",
+            Err(TemplateError::TooComplex),
+        ),
         // As long as a topic may be.
         (list(4000), Err(TemplateError::TooComplex)),
     ] {
-        let found = Template::compile(&template).map(|template| template.variables());
+        let found = UriTemplate::compile(&template).map(|template| template.variable_count());
         assert_eq!(found, variables, "{template}");
     }
 }
@@ -187,7 +196,11 @@ fn the_number_of_variables_is_bounded_however_they_stand() {
 #[test]
 fn the_text_in_front_is_known() {
     for (text, prefix) in [("/a/{b}", "/a/"), ("{b}/a", ""), ("x{b}y{c}z", "x")] {
-        assert_eq!(Template::compile(text).unwrap().prefix(), prefix, "{text}");
+        assert_eq!(
+            UriTemplate::compile(text).unwrap().prefix(),
+            prefix,
+            "{text}"
+        );
     }
 }
 
@@ -195,7 +208,7 @@ fn the_text_in_front_is_known() {
 #[test]
 fn a_hostile_template_costs_no_more_than_its_length_times_the_topics() {
     for (expression, variables) in [("{+a}", 1), ("{a,b,c,d}", 4), ("{/a*}", 1)] {
-        let template = expression.repeat(MAX_VARIABLES / variables) + "!";
+        let template = expression.repeat(MAX_TEMPLATE_VARIABLES / variables) + "!";
         check(&template, &("a,/".repeat(1365) + "é!"), false);
         check(&template, &("a,".repeat(2048) + "é!"), false);
     }

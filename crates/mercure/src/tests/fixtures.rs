@@ -16,7 +16,7 @@ use penstock_http::{HeadLimits, ParseProgress, RequestHead, parse_head};
 use penstock_sys::net::PeerAddress;
 use serde_json::{Value, json};
 
-pub(crate) const KEY: &str = "a key of publishers, which is long enough";
+pub(crate) const PUBLISHER_KEY: &str = "a key of publishers, which is long enough";
 pub(crate) const SUBSCRIBERS_KEY: &str = "a key of subscribers, which is long enough";
 
 /// A route that takes tokens of both keys and lets any client subscribe.
@@ -28,7 +28,7 @@ pub(crate) fn settings() -> RouteMercure {
         })
     };
     RouteMercure {
-        publisher_key: key(KEY),
+        publisher_key: key(PUBLISHER_KEY),
         subscriber_key: key(SUBSCRIBERS_KEY),
         anonymous: true,
         origins: vec!["https://page.example".to_owned()],
@@ -38,11 +38,11 @@ pub(crate) fn settings() -> RouteMercure {
 }
 
 /// A token with these claims.
-pub(crate) fn signed(key: &str, claims: &Value) -> String {
-    signed_as(key, &json!({ "alg": "HS256", "typ": "JWT" }), claims)
+pub(crate) fn sign_token(key: &str, claims: &Value) -> String {
+    sign_token_with_header(key, &json!({ "alg": "HS256", "typ": "JWT" }), claims)
 }
 
-pub(crate) fn signed_as(key: &str, header: &Value, claims: &Value) -> String {
+pub(crate) fn sign_token_with_header(key: &str, header: &Value, claims: &Value) -> String {
     let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
     let [header, claims] = [header, claims].map(|part| encode(part.to_string().as_bytes()));
     let signed = format!("{header}.{claims}");
@@ -52,13 +52,13 @@ pub(crate) fn signed_as(key: &str, header: &Value, claims: &Value) -> String {
 }
 
 /// A token that may publish to these topics.
-pub(crate) fn publisher(topics: &[&str]) -> String {
-    signed(KEY, &json!({ "mercure": { "publish": topics } }))
+pub(crate) fn publisher_token(topics: &[&str]) -> String {
+    sign_token(PUBLISHER_KEY, &json!({ "mercure": { "publish": topics } }))
 }
 
 /// A token that may see private updates of these topics.
-pub(crate) fn subscriber(topics: &[&str]) -> String {
-    signed(
+pub(crate) fn subscriber_token(topics: &[&str]) -> String {
+    sign_token(
         SUBSCRIBERS_KEY,
         &json!({ "mercure": { "subscribe": topics } }),
     )
@@ -101,7 +101,7 @@ pub(crate) fn request(line: &str, fields: &[&str], body: Option<&str>) -> Reques
     let path = RequestPath::from_head(&head).unwrap();
     let body = body.map_or(RequestBody::Empty, |text| {
         RequestBody::Incoming(Box::new(ChunkedBody {
-            left: text.into(),
+            remaining: text.into(),
             length: Some(text.len() as u64),
         }))
     });
@@ -110,15 +110,15 @@ pub(crate) fn request(line: &str, fields: &[&str], body: Option<&str>) -> Reques
 
 /// A body that comes in pieces.
 pub(crate) struct ChunkedBody {
-    pub(crate) left: Vec<u8>,
+    pub(crate) remaining: Vec<u8>,
     pub(crate) length: Option<u64>,
 }
 
 impl IncomingBody for ChunkedBody {
     fn poll_fill(&mut self, _: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Fault>> {
-        let size = self.left.len().min(1000);
-        into.extend(self.left.drain(..size));
-        Poll::Ready(Ok(!self.left.is_empty()))
+        let size = self.remaining.len().min(1000);
+        into.extend(self.remaining.drain(..size));
+        Poll::Ready(Ok(!self.remaining.is_empty()))
     }
 
     fn length(&self) -> Option<u64> {

@@ -17,7 +17,7 @@ use penstock_runtime::EventLoops;
 use penstock_sys::net::worker_socket_pair;
 use tokio::sync::oneshot;
 
-use crate::tests::fixtures::{publisher, request, settings};
+use crate::tests::fixtures::{publisher_token, request, settings};
 use crate::{MercureHandler, MercureHubs};
 
 /// How long anything may take.
@@ -31,7 +31,7 @@ pub(super) struct MercureHarness {
 }
 
 /// A subscriber.
-pub(super) struct Client {
+pub(super) struct EventStreamClient {
     socket: UnixStream,
     read: Vec<u8>,
 }
@@ -59,28 +59,28 @@ impl MercureHarness {
         }
     }
 
-    pub(super) fn route(&self) -> MercureHandler {
+    pub(super) fn default_handler(&self) -> MercureHandler {
         self.mercure_hubs
             .handler_for_route("a", &settings())
             .unwrap()
     }
 
-    pub(super) fn route_with(&self, change: impl FnOnce(&mut RouteMercure)) -> MercureHandler {
+    pub(super) fn handler_with(&self, change: impl FnOnce(&mut RouteMercure)) -> MercureHandler {
         let mut settings = settings();
         change(&mut settings);
         self.mercure_hubs.handler_for_route("a", &settings).unwrap()
     }
 
     /// Runs `work` on one of the loops and waits for what it comes to.
-    pub(super) fn on_loop<T: Send + 'static>(
+    pub(super) fn run_on_loop<T: Send + 'static>(
         &self,
         number: usize,
         work: impl Future<Output = T> + Send + 'static,
     ) -> T {
-        self.begin_on_loop(number, work).blocking_recv().unwrap()
+        self.spawn_on_loop(number, work).blocking_recv().unwrap()
     }
 
-    pub(super) fn begin_on_loop<T: Send + 'static>(
+    pub(super) fn spawn_on_loop<T: Send + 'static>(
         &self,
         number: usize,
         work: impl Future<Output = T> + Send + 'static,
@@ -101,7 +101,7 @@ impl MercureHarness {
         mercure: &MercureHandler,
         request: Request,
     ) -> Result<Response, Fault> {
-        self.on_loop(0, answer(mercure.clone(), request))
+        self.run_on_loop(0, handle_request(mercure.clone(), request))
     }
 
     /// Subscribes on a loop.
@@ -111,22 +111,22 @@ impl MercureHarness {
         mercure: &MercureHandler,
         query: &str,
         fields: &[&str],
-    ) -> (Response, Client) {
+    ) -> (Response, EventStreamClient) {
         let request = request(&format!("GET /.well-known/mercure?{query}"), fields, None);
         let mercure = mercure.clone();
-        self.on_loop(number, async move {
-            let response = answer(mercure, request).await.unwrap();
+        self.run_on_loop(number, async move {
+            let response = handle_request(mercure, request).await.unwrap();
             hold(response)
         })
     }
 
-    pub(super) fn subscribe(&self, mercure: &MercureHandler, query: &str) -> Client {
+    pub(super) fn subscribe(&self, mercure: &MercureHandler, query: &str) -> EventStreamClient {
         self.subscribe_on(0, mercure, query, &[]).1
     }
 
     /// Publishes a form with a token for everything; gives the id.
     pub(super) fn publish(&self, mercure: &MercureHandler, form: &str) -> String {
-        let token = format!("Authorization: Bearer {}", publisher(&["*"]));
+        let token = format!("Authorization: Bearer {}", publisher_token(&["*"]));
         let response = self.request(mercure, post(&[&token], form)).unwrap();
         assert_eq!(response.status.code(), 200, "{}", text(&response));
         text(&response)
@@ -141,7 +141,7 @@ impl Drop for MercureHarness {
     }
 }
 
-impl Client {
+impl EventStreamClient {
     /// The next events, so many, each as its lines; comments are left out.
     pub(super) fn events(&mut self, count: usize) -> Vec<String> {
         let deadline = Instant::now() + TEST_TIMEOUT;
@@ -219,7 +219,10 @@ pub(super) fn ids(events: &[String]) -> Vec<String> {
 }
 
 /// What a handler answers.
-pub(super) async fn answer(mercure: MercureHandler, request: Request) -> Result<Response, Fault> {
+pub(super) async fn handle_request(
+    mercure: MercureHandler,
+    request: Request,
+) -> Result<Response, Fault> {
     let reply = match mercure.handle(request) {
         HandlerProgress::Ready(reply) => reply?,
         HandlerProgress::Pending(work) => work.await?,
@@ -232,7 +235,7 @@ pub(super) async fn answer(mercure: MercureHandler, request: Request) -> Result<
 
 /// Does what a connection does with such a response: the client reads it at the other end of a
 /// pair.
-pub(super) fn hold(mut response: Response) -> (Response, Client) {
+pub(super) fn hold(mut response: Response) -> (Response, EventStreamClient) {
     let body = std::mem::replace(&mut response.body, Body::Empty);
     let Body::Hold(hold) = body else {
         panic!("no stream, but {}: {body:?}", response.status.code());
@@ -243,7 +246,7 @@ pub(super) fn hold(mut response: Response) -> (Response, Client) {
     let socket = UnixStream::from(theirs);
     socket.set_nonblocking(false).unwrap();
     let read = Vec::new();
-    (response, Client { socket, read })
+    (response, EventStreamClient { socket, read })
 }
 
 /// A request that publishes.
@@ -271,7 +274,7 @@ pub(super) fn field<'a>(response: &'a Response, name: &str) -> Option<&'a str> {
 }
 
 /// Waits until something is so.
-pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + TEST_TIMEOUT;
     while !is_so() {
         assert!(

@@ -7,25 +7,30 @@ use serde_json::json;
 
 use super::harness::{MercureHarness, field, post, text};
 use crate::tests::fixtures::{
-    ChunkedBody, KEY, publisher, request, settings, signed, signed_as, subscriber,
+    ChunkedBody, PUBLISHER_KEY, publisher_token, request, settings, sign_token,
+    sign_token_with_header, subscriber_token,
 };
 
 #[test]
 fn invalid_publications_are_refused_with_a_reason() {
     let house = MercureHarness::new();
-    let mercure = house.route();
+    let mercure = house.default_handler();
     let bearer = |token: &str| format!("Authorization: Bearer {token}");
-    let all = bearer(&publisher(&["*"]));
-    let some = bearer(&publisher(&["/a/{id}"]));
-    let public = bearer(&publisher(&[]));
-    let nothing = bearer(&signed(KEY, &json!({ "mercure": {} })));
-    let foreign = bearer(&subscriber(&["*"]));
-    let none = bearer(&signed_as("", &json!({ "alg": "none" }), &json!({})));
-    let expired = bearer(&signed(
-        KEY,
+    let all = bearer(&publisher_token(&["*"]));
+    let some = bearer(&publisher_token(&["/a/{id}"]));
+    let public = bearer(&publisher_token(&[]));
+    let nothing = bearer(&sign_token(PUBLISHER_KEY, &json!({ "mercure": {} })));
+    let foreign = bearer(&subscriber_token(&["*"]));
+    let none = bearer(&sign_token_with_header(
+        "",
+        &json!({ "alg": "none" }),
+        &json!({}),
+    ));
+    let expired = bearer(&sign_token(
+        PUBLISHER_KEY,
         &json!({ "exp": 1, "mercure": { "publish": ["*"] } }),
     ));
-    let cookie = format!("Cookie: mercureAuthorization={}", publisher(&["*"]));
+    let cookie = format!("Cookie: mercureAuthorization={}", publisher_token(&["*"]));
     let large = format!("topic=a&data={}", "a".repeat(2 << 20));
     let huge = format!("topic=a&data={}", "a".repeat(10 << 20));
     for (fields, form, status, answer) in [
@@ -114,11 +119,11 @@ fn invalid_publications_are_refused_with_a_reason() {
 #[test]
 fn a_body_that_hides_its_length_is_bounded_as_well() {
     let house = MercureHarness::new();
-    let mercure = house.route();
-    let token = format!("Authorization: Bearer {}", publisher(&["*"]));
+    let mercure = house.default_handler();
+    let token = format!("Authorization: Bearer {}", publisher_token(&["*"]));
     let mut request = post(&[&token], "");
     request.body = RequestBody::Incoming(Box::new(ChunkedBody {
-        left: vec![b'a'; 10 << 20],
+        remaining: vec![b'a'; 10 << 20],
         length: None,
     }));
     let response = house.request(&mercure, request).unwrap();
@@ -128,8 +133,8 @@ fn a_body_that_hides_its_length_is_bounded_as_well() {
 #[test]
 fn only_forms_are_read() {
     let house = MercureHarness::new();
-    let mercure = house.route();
-    let token = format!("Authorization: Bearer {}", publisher(&["*"]));
+    let mercure = house.default_handler();
+    let token = format!("Authorization: Bearer {}", publisher_token(&["*"]));
     for (content_type, status) in [
         ("Content-Type: application/json", 415),
         ("Content-Type: multipart/form-data; boundary=x", 415),
@@ -149,8 +154,8 @@ fn only_forms_are_read() {
 #[test]
 fn invalid_subscriptions_are_refused_with_a_reason() {
     let house = MercureHarness::new();
-    let open = house.route();
-    let closed = house.route_with(|settings| settings.anonymous = false);
+    let open = house.default_handler();
+    let closed = house.handler_with(|settings| settings.anonymous = false);
     let many = "topic=a&".repeat(1000);
     let long = format!("topic={}", "a".repeat(100_000));
     let complex = format!("topic={}", "%7Ba%7D".repeat(33));
@@ -200,7 +205,7 @@ fn invalid_subscriptions_are_refused_with_a_reason() {
 #[test]
 fn other_methods_and_pages_of_other_origins() {
     let house = MercureHarness::new();
-    let mercure = house.route();
+    let mercure = house.default_handler();
     for (line, status, allow) in [
         (
             "PUT /.well-known/mercure",
@@ -249,13 +254,13 @@ fn a_hub_without_room_is_a_503() {
         max_streams: Some(1),
         ..Settings::default()
     });
-    let mercure = house.route();
+    let mercure = house.default_handler();
     let _first = house.subscribe(&mercure, "topic=a");
     let second = request("GET /.well-known/mercure?topic=b", &[], None);
     let fault = house.request(&mercure, second).unwrap_err();
     assert_eq!(fault.kind, FaultKind::Overloaded);
     assert_eq!(
-        mercure.shared.broker.audiences(),
+        mercure.shared.broker.audience_count(),
         1,
         "its place was given back"
     );

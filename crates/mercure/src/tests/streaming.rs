@@ -5,19 +5,21 @@ use std::time::Duration;
 use penstock_hub::{History, Settings};
 use serde_json::json;
 
-use super::harness::{MercureHarness, answer, field, hold, ids, post, text, until};
+use super::harness::{MercureHarness, field, handle_request, hold, ids, post, text, wait_until};
 use crate::MercureHandler;
-use crate::tests::fixtures::{SUBSCRIBERS_KEY, publisher, request, signed, subscriber};
+use crate::tests::fixtures::{
+    SUBSCRIBERS_KEY, publisher_token, request, sign_token, subscriber_token,
+};
 use crate::update::EARLIEST_ID;
 
 fn token(topics: &[&str]) -> String {
-    format!("Authorization: Bearer {}", subscriber(topics))
+    format!("Authorization: Bearer {}", subscriber_token(topics))
 }
 
 #[test]
 fn subscribers_get_the_updates_of_their_topics_once_and_in_order() {
     let house = MercureHarness::new();
-    let mercure = house.route();
+    let mercure = house.default_handler();
     let mut exact = house.subscribe(&mercure, "topic=/a/1&topic=/a/2");
     let mut template = house.subscribe(&mercure, "topic=/a/%7Bid%7D&topic=/a/1");
     let mut all = house.subscribe_on(1, &mercure, "topic=*", &[]).1;
@@ -47,7 +49,7 @@ fn subscribers_get_the_updates_of_their_topics_once_and_in_order() {
 #[test]
 fn private_updates_reach_those_whose_token_names_one_of_their_topics() {
     let house = MercureHarness::new();
-    let mercure = house.route();
+    let mercure = house.default_handler();
     let with =
         |grants: &[&str], query: &str| house.subscribe_on(0, &mercure, query, &[&token(grants)]).1;
     let mut nobody = house.subscribe(&mercure, "topic=*");
@@ -60,7 +62,7 @@ fn private_updates_reach_those_whose_token_names_one_of_their_topics() {
         "topic=*",
         &[&format!(
             "Cookie: mercureAuthorization={}",
-            subscriber(&["/u/2"])
+            subscriber_token(&["/u/2"])
         )],
     );
     for form in [
@@ -82,7 +84,7 @@ fn private_updates_reach_those_whose_token_names_one_of_their_topics() {
 #[test]
 fn a_returning_subscriber_gets_missed_updates() {
     let house = MercureHarness::new();
-    let mercure = house.route();
+    let mercure = house.default_handler();
     for form in [
         "topic=a&id=1",
         "topic=b&id=2",
@@ -147,7 +149,7 @@ fn a_history_that_is_too_long_comes_in_parts() {
         max_backlog: 64,
         ..Settings::default()
     });
-    let mercure = house.route();
+    let mercure = house.default_handler();
     for number in 1..=10 {
         house.publish(&mercure, &format!("topic=a&id={number}&data=0123456789"));
     }
@@ -157,8 +159,8 @@ fn a_history_that_is_too_long_comes_in_parts() {
         let line = format!("GET /.well-known/mercure?topic=a&lastEventID={known}");
         let mercure = mercure.clone();
         let request = request(&line, &[], None);
-        let part = house.on_loop(0, async move {
-            let response = answer(mercure, request).await.unwrap();
+        let part = house.run_on_loop(0, async move {
+            let response = handle_request(mercure, request).await.unwrap();
             match &response.body {
                 penstock_exchange::Body::Bytes(_) => Ok(text(&response)),
                 _ => Err(hold(response).1),
@@ -187,10 +189,10 @@ fn a_history_that_is_too_long_comes_in_parts() {
 #[test]
 fn a_reload_goes_on_with_subscribers_and_history() {
     let house = MercureHarness::new();
-    let before = house.route();
+    let before = house.default_handler();
     let mut client = house.subscribe(&before, "topic=a");
     house.publish(&before, "topic=a&id=1");
-    let after = house.route_with(|settings| settings.anonymous = false);
+    let after = house.handler_with(|settings| settings.anonymous = false);
     drop(before);
     house.publish(&after, "topic=a&id=2");
     assert_eq!(client.ids_until("2"), ["1", "2"]);
@@ -210,35 +212,39 @@ fn a_reload_goes_on_with_subscribers_and_history() {
 #[test]
 fn a_stream_ends_with_its_token() {
     let house = MercureHarness::new();
-    let mercure = house.route();
+    let mercure = house.default_handler();
     let now = penstock_runtime::clock::wall_time().as_secs();
-    let token = signed(SUBSCRIBERS_KEY, &json!({ "exp": now + 1 }));
+    let token = sign_token(SUBSCRIBERS_KEY, &json!({ "exp": now + 1 }));
     let mut client = house.subscribe(&mercure, &format!("topic=a&authorization={token}"));
     client.expect_end();
-    until("the audience is gone", || {
-        mercure.shared.broker.audiences() == 0
+    wait_until("the audience is gone", || {
+        mercure.shared.broker.audience_count() == 0
     });
 }
 
 #[test]
 fn an_audience_goes_with_its_last_member() {
     let house = MercureHarness::new();
-    let mercure = house.route();
+    let mercure = house.default_handler();
     let first = house.subscribe(&mercure, "topic=a");
     let second = house.subscribe_on(1, &mercure, "topic=a", &[]).1;
     let other = house.subscribe(&mercure, "topic=b");
-    assert_eq!(mercure.shared.broker.audiences(), 2);
+    assert_eq!(mercure.shared.broker.audience_count(), 2);
     drop((first, other));
-    until("one is left", || mercure.shared.broker.audiences() == 1);
+    wait_until("one is left", || {
+        mercure.shared.broker.audience_count() == 1
+    });
     drop(second);
-    until("none is left", || mercure.shared.broker.audiences() == 0);
+    wait_until("none is left", || {
+        mercure.shared.broker.audience_count() == 0
+    });
 }
 
 /// More audiences than are handed an update at a time.
 #[test]
 fn an_update_reaches_a_thousand_audiences() {
     let house = MercureHarness::new();
-    let mercure = house.route();
+    let mercure = house.default_handler();
     let mut clients: Vec<_> = (0..1000)
         .map(|number| {
             let token = token(&[&format!("/users/{number}")]);
@@ -247,7 +253,7 @@ fn an_update_reaches_a_thousand_audiences() {
                 .1
         })
         .collect();
-    assert_eq!(mercure.shared.broker.audiences(), 1000);
+    assert_eq!(mercure.shared.broker.audience_count(), 1000);
     house.publish(&mercure, "topic=a&id=1");
     house.publish(&mercure, "topic=a&id=2&private=on");
     house.publish(&mercure, "topic=/users/7&topic=a&id=3&private=on");
@@ -273,7 +279,7 @@ fn a_hub_that_is_behind_gets_the_rest_later() {
         max_backlog_total: 6000,
         ..Settings::default()
     });
-    let mercure = house.route();
+    let mercure = house.default_handler();
     let mut clients: Vec<_> = (0..4)
         .map(|number| {
             let query = format!("topic=a&topic={number}");
@@ -301,10 +307,10 @@ fn nothing_is_lost_or_doubled_between_history_and_stream() {
         },
         ..Settings::default()
     });
-    let mercure = house.route();
+    let mercure = house.default_handler();
     let publishing = {
         let mercure = mercure.clone();
-        house.begin_on_loop(1, async move {
+        house.spawn_on_loop(1, async move {
             for number in 0..UPDATES {
                 publish_from_loop(&mercure, &format!("topic=a&id={number}")).await;
                 penstock_runtime::loops::yield_now().await;
@@ -343,8 +349,8 @@ fn nothing_is_lost_or_doubled_between_history_and_stream() {
 }
 
 async fn publish_from_loop(mercure: &MercureHandler, form: &str) {
-    let token = format!("Authorization: Bearer {}", publisher(&["*"]));
-    let response = answer(mercure.clone(), post(&[&token], form))
+    let token = format!("Authorization: Bearer {}", publisher_token(&["*"]));
+    let response = handle_request(mercure.clone(), post(&[&token], form))
         .await
         .unwrap();
     assert_eq!(response.status.code(), 200);
@@ -354,9 +360,9 @@ async fn publish_from_loop(mercure: &MercureHandler, form: &str) {
 fn a_quiet_stream_is_kept_alive_by_comments() {
     let house = MercureHarness::new();
     let mercure =
-        house.route_with(|settings| settings.heartbeat_interval = Some(Duration::from_secs(1)));
+        house.handler_with(|settings| settings.heartbeat_interval = Some(Duration::from_secs(1)));
     let _client = house.subscribe(&mercure, "topic=a");
-    until("a heart-beat was written", || {
+    wait_until("a heart-beat was written", || {
         house.hub.snapshot().counters.heartbeats > 0
     });
 }

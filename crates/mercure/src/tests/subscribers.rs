@@ -3,14 +3,18 @@
 use penstock_config::PathPattern;
 use serde_json::{Value, json};
 
-use super::harness::{Client, MercureHarness, answer, field, hold, text, until};
+use super::harness::{
+    EventStreamClient, MercureHarness, field, handle_request, hold, text, wait_until,
+};
 use crate::MercureHandler;
-use crate::tests::fixtures::{SUBSCRIBERS_KEY, publisher, request, signed, subscriber};
+use crate::tests::fixtures::{
+    SUBSCRIBERS_KEY, publisher_token, request, sign_token, subscriber_token,
+};
 
 const ALL: &str = "/.well-known/mercure/subscriptions";
 
 fn route(house: &MercureHarness) -> MercureHandler {
-    house.route_with(|settings| settings.subscriptions = true)
+    house.handler_with(|settings| settings.subscriptions = true)
 }
 
 fn ask(
@@ -19,7 +23,7 @@ fn ask(
     path: &str,
     grants: &[&str],
 ) -> (u16, Value) {
-    let token = format!("Authorization: Bearer {}", subscriber(grants));
+    let token = format!("Authorization: Bearer {}", subscriber_token(grants));
     let response = house
         .request(mercure, request(&format!("GET {path}"), &[&token], None))
         .unwrap();
@@ -42,9 +46,9 @@ fn documents(events: &[String]) -> Vec<Value> {
         .collect()
 }
 
-fn watcher(house: &MercureHarness, mercure: &MercureHandler) -> Client {
+fn watcher(house: &MercureHarness, mercure: &MercureHandler) -> EventStreamClient {
     let grants = [&*format!("{ALL}/{{topic}}/{{subscriber}}")];
-    let token = format!("Authorization: Bearer {}", subscriber(&grants));
+    let token = format!("Authorization: Bearer {}", subscriber_token(&grants));
     let query = format!("topic={ALL}/%7Btopic%7D/%7Bsubscriber%7D");
     let mut client = house.subscribe_on(0, mercure, &query, &[&token]).1;
     // It hears of itself first.
@@ -61,7 +65,10 @@ fn subscription_changes_are_announced_to_authorized_subscribers() {
     let mut stranger = house.subscribe(&mercure, "topic=*");
     watcher.events(1);
     let claims = json!({ "mercure": { "payload": { "user": 7 } } });
-    let token = format!("Authorization: Bearer {}", signed(SUBSCRIBERS_KEY, &claims));
+    let token = format!(
+        "Authorization: Bearer {}",
+        sign_token(SUBSCRIBERS_KEY, &claims)
+    );
     let topic = "https://example.com/a/{id}";
     let query = "topic=https%3A%2F%2Fexample.com%2Fa%2F%7Bid%7D&topic=b&topic=b";
     let client = house.subscribe_on(1, &mercure, query, &[&token]).1;
@@ -148,7 +155,7 @@ fn subscriptions_are_shown_to_whose_token_names_the_address() {
         .unwrap();
     assert_eq!(post.status.code(), 405);
     drop(second);
-    until("it has left", || {
+    wait_until("it has left", || {
         let (_, all) = ask(&house, &mercure, ALL, &["*"]);
         all["subscriptions"].as_array().unwrap().len() == 2
     });
@@ -158,14 +165,14 @@ fn subscriptions_are_shown_to_whose_token_names_the_address() {
 fn a_hub_may_be_mounted_below_a_path_named_subscriptions() {
     const PATH: &str = "/api/subscriptions/hub";
     let house = MercureHarness::new();
-    let mercure = route(&house).with_path(&PathPattern::Exact(PATH.to_owned()));
+    let mercure = route(&house).with_base_path(&PathPattern::Exact(PATH.to_owned()));
     let get = request(&format!("GET {PATH}?topic=a"), &[], None);
-    let (response, mut client) = house.on_loop(0, {
+    let (response, mut client) = house.run_on_loop(0, {
         let mercure = mercure.clone();
-        async move { hold(answer(mercure, get).await.unwrap()) }
+        async move { hold(handle_request(mercure, get).await.unwrap()) }
     });
     assert_eq!(response.status.code(), 200);
-    let token = format!("Authorization: Bearer {}", publisher(&["*"]));
+    let token = format!("Authorization: Bearer {}", publisher_token(&["*"]));
     let fields = [
         "Content-Type: application/x-www-form-urlencoded",
         "Content-Length: 12",

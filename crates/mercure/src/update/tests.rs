@@ -9,7 +9,7 @@ const MESSAGE_BYTES: usize = 1000;
 fn event(form: &str) -> String {
     let draft = UpdateDraft::parse(form.as_bytes()).expect(form);
     let update = Update::new(draft, MESSAGE_BYTES).expect(form);
-    String::from_utf8(update.event.to_vec()).unwrap()
+    String::from_utf8(update.encoded_event.to_vec()).unwrap()
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn what_is_wrong_is_refused_by_name() {
     let many = "topic=a&".repeat(MAX_TOPICS + 1);
     let thousand = "topic=a&".repeat(1000);
     let long_topic = format!("topic={}", "a".repeat(100_000));
-    let long_id = format!("topic=a&id={}", "a".repeat(MAX_LINE_BYTES + 1));
+    let long_id = format!("topic=a&id={}", "a".repeat(MAX_ID_BYTES + 1));
     for (form, expected) in [
         ("", UpdateDraftError::NoTopic),
         ("data=1", UpdateDraftError::NoTopic),
@@ -132,7 +132,7 @@ fn an_event_is_bounded_with_all_its_lines() {
 
 #[test]
 fn ids_of_our_own_are_random_uuids() {
-    let ids: HashSet<String> = (0..100).map(|_| new_id()).collect();
+    let ids: HashSet<String> = (0..100).map(|_| generate_urn()).collect();
     assert_eq!(ids.len(), 100);
     for id in ids {
         let uuid = id.strip_prefix("urn:uuid:").unwrap();

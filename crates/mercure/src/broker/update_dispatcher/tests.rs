@@ -30,7 +30,7 @@ struct SimulatedSubscriber {
 
 #[derive(Default)]
 struct BrokerSimulation {
-    order: UpdateOrder,
+    order: UpdateDispatcher,
     published: Vec<Arc<Update>>,
     subscribers: Vec<SimulatedSubscriber>,
 }
@@ -251,7 +251,7 @@ fn a_replay_comes_in_parts_of_one_event_at_least() {
         simulation.publish(vec!["/a".into()], false);
     }
     simulation.hand_out(100, 100);
-    let bytes = simulation.published[0].event.len();
+    let bytes = simulation.published[0].encoded_event.len();
     for (bytes_max, after, expected, is_whole) in [
         (0, EARLIEST_ID, vec![0], false),
         (2 * bytes, EARLIEST_ID, vec![0, 1], false),
@@ -275,14 +275,14 @@ fn a_replay_comes_in_parts_of_one_event_at_least() {
 #[test]
 fn updates_that_wait_are_bounded() {
     let now = Instant::now();
-    let mut order = UpdateOrder::default();
+    let mut order = UpdateDispatcher::default();
     let small = update("1", vec!["/a".into()], false);
     for _ in 0..MAX_WAITING_UPDATES {
         order.publish(Arc::clone(&small), now, &ROOMY).unwrap();
     }
     assert_eq!(
         order.publish(Arc::clone(&small), now, &ROOMY),
-        Err(BrokerFull::TooManyUpdates)
+        Err(BrokerFullError::TooManyUpdates)
     );
     assert_eq!(
         order.dispatch(MAX_WAITING_UPDATES - 1, |_, _| true),
@@ -298,6 +298,6 @@ fn updates_that_wait_are_bounded() {
     order.publish(Arc::clone(&large), now, &ROOMY).unwrap();
     assert_eq!(
         order.publish(small, now, &ROOMY),
-        Err(BrokerFull::TooManyUpdates)
+        Err(BrokerFullError::TooManyUpdates)
     );
 }

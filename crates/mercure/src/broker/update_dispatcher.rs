@@ -32,7 +32,7 @@ const MAX_WAITING_BYTES: usize = 16 << 20;
 
 /// Updates, audiences, and how far the ones have come to the others.
 #[derive(Debug, Default)]
-pub(super) struct UpdateOrder {
+pub(super) struct UpdateDispatcher {
     pub(super) audiences: Audiences,
     pub(super) history: UpdateHistory,
     /// In order; each with its position.
@@ -76,7 +76,7 @@ pub(super) enum DispatchProgress {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub(crate) enum BrokerFull {
+pub(crate) enum BrokerFullError {
     #[error(
         "{MAX_WAITING_UPDATES} updates or {MAX_WAITING_BYTES} bytes of them wait to be handed out"
     )]
@@ -85,18 +85,18 @@ pub(crate) enum BrokerFull {
     TooManyTemplates,
 }
 
-impl UpdateOrder {
+impl UpdateDispatcher {
     /// Gives an update its place.
     pub(super) fn publish(
         &mut self,
         update: Arc<Update>,
         now: Instant,
         bounds: &Bounds,
-    ) -> Result<(), BrokerFull> {
-        let bytes = self.waiting_bytes + update.cost();
+    ) -> Result<(), BrokerFullError> {
+        let bytes = self.waiting_bytes + update.memory_bytes();
         let is_first = self.waiting.is_empty();
         if self.waiting.len() >= MAX_WAITING_UPDATES || (bytes > MAX_WAITING_BYTES && !is_first) {
-            return Err(BrokerFull::TooManyUpdates);
+            return Err(BrokerFullError::TooManyUpdates);
         }
         let position = self.history.push(&update, now, bounds);
         self.waiting_bytes = bytes;
@@ -111,7 +111,7 @@ impl UpdateOrder {
         after: Option<&str>,
         replay_bytes_max: usize,
         channel: impl FnOnce(u64) -> Arc<str>,
-    ) -> Result<JoinedSubscriber, BrokerFull> {
+    ) -> Result<JoinedSubscriber, BrokerFullError> {
         let from = after.map(|after| self.missed_from(after, &wish));
         // An audience that is made now is not among those of the current update.
         let settled = self.dispatched_up_to();
@@ -119,7 +119,7 @@ impl UpdateOrder {
         let audience = self
             .audiences
             .join((wish, client), covered, channel)
-            .ok_or(BrokerFull::TooManyTemplates)?;
+            .ok_or(BrokerFullError::TooManyTemplates)?;
         let mut joined = JoinedSubscriber {
             audience: audience.number,
             channel: Arc::clone(&audience.channel),
@@ -135,12 +135,12 @@ impl UpdateOrder {
             .history
             .range(from, audience.delivered_up_to.max(settled));
         for update in missed.filter(|update| audience.key.receives(update)) {
-            let bytes = joined.replay.len() + update.event.len();
+            let bytes = joined.replay.len() + update.encoded_event.len();
             if bytes > replay_bytes_max && !joined.replay.is_empty() {
                 joined.is_complete = false;
                 break;
             }
-            joined.replay.extend_from_slice(&update.event);
+            joined.replay.extend_from_slice(&update.encoded_event);
         }
         Ok(joined)
     }
@@ -165,7 +165,7 @@ impl UpdateOrder {
             // Without its last member an audience is gone.
             if let Some(audience) = self.audiences.audience_mut(number) {
                 let update = &*current.update;
-                if audience.key.may_see(update) && !hand(audience, update) {
+                if audience.key.can_see(update) && !hand(audience, update) {
                     return DispatchProgress::Blocked;
                 }
                 audience.delivered_up_to = audience.delivered_up_to.max(current.position + 1);
@@ -177,8 +177,8 @@ impl UpdateOrder {
 
     fn start_next(&mut self) -> Option<UpdateInProgress> {
         let (position, update) = self.waiting.pop_front()?;
-        self.waiting_bytes -= update.cost();
-        let left = self.audiences.subscribed_to(&update.topics);
+        self.waiting_bytes -= update.memory_bytes();
+        let left = self.audiences.audiences_for_topics(&update.topics);
         Some(UpdateInProgress {
             position,
             update,
@@ -193,7 +193,7 @@ impl UpdateOrder {
         let Some((position, update)) = self.history.find(after) else {
             return (0, EARLIEST_ID.into());
         };
-        let is_seen = wish.may_see(update);
+        let is_seen = wish.can_see(update);
         let before = if is_seen { &*update.id } else { EARLIEST_ID };
         (position + 1, before.into())
     }

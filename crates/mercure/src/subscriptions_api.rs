@@ -52,18 +52,24 @@ pub(super) fn handle_subscriptions(
         return Ok(responses::denied_response(&AccessDenied::NotAllowed, head));
     }
     let Some((topic, subscriber)) = parse_path(below) else {
-        return Ok(responses::text_line(Status::NOT_FOUND, "Not Found"));
+        return Ok(responses::text_line_response(
+            Status::NOT_FOUND,
+            "Not Found",
+        ));
     };
-    let last_id = shared.broker.last_id();
+    let last_id = shared.broker.last_update_id();
     let last_id: &str = last_id.as_deref().unwrap_or(EARLIEST_ID);
     let found = match (&topic, &subscriber) {
         (Some(topic), Some(subscriber)) => shared
             .broker
-            .with_subscriptions(|roll| roll.document(topic, subscriber)),
+            .with_subscriptions(|roll| roll.find_subscription_document(topic, subscriber)),
         _ => Some(subscriptions_document(shared, &address, topic.as_deref())?),
     };
     let Some(mut document) = found else {
-        return Ok(responses::text_line(Status::NOT_FOUND, "Not Found"));
+        return Ok(responses::text_line_response(
+            Status::NOT_FOUND,
+            "Not Found",
+        ));
     };
     document["@context"] = JSON_LD_CONTEXT.into();
     document["lastEventID"] = last_id.into();
@@ -86,7 +92,7 @@ fn subscriptions_document(
 ) -> Result<Value, Fault> {
     let documents = shared
         .broker
-        .with_subscriptions(|roll| roll.documents(topic, MAX_DOCUMENTS + 1));
+        .with_subscriptions(|roll| roll.subscription_documents(topic, MAX_DOCUMENTS + 1));
     if documents.len() > MAX_DOCUMENTS {
         let cause = format!("mercure: more than {MAX_DOCUMENTS} subscriptions in one answer");
         return Err(Fault::new(FaultKind::Overloaded, cause));
