@@ -1,4 +1,4 @@
-//! The task that drives this server's bus: it feeds [`BusMachine`] and carries out its effects.
+//! The task that drives this server's bus: it feeds [`BusStateMachine`] and carries out its effects.
 //!
 //! It runs on the control loop and alone owns the machine and the connections. Publishers and
 //! subscribers reach it through [`BusInbox`]; messages for this server's subscribers go to a
@@ -22,13 +22,13 @@ use tokio::sync::oneshot;
 
 use crate::backoff::ReconnectBackoff;
 use crate::bus_inbox::{BusCommand, BusInbox};
-use crate::bus_machine::{BusMachine, BusMode, REPLY_TIMEOUT};
+use crate::bus_state_machine::{BusMode, BusStateMachine, REPLY_TIMEOUT};
+use crate::cluster_totals::{self, ClusterTotals};
 use crate::entry::{ChannelName, NodeId};
 use crate::followed_channel::{PREPARE_TIMEOUT, StreamPage};
 use crate::followed_channels::BusEffect;
 use crate::outbox::OutgoingEntry;
 use crate::redis_link::{RedisLink, RedisLinkError, RedisTarget, StreamRetention};
-use crate::totals::{self, ClusterTotals};
 
 /// The hub of this server, as the bus sees it. No method waits.
 pub(super) trait LocalHub: Send + Sync + 'static {
@@ -37,8 +37,8 @@ pub(super) trait LocalHub: Send + Sync + 'static {
     /// Replaces the history of the channel, each message with its age; subscribers get none of it.
     fn replace_history(&self, channel: &ChannelName, history: Vec<(Publication, Duration)>);
     /// Whether the channel has a subscriber, or one is about to come.
-    fn is_in_use(&self, channel: &str) -> bool;
-    fn retention(&self) -> StreamRetention;
+    fn is_channel_in_use(&self, channel: &str) -> bool;
+    fn stream_retention(&self) -> StreamRetention;
     /// The counters of this server, by name.
     fn counters(&self) -> Vec<(String, u64)>;
 }
@@ -86,7 +86,7 @@ pub(super) struct BusDriver<L> {
     node_id: NodeId,
     target: RedisTarget,
     inbox: Arc<BusInbox>,
-    machine: BusMachine,
+    machine: BusStateMachine,
     link: Option<RedisLink>,
     pending: PendingRequests,
     backoff: ReconnectBackoff,
@@ -119,7 +119,7 @@ impl<L: LocalHub> BusDriver<L> {
             node_id: me,
             target,
             inbox,
-            machine: BusMachine::new(me, now),
+            machine: BusStateMachine::new(me, now),
             link: None,
             pending: PendingRequests::default(),
             backoff: ReconnectBackoff::new(me.0),
@@ -189,7 +189,9 @@ impl<L: LocalHub> BusDriver<L> {
                 BusCommand::Publish(publication) => self.machine.publish(now, *publication),
                 BusCommand::Subscribed(channel) => self.machine.on_subscribed(now, &channel),
                 BusCommand::Unsubscribed(channel) => {
-                    self.machine.followed.on_unsubscribed(now, &channel);
+                    self.machine
+                        .followed_channels
+                        .on_unsubscribed(now, &channel);
                 }
                 BusCommand::Prepare(channels, told) => self.prepare(now, channels, told),
                 BusCommand::Stop(told) => self.stop_request = Some((now + FLUSH_TIMEOUT, told)),
@@ -203,7 +205,7 @@ impl<L: LocalHub> BusDriver<L> {
             deadline: now + PREPARE_TIMEOUT,
         });
         for channel in channels {
-            if !self.machine.prepare(now, &channel) && self.link.is_some() {
+            if !self.machine.prepare_channel(now, &channel) && self.link.is_some() {
                 self.readiness_waiters
                     .entry(channel)
                     .or_default()
@@ -222,7 +224,7 @@ impl<L: LocalHub> BusDriver<L> {
         let Some(link) = &self.link else {
             return Ok(());
         };
-        for pushed in link.pushes.take(max)? {
+        for pushed in link.push_queue.take(max)? {
             if let Some(entry) = link.decoder.decode_push(&pushed)? {
                 self.machine.on_entry(now, entry);
             }
@@ -236,8 +238,9 @@ impl<L: LocalHub> BusDriver<L> {
             .extend_reply_deadline(now.saturating_duration_since(self.wake_at));
         let (local, inbox) = (&self.local, &self.inbox);
         let before = self.machine.mode;
-        let in_use =
-            |channel: &str| local.is_in_use(channel) || inbox.was_requested_recently(channel, now);
+        let in_use = |channel: &str| {
+            local.is_channel_in_use(channel) || inbox.was_requested_recently(channel, now)
+        };
         self.machine.tick(now, in_use);
         if before == BusMode::Clustered && self.machine.mode == BusMode::Standalone {
             self.backoff
@@ -252,7 +255,7 @@ impl<L: LocalHub> BusDriver<L> {
             !waiters.is_empty()
         });
         self.machine
-            .set_max_channels(self.local.retention().max_channels);
+            .set_max_channels(self.local.stream_retention().max_channels);
         self.announce_missed();
         self.is_ping_due = true;
     }
@@ -261,7 +264,7 @@ impl<L: LocalHub> BusDriver<L> {
         for effect in self.machine.take_effects() {
             match effect {
                 BusEffect::Deliver(publication) => self.deliver(*publication),
-                BusEffect::Restore(channel, history) => {
+                BusEffect::RestoreHistory(channel, history) => {
                     self.local.replace_history(&channel, history);
                 }
                 BusEffect::AnnounceGap(channel) => self.announce_gap(channel),
@@ -271,12 +274,12 @@ impl<L: LocalHub> BusDriver<L> {
                 }
                 BusEffect::ChannelNotLive(channel) => self.inbox.mark_not_live(&channel),
                 // The machine has kept these for itself.
-                BusEffect::CutAllHistories { .. }
-                | BusEffect::HistoriesBroken(_)
-                | BusEffect::Delivered(_) => {}
+                BusEffect::InvalidateAllHistories { .. }
+                | BusEffect::HistoriesIncompleteUpTo(_)
+                | BusEffect::OwnMessageDelivered(_) => {}
             }
         }
-        let (outbox, followed) = (&self.machine.outbox, &self.machine.followed);
+        let (outbox, followed) = (&self.machine.outbox, &self.machine.followed_channels);
         self.inbox.update_snapshot(|snapshot| {
             snapshot.connected = self.link.is_some();
             snapshot.standalone = self.machine.mode == BusMode::Standalone;
@@ -318,14 +321,14 @@ impl<L: LocalHub> BusDriver<L> {
     fn announce_missed(&mut self) {
         let mut missed = std::mem::take(&mut self.missed_channels);
         if std::mem::take(&mut self.has_all_missed) {
-            missed.extend(self.machine.followed.loaded_channels().cloned());
+            missed.extend(self.machine.followed_channels.loaded_channels().cloned());
             for channel in &missed {
                 self.local.replace_history(channel, Vec::new());
             }
         }
         for channel in missed {
             // Later subscribers have missed nothing of it.
-            if self.local.is_in_use(&channel) {
+            if self.local.is_channel_in_use(&channel) {
                 self.announce_gap(channel);
             }
         }
@@ -336,7 +339,7 @@ impl<L: LocalHub> BusDriver<L> {
             if self.pending.connect.is_none() && self.backoff.is_due(now) {
                 let fresh = format!("{}-{:x}", self.node_id, clock::wall_time().as_micros());
                 let bell = self.inbox.wakeup.clone();
-                let kept = self.local.retention().max_age;
+                let kept = self.local.stream_retention().max_age;
                 let asked = self.target.clone().connect(self.node_id, fresh, kept, bell);
                 self.pending.connect =
                     pending_reply(asked, |link| RedisReply::Connected(Box::new(link)));
@@ -347,7 +350,7 @@ impl<L: LocalHub> BusDriver<L> {
         if questions.publish.is_none()
             && let Some(batch) = self.machine.next_batch(now)
         {
-            let asked = link.clone().publish(batch, self.local.retention());
+            let asked = link.clone().publish(batch, self.local.stream_retention());
             questions.publish = pending_reply(asked, RedisReply::Published);
         }
         // First, so that the coming and going of channels cannot hold it up.
@@ -355,9 +358,9 @@ impl<L: LocalHub> BusDriver<L> {
             questions.subscribe = pending_reply(link.clone().ping(now), RedisReply::Pong);
         }
         if questions.subscribe.is_none() {
-            let leaving = self.machine.followed.next_unsubscriptions();
+            let leaving = self.machine.followed_channels.next_unsubscriptions();
             if leaving.is_empty() {
-                let coming = self.machine.followed.next_subscriptions();
+                let coming = self.machine.followed_channels.next_subscriptions();
                 if !coming.is_empty() {
                     questions.subscribe =
                         pending_reply(link.clone().subscribe(coming), RedisReply::Subscribed);
@@ -370,12 +373,14 @@ impl<L: LocalHub> BusDriver<L> {
         if questions.read.is_none() {
             let reads = self.machine.next_reads(now);
             if !reads.is_empty() {
-                let asked = link.clone().read_streams(reads, self.local.retention());
+                let asked = link
+                    .clone()
+                    .read_streams(reads, self.local.stream_retention());
                 questions.read = pending_reply(asked, RedisReply::Pages);
             }
         }
         if questions.report.is_none() && now >= self.next_report_at {
-            self.next_report_at = now + totals::REPORT_INTERVAL;
+            self.next_report_at = now + cluster_totals::REPORT_INTERVAL;
             let asked = link.clone().report_counters(self.local.counters());
             questions.report = pending_reply(asked, RedisReply::Totals);
         }
@@ -392,7 +397,7 @@ impl<L: LocalHub> BusDriver<L> {
                 }
             }
             Ok(RedisReply::Subscribed(channels)) => {
-                self.machine.followed.confirm_subscribed(&channels);
+                self.machine.followed_channels.confirm_subscribed(&channels);
             }
             Ok(RedisReply::Unsubscribed) => {}
             Ok(RedisReply::Pong(at)) => {
@@ -424,7 +429,7 @@ impl<L: LocalHub> BusDriver<L> {
 
     fn on_connected(&mut self, now: Instant, link: RedisLink) {
         self.backoff.record_connected(now);
-        let kept = self.local.retention().max_age;
+        let kept = self.local.stream_retention().max_age;
         self.machine.on_connected(now, &link.dataset, kept);
         self.link = Some(link);
         self.next_report_at = now;
@@ -442,7 +447,7 @@ impl<L: LocalHub> BusDriver<L> {
         self.backoff.log_failure(now, &self.target.address, &cause);
         self.machine.on_disconnected(now);
         self.readiness_waiters.clear();
-        self.inbox.mark_none_live();
+        self.inbox.clear_live_channels();
         self.set_totals(ClusterTotals::default());
     }
 
@@ -463,7 +468,7 @@ impl<L: LocalHub> BusDriver<L> {
         if self
             .link
             .as_ref()
-            .is_some_and(|link| link.pushes.has_messages())
+            .is_some_and(|link| link.push_queue.has_messages_or_ended())
         {
             wake_at = now;
         }

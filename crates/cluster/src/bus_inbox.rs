@@ -17,7 +17,7 @@ use penstock_runtime::clock;
 use tokio::sync::{Notify, oneshot};
 
 use crate::entry::ChannelName;
-use crate::outbox::publication_size;
+use crate::outbox::publication_memory_bytes;
 use crate::snapshot::ClusterSnapshot;
 
 /// Publications that wait for the task, which takes all that wait at once.
@@ -78,7 +78,7 @@ impl BusInbox {
     /// # Errors
     /// There is no room for it, or the bus has ended: no subscriber gets it.
     pub(super) fn publish(&self, publication: &Publication) -> Result<(), HubError> {
-        let bytes = publication_size(publication);
+        let bytes = publication_memory_bytes(publication);
         let mut state = self.lock();
         if state.is_stopping || state.is_closed {
             return Err(HubError::Draining);
@@ -114,7 +114,7 @@ impl BusInbox {
     }
 
     /// Asks for channels that are not live; none when there is nothing to wait for.
-    pub(super) fn prepare<'a>(
+    pub(super) fn prepare_channels<'a>(
         &self,
         channels: impl IntoIterator<Item = &'a ChannelName>,
         now: Instant,
@@ -166,7 +166,7 @@ impl BusInbox {
         self.lock().live_channels.remove(channel);
     }
 
-    pub(super) fn mark_none_live(&self) {
+    pub(super) fn clear_live_channels(&self) {
         self.lock().live_channels.clear();
     }
 
@@ -245,11 +245,14 @@ mod tests {
         let inbox = BusInbox::new();
         let now = Instant::now();
         let channels = [ChannelName::from("a"), ChannelName::from("b")];
-        assert!(inbox.prepare(&channels, now).is_none(), "nobody to ask");
+        assert!(
+            inbox.prepare_channels(&channels, now).is_none(),
+            "nobody to ask"
+        );
         inbox.update_snapshot(|snapshot| snapshot.connected = true);
         inbox.mark_live(channels[0].clone());
-        assert!(inbox.prepare(&channels[..1], now).is_none());
-        assert!(inbox.prepare(&channels, now).is_some());
+        assert!(inbox.prepare_channels(&channels[..1], now).is_none());
+        assert!(inbox.prepare_channels(&channels, now).is_some());
         let orders = inbox.take_commands();
         let [BusCommand::Prepare(asked, _)] = &*orders else {
             panic!("{orders:?}");
@@ -258,7 +261,7 @@ mod tests {
         assert!(inbox.was_requested_recently("a", now));
         assert!(!inbox.was_requested_recently("a", now + EXPECTED_TTL * 2));
         inbox.mark_not_live(&channels[0]);
-        assert!(inbox.prepare(&channels[..1], now).is_some());
+        assert!(inbox.prepare_channels(&channels[..1], now).is_some());
     }
 
     #[test]

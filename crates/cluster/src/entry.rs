@@ -35,7 +35,7 @@ pub(super) struct RedisClock {
 
 impl RedisClock {
     /// How long ago the entry at this position was published.
-    pub(super) fn age(self, now: Instant, position: StreamPosition) -> Duration {
+    pub(super) fn entry_age(self, now: Instant, position: StreamPosition) -> Duration {
         let since = now.saturating_duration_since(self.read_at);
         let before = Duration::from_millis(self.ms.saturating_sub(position.ms));
         let behind = Duration::from_millis(position.ms.saturating_sub(self.ms));
@@ -71,16 +71,16 @@ pub(super) enum EntryContent {
     /// Messages of this channel are lost.
     Gap,
     /// Some of the messages before were delivered in another order somewhere.
-    HistoryCut,
+    HistoryInvalidated,
     /// Messages are lost, of any channel.
     GapInAllChannels,
     /// Redis itself may have lost messages, of any channel: no client goes on from before without a
     /// gap.
-    AllHistoriesCut,
+    AllHistoriesInvalidated,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct StreamEntry {
+pub(super) struct RedisStreamEntry {
     pub(super) channel: ChannelName,
     pub(super) position: StreamPosition,
     /// The position of the entry before it; [`StreamPosition::START`] where Redis knew of none.
@@ -89,7 +89,7 @@ pub(super) struct StreamEntry {
     /// Whether subscribers somewhere had it before it came to this place in the stream, so that
     /// their order may be another: no client can go on from it, or from what came before it,
     /// without a gap.
-    pub(super) is_early: bool,
+    pub(super) was_delivered_early: bool,
     pub(super) content: EntryContent,
 }
 
@@ -180,7 +180,7 @@ mod tests {
             ms: 5_000,
         };
         for (ms, later, expected) in [(4_000, 0, 1), (4_000, 2, 3), (6_000, 2, 1), (9_000, 2, 0)] {
-            let age = clock.age(at + second * later, StreamPosition::new(ms, 7));
+            let age = clock.entry_age(at + second * later, StreamPosition::new(ms, 7));
             assert_eq!(age, second * expected, "{ms} {later}");
         }
     }

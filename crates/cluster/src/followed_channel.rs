@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use penstock_hub::Publication;
 
-use crate::entry::{ChannelName, EntryContent, NodeId, StreamEntry, StreamPosition};
-use crate::followed_channels::{BusEffect, FollowInputs};
-use crate::last_seen::LastSeen;
+use crate::entry::{ChannelName, EntryContent, NodeId, RedisStreamEntry, StreamPosition};
+use crate::followed_channels::{BusEffect, FollowContext};
+use crate::last_seen_numbers::LastSeenNumbers;
 
 /// Entries that come while a channel is being read; with more, it is read on.
 const MAX_HELD_ENTRIES: usize = 256;
@@ -34,8 +34,8 @@ pub(super) struct FollowedChannel {
     last_position: Option<StreamPosition>,
     /// When it came.
     last_received_at: Instant,
-    last_seen: LastSeen,
-    held_entries: Vec<StreamEntry>,
+    last_seen: LastSeenNumbers,
+    held_entries: Vec<RedisStreamEntry>,
     /// Something had to be let go of while it was read: read on.
     must_read_again: bool,
     /// Something is lost, and not announced yet.
@@ -99,7 +99,7 @@ pub(super) enum DatasetContinuity {
 
 /// A read of a channel's stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct StreamRead {
+pub(super) struct StreamReadRequest {
     pub(super) channel: ChannelName,
     /// From this entry on, itself included; none is the newest of its history.
     pub(super) from: Option<StreamPosition>,
@@ -111,7 +111,7 @@ pub(super) struct StreamRead {
 pub(super) struct StreamPage {
     pub(super) channel: ChannelName,
     pub(super) read_id: u64,
-    pub(super) entries: Vec<StreamEntry>,
+    pub(super) entries: Vec<RedisStreamEntry>,
     /// Whether there was no more.
     pub(super) is_last: bool,
 }
@@ -122,7 +122,7 @@ impl FollowedChannel {
             state: FollowState::Unsubscribed,
             last_position: None,
             last_received_at: now,
-            last_seen: LastSeen::default(),
+            last_seen: LastSeenNumbers::default(),
             held_entries: Vec::new(),
             must_read_again: false,
             has_unannounced_gap: false,
@@ -137,18 +137,18 @@ impl FollowedChannel {
         }
     }
 
-    pub(super) fn is_loaded(&self) -> bool {
+    pub(super) fn is_history_loaded(&self) -> bool {
         self.last_position.is_some()
     }
 
     /// Entries that wait for a reading to end.
-    pub(super) fn held_count(&self) -> usize {
+    pub(super) fn held_entry_count(&self) -> usize {
         self.held_entries.len()
     }
 
     pub(super) fn on_subscribed(&mut self, now: Instant) {
         self.idle_since = None;
-        if !self.is_loaded() {
+        if !self.is_history_loaded() {
             self.subscribed_early_at.get_or_insert(now);
         }
     }
@@ -168,7 +168,7 @@ impl FollowedChannel {
             DatasetContinuity::Older if self.last_position == Some(StreamPosition::START) => {
                 self.next_check = ContinuityCheck::ReachesBack;
             }
-            DatasetContinuity::Older if self.is_loaded() => {
+            DatasetContinuity::Older if self.is_history_loaded() => {
                 self.next_check = ContinuityCheck::LastIsPresent;
             }
             DatasetContinuity::Older => {}
@@ -181,15 +181,15 @@ impl FollowedChannel {
         self.has_unannounced_gap |= trust == DatasetContinuity::Lost || is_early;
     }
 
-    pub(super) fn next_read(
+    pub(super) fn begin_read(
         &mut self,
         now: Instant,
         channel: &ChannelName,
         number: u64,
-    ) -> StreamRead {
+    ) -> StreamReadRequest {
         self.pending_read = Some((number, now));
         self.early_at_last_read = self.early_deliveries;
-        StreamRead {
+        StreamReadRequest {
             channel: channel.clone(),
             from: self.last_position,
             read_id: number,
@@ -207,7 +207,7 @@ impl FollowedChannel {
 
     /// Whether a message that Redis took at `taken_at` came before this channel's history was read:
     /// then it is in there, or older than it.
-    pub(super) fn was_loaded_after(&self, taken_at: Option<Instant>) -> bool {
+    pub(super) fn was_history_loaded_after(&self, taken_at: Option<Instant>) -> bool {
         let both = taken_at.zip(self.loaded_at);
         both.is_some_and(|(taken, loaded)| taken < loaded)
     }
@@ -215,7 +215,7 @@ impl FollowedChannel {
     /// What was read of the stream. True when there is more to read.
     pub(super) fn apply_page(
         &mut self,
-        terms: &FollowInputs,
+        terms: &FollowContext,
         part: StreamPage,
         effects: &mut Vec<BusEffect>,
     ) -> bool {
@@ -268,9 +268,9 @@ impl FollowedChannel {
     /// The history: for clients that resume, not for present subscribers.
     fn load_history(
         &mut self,
-        terms: &FollowInputs,
+        terms: &FollowContext,
         channel: &ChannelName,
-        entries: Vec<StreamEntry>,
+        entries: Vec<RedisStreamEntry>,
         effects: &mut Vec<BusEffect>,
     ) {
         let mut history: Vec<(Publication, Duration)> = Vec::new();
@@ -285,27 +285,29 @@ impl FollowedChannel {
             let is_new = self.last_seen.record_if_new(entry.origin);
             any_new |= is_new;
             if entry.origin.node == terms.node_id {
-                effects.push(BusEffect::Delivered(entry.origin.number));
+                effects.push(BusEffect::OwnMessageDelivered(entry.origin.number));
             }
             match entry.content {
                 // Everything up to here was torn when some server lost messages.
-                EntryContent::Message(_) if entry.position <= terms.broken_up_to => history.clear(),
-                EntryContent::Message(_) if entry.is_early => history.clear(),
+                EntryContent::Message(_) if entry.position <= terms.incomplete_up_to => {
+                    history.clear()
+                }
+                EntryContent::Message(_) if entry.was_delivered_early => history.clear(),
                 EntryContent::Message(publication) if is_new => {
-                    let age = terms.clock.age(terms.now, entry.position);
+                    let age = terms.clock.entry_age(terms.now, entry.position);
                     history.push((*publication, age));
                 }
                 EntryContent::Message(_) => {}
-                EntryContent::Gap | EntryContent::HistoryCut => history.clear(),
-                EntryContent::GapInAllChannels | EntryContent::AllHistoriesCut => {
-                    effects.push(BusEffect::HistoriesBroken(entry.position));
+                EntryContent::Gap | EntryContent::HistoryInvalidated => history.clear(),
+                EntryContent::GapInAllChannels | EntryContent::AllHistoriesInvalidated => {
+                    effects.push(BusEffect::HistoriesIncompleteUpTo(entry.position));
                 }
             }
         }
         self.last_received_at = terms.now;
         self.loaded_at = self.pending_read.map(|(_, at)| at);
         let is_torn = std::mem::take(&mut self.has_unannounced_gap);
-        effects.push(BusEffect::Restore(channel.clone(), history));
+        effects.push(BusEffect::RestoreHistory(channel.clone(), history));
         if let Some(since) = self.subscribed_early_at.take()
             && (any_new || is_torn || !is_whole || terms.elapsed_since(since) >= terms.stream_ttl)
         {
@@ -316,10 +318,10 @@ impl FollowedChannel {
     /// True when it is to be read again.
     fn apply_continuation(
         &mut self,
-        terms: &FollowInputs,
+        terms: &FollowContext,
         channel: &ChannelName,
         last: StreamPosition,
-        entries: Vec<StreamEntry>,
+        entries: Vec<RedisStreamEntry>,
         effects: &mut Vec<BusEffect>,
     ) -> bool {
         let check = std::mem::replace(&mut self.next_check, ContinuityCheck::Continues);
@@ -358,18 +360,20 @@ impl FollowedChannel {
 
     /// Whether an older state of the stream, of which `first` is the first entry, misses nothing
     /// that had not come and is not published again.
-    fn reaches_back(&self, terms: &FollowInputs, first: Option<&StreamEntry>) -> bool {
+    fn reaches_back(&self, terms: &FollowContext, first: Option<&RedisStreamEntry>) -> bool {
         match first {
             Some(first) if first.previous != StreamPosition::START => {
                 // Of its own and of what went ahead it may have had those that come later.
-                self.has_seen(first) && first.origin.node != terms.node_id && !first.is_early
+                self.has_seen(first)
+                    && first.origin.node != terms.node_id
+                    && !first.was_delivered_early
             }
             // It may have come and gone meanwhile, if that was long.
             _ => terms.elapsed_since(terms.complete_at) < terms.stream_ttl,
         }
     }
 
-    fn has_seen(&self, entry: &StreamEntry) -> bool {
+    fn has_seen(&self, entry: &RedisStreamEntry) -> bool {
         self.last_seen.last_number_of(entry.origin.node) >= Some(entry.origin.number)
     }
 
@@ -377,9 +381,9 @@ impl FollowedChannel {
     /// `last`.
     fn is_continuous(
         &self,
-        terms: &FollowInputs,
+        terms: &FollowContext,
         last: StreamPosition,
-        first: Option<&StreamEntry>,
+        first: Option<&RedisStreamEntry>,
     ) -> bool {
         match first {
             Some(first) if first.position == last => true,
@@ -394,7 +398,7 @@ impl FollowedChannel {
     }
 
     /// Whether the stream may have gone since its last entry that came.
-    fn may_have_expired(&self, terms: &FollowInputs) -> bool {
+    fn may_have_expired(&self, terms: &FollowContext) -> bool {
         self.last_position == Some(StreamPosition::START)
             || terms.elapsed_since(self.last_received_at) + CLOCK_TOLERANCE >= terms.stream_ttl
     }
@@ -402,8 +406,8 @@ impl FollowedChannel {
     /// An entry was published. True when the stream is to be read.
     pub(super) fn on_entry(
         &mut self,
-        terms: &FollowInputs,
-        entry: StreamEntry,
+        terms: &FollowContext,
+        entry: RedisStreamEntry,
         effects: &mut Vec<BusEffect>,
     ) -> bool {
         match self.state {
@@ -425,14 +429,14 @@ impl FollowedChannel {
     }
 
     /// Whether nothing is missing before it; or it was there before.
-    fn is_next(&self, terms: &FollowInputs, entry: &StreamEntry) -> bool {
+    fn is_next(&self, terms: &FollowContext, entry: &RedisStreamEntry) -> bool {
         let last = self.last_position.unwrap_or_default();
         entry.previous == last
             || self.has_seen(entry)
             || (entry.previous == StreamPosition::START && self.may_have_expired(terms))
     }
 
-    fn hold_entry(&mut self, terms: &FollowInputs, entry: StreamEntry) {
+    fn hold_entry(&mut self, terms: &FollowContext, entry: RedisStreamEntry) {
         // Behind one that was let go of nothing fits.
         self.must_read_again |=
             self.held_entries.len() >= MAX_HELD_ENTRIES || terms.total_held >= terms.max_held;
@@ -442,23 +446,28 @@ impl FollowedChannel {
     }
 
     /// An entry that is not delivered any more.
-    fn skip_entry(&self, terms: &FollowInputs, entry: &StreamEntry, effects: &mut Vec<BusEffect>) {
+    fn skip_entry(
+        &self,
+        terms: &FollowContext,
+        entry: &RedisStreamEntry,
+        effects: &mut Vec<BusEffect>,
+    ) {
         if entry.origin.node == terms.node_id {
-            effects.push(BusEffect::Delivered(entry.origin.number));
+            effects.push(BusEffect::OwnMessageDelivered(entry.origin.number));
         }
     }
 
     /// An entry in its place.
     fn deliver_entry(
         &mut self,
-        terms: &FollowInputs,
-        entry: StreamEntry,
+        terms: &FollowContext,
+        entry: RedisStreamEntry,
         effects: &mut Vec<BusEffect>,
     ) {
         let is_new = self.last_seen.record_if_new(entry.origin);
         let is_mine = entry.origin.node == terms.node_id;
         if is_mine {
-            effects.push(BusEffect::Delivered(entry.origin.number));
+            effects.push(BusEffect::OwnMessageDelivered(entry.origin.number));
         }
         let advances = self.last_position.is_none_or(|last| entry.position > last);
         if is_new || advances {
@@ -471,19 +480,19 @@ impl FollowedChannel {
                     effects.push(BusEffect::Deliver(publication));
                 }
                 // It came here in another order than it has in the stream.
-                if entry.is_early || (!is_new && advances) {
-                    effects.push(BusEffect::Restore(entry.channel, Vec::new()));
+                if entry.was_delivered_early || (!is_new && advances) {
+                    effects.push(BusEffect::RestoreHistory(entry.channel, Vec::new()));
                 }
             }
             EntryContent::Gap if is_new && !is_mine => announce_break(&entry.channel, effects),
-            EntryContent::Gap | EntryContent::HistoryCut => {
-                effects.push(BusEffect::Restore(entry.channel, Vec::new()));
+            EntryContent::Gap | EntryContent::HistoryInvalidated => {
+                effects.push(BusEffect::RestoreHistory(entry.channel, Vec::new()));
             }
-            EntryContent::GapInAllChannels | EntryContent::AllHistoriesCut => {
+            EntryContent::GapInAllChannels | EntryContent::AllHistoriesInvalidated => {
                 let is_gap = matches!(entry.content, EntryContent::GapInAllChannels);
                 let announced = is_new && !is_mine && is_gap;
-                effects.push(BusEffect::HistoriesBroken(entry.position));
-                effects.push(BusEffect::CutAllHistories { announced });
+                effects.push(BusEffect::HistoriesIncompleteUpTo(entry.position));
+                effects.push(BusEffect::InvalidateAllHistories { announced });
             }
         }
     }
@@ -491,7 +500,7 @@ impl FollowedChannel {
 
 /// A gap is announced: the next entries do not continue the last ones.
 fn announce_break(channel: &ChannelName, effects: &mut Vec<BusEffect>) {
-    effects.push(BusEffect::Restore(channel.clone(), Vec::new()));
+    effects.push(BusEffect::RestoreHistory(channel.clone(), Vec::new()));
     effects.push(BusEffect::AnnounceGap(channel.clone()));
 }
 

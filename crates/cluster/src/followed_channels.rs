@@ -2,7 +2,7 @@
 //!
 //! Inputs: local subscribers, replies and pushes of Redis, connections that come and go. Outputs:
 //! [`BusEffect`]s for this server's hub, and the next subscriptions, reads and unsubscriptions,
-//! each bounded. Driven by `bus_machine`.
+//! each bounded. Driven by `bus_state_machine`.
 //!
 //! # Invariants
 //! - A channel with a subscriber is followed.
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use penstock_hub::Publication;
 
-use crate::entry::{ChannelName, NodeId, RedisClock, StreamEntry, StreamPosition};
+use crate::entry::{ChannelName, NodeId, RedisClock, RedisStreamEntry, StreamPosition};
 use crate::followed_channel::{
-    DatasetContinuity, FollowState, FollowedChannel, StreamPage, StreamRead,
+    DatasetContinuity, FollowState, FollowedChannel, StreamPage, StreamReadRequest,
 };
 use crate::outbox::broadcast_channel;
 
@@ -36,16 +36,16 @@ pub(super) enum BusEffect {
     /// To the subscribers, and into the history.
     Deliver(Box<Publication>),
     /// This is the channel's history from now on, each with its age.
-    Restore(ChannelName, Vec<(Publication, Duration)>),
+    RestoreHistory(ChannelName, Vec<(Publication, Duration)>),
     /// The channel's subscribers may have missed something.
     AnnounceGap(ChannelName),
     /// All histories are cut, and all subscribers may have missed something where that is
     /// announced.
-    CutAllHistories { announced: bool },
+    InvalidateAllHistories { announced: bool },
     /// All histories up to there miss something.
-    HistoriesBroken(StreamPosition),
+    HistoriesIncompleteUpTo(StreamPosition),
     /// This server's own message of that number is delivered.
-    Delivered(u64),
+    OwnMessageDelivered(u64),
     /// Publications to the channel arrive from now on.
     ChannelLive(ChannelName),
     /// It comes no longer.
@@ -54,7 +54,7 @@ pub(super) enum BusEffect {
 
 /// What the decisions about one channel need to know besides it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct FollowInputs {
+pub(super) struct FollowContext {
     pub(super) now: Instant,
     pub(super) node_id: NodeId,
     /// How long a stream is kept in Redis after its last entry.
@@ -62,13 +62,13 @@ pub(super) struct FollowInputs {
     /// All that was published before this has come, on the connections before this one.
     pub(super) complete_at: Instant,
     /// Up to where all histories miss something.
-    pub(super) broken_up_to: StreamPosition,
+    pub(super) incomplete_up_to: StreamPosition,
     pub(super) total_held: usize,
     pub(super) max_held: usize,
     pub(super) clock: RedisClock,
 }
 
-impl FollowInputs {
+impl FollowContext {
     pub(super) fn elapsed_since(&self, at: Instant) -> Duration {
         self.now.saturating_duration_since(at)
     }
@@ -85,7 +85,7 @@ pub(super) struct FollowedChannels {
     is_connected: bool,
     /// Readings that were asked for.
     last_read_id: u64,
-    inputs: FollowInputs,
+    inputs: FollowContext,
     broadcast_channel: ChannelName,
 }
 
@@ -100,12 +100,12 @@ impl FollowedChannels {
             idle_channels: VecDeque::new(),
             is_connected: false,
             last_read_id: 0,
-            inputs: FollowInputs {
+            inputs: FollowContext {
                 now,
                 node_id: me,
                 stream_ttl: Duration::from_secs(60),
                 complete_at: now,
-                broken_up_to: StreamPosition::START,
+                incomplete_up_to: StreamPosition::START,
                 total_held: 0,
                 max_held: MAX_TOTAL_HELD,
                 clock: RedisClock {
@@ -130,7 +130,7 @@ impl FollowedChannels {
     }
 
     /// Follows a channel that a subscriber is about to come to. True when it is live.
-    pub(super) fn prepare(&mut self, now: Instant, channel: &ChannelName) -> bool {
+    pub(super) fn prepare_channel(&mut self, now: Instant, channel: &ChannelName) -> bool {
         let follow = self.ensure_followed(now, channel);
         let is_live = follow.state == FollowState::Live;
         self.on_unsubscribed(now, channel);
@@ -164,7 +164,7 @@ impl FollowedChannels {
     }
 
     /// Drops channels that were idle for a while; `in_use` tells which ones have subscribers.
-    pub(super) fn drop_idle(
+    pub(super) fn unfollow_idle(
         &mut self,
         now: Instant,
         in_use: impl Fn(&str) -> bool,
@@ -190,7 +190,7 @@ impl FollowedChannels {
                     self.unfollow(&channel);
                     effects.push(BusEffect::ChannelNotLive(channel.clone()));
                     // It would have gaps when it is read again.
-                    effects.push(BusEffect::Restore(channel, Vec::new()));
+                    effects.push(BusEffect::RestoreHistory(channel, Vec::new()));
                 }
                 Some(since) => {
                     follow.is_in_idle_list = true;
@@ -202,7 +202,7 @@ impl FollowedChannels {
 
     fn unfollow(&mut self, channel: &ChannelName) {
         let follow = self.channels.remove(channel);
-        self.inputs.total_held -= follow.as_ref().map_or(0, FollowedChannel::held_count);
+        self.inputs.total_held -= follow.as_ref().map_or(0, FollowedChannel::held_entry_count);
         if self.is_connected
             && follow.is_some_and(|follow| follow.state != FollowState::Unsubscribed)
         {
@@ -234,7 +234,7 @@ impl FollowedChannels {
         self.inputs.clock = clock;
         (self.inputs.complete_at, self.inputs.stream_ttl) = (whole_at, kept);
         if matches!(trust, DatasetContinuity::Other | DatasetContinuity::Lost) {
-            self.inputs.broken_up_to = StreamPosition::START;
+            self.inputs.incomplete_up_to = StreamPosition::START;
         }
         self.to_subscribe.push_back(self.broadcast_channel.clone());
         for (channel, follow) in &mut self.channels {
@@ -285,7 +285,7 @@ impl FollowedChannels {
 
     /// What to read next. Histories only with `may_load`: when Redis has all that was delivered
     /// here.
-    pub(super) fn next_reads(&mut self, now: Instant, may_load: bool) -> Vec<StreamRead> {
+    pub(super) fn next_reads(&mut self, now: Instant, may_load: bool) -> Vec<StreamReadRequest> {
         let knows_torn = self
             .channels
             .get(&self.broadcast_channel)
@@ -305,9 +305,9 @@ impl FollowedChannels {
                 continue;
             }
             let is_first = channel == self.broadcast_channel;
-            if (knows_torn && (may_load || follow.is_loaded())) || is_first {
+            if (knows_torn && (may_load || follow.is_history_loaded())) || is_first {
                 self.last_read_id += 1;
-                reads.push(follow.next_read(now, &channel, self.last_read_id));
+                reads.push(follow.begin_read(now, &channel, self.last_read_id));
             } else {
                 self.to_read.push_back(channel);
             }
@@ -326,17 +326,17 @@ impl FollowedChannels {
         let Some(follow) = self.channels.get_mut(&channel) else {
             return;
         };
-        let held = follow.held_count();
+        let held = follow.held_entry_count();
         if follow.apply_page(&self.inputs, part, effects) {
             self.to_read.push_back(channel);
         }
-        self.inputs.total_held -= held - follow.held_count();
+        self.inputs.total_held -= held - follow.held_entry_count();
     }
 
     pub(super) fn on_entry(
         &mut self,
         now: Instant,
-        entry: StreamEntry,
+        entry: RedisStreamEntry,
         effects: &mut Vec<BusEffect>,
     ) {
         self.inputs.now = now;
@@ -344,30 +344,33 @@ impl FollowedChannels {
         let Some(follow) = self.channels.get_mut(&channel) else {
             return;
         };
-        let held = follow.held_count();
+        let held = follow.held_entry_count();
         if follow.on_entry(&self.inputs, entry, effects) {
             self.to_read.push_back(channel);
         }
-        self.inputs.total_held += follow.held_count() - held;
+        self.inputs.total_held += follow.held_entry_count() - held;
     }
 
     /// All histories up to there miss something.
-    pub(super) fn mark_broken(&mut self, to: StreamPosition) {
-        self.inputs.broken_up_to = self.inputs.broken_up_to.max(to);
+    pub(super) fn mark_histories_incomplete(&mut self, to: StreamPosition) {
+        self.inputs.incomplete_up_to = self.inputs.incomplete_up_to.max(to);
     }
 
     /// All channels that subscribers may have missed something of.
     pub(super) fn loaded_channels(&self) -> impl Iterator<Item = &ChannelName> {
         self.channels
             .iter()
-            .filter(|(channel, follow)| follow.is_loaded() && **channel != self.broadcast_channel)
+            .filter(|(channel, follow)| {
+                follow.is_history_loaded() && **channel != self.broadcast_channel
+            })
             .map(|(channel, _)| channel)
     }
 
     /// Whether all that was followed before this connection is followed again.
-    pub(super) fn is_settled(&self) -> bool {
-        let is_settled =
-            |follow: &FollowedChannel| follow.state == FollowState::Live || !follow.is_loaded();
+    pub(super) fn is_caught_up(&self) -> bool {
+        let is_settled = |follow: &FollowedChannel| {
+            follow.state == FollowState::Live || !follow.is_history_loaded()
+        };
         self.channels.values().all(is_settled)
     }
 }

@@ -7,8 +7,8 @@
 
 use penstock_hub::fuzzing::check_publication;
 
-use crate::encoding::{decode, encode};
 use crate::entry::{ChannelName, EntryContent};
+use crate::entry_encoding::{decode, encode};
 
 /// Reads `entry` as an entry that another server wrote to Redis.
 pub fn read_entry(entry: &[u8]) {

@@ -8,7 +8,7 @@
 //! announced as an event `gap`.
 //!
 //! [`RedisBus`] implements [`Bus`](penstock_hub::Bus). Behind it, `bus_driver` is the only task
-//! that speaks to Redis (`redis_link`, `scripts`). It owns `bus_machine`, which decides everything
+//! that speaks to Redis (`redis_link`, `redis_scripts`). It owns `bus_state_machine`, which decides everything
 //! and is simulated with seeds: `outbox` has the publications of this server, `followed_channels`
 //! and `followed_channel` the entries that arrive.
 //!
@@ -19,23 +19,23 @@
 mod backoff;
 mod bus_driver;
 mod bus_inbox;
-mod bus_machine;
-mod encoding;
+mod bus_state_machine;
+mod cluster_totals;
 mod entry;
+mod entry_encoding;
 mod followed_channel;
 mod followed_channels;
 pub mod fuzzing;
-mod last_seen;
+mod last_seen_numbers;
 mod outbox;
 mod push_queue;
 mod redis_bus;
 mod redis_link;
+mod redis_scripts;
 mod reply_decoder;
-mod scripts;
 #[cfg(test)]
 mod simulation;
 mod snapshot;
-mod totals;
 
 pub use redis_bus::{CounterSource, RedisBus, RedisUrlError};
 pub use snapshot::{CLUSTER_METRICS, ClusterSnapshot};

@@ -1,7 +1,7 @@
 //! The publications of this server, from their arrival until the others have them for good. Pure.
 //!
 //! Each publication gets the next number. Batches go to Redis in the order of the numbers, one at
-//! a time, and Redis takes none twice (`scripts`). A publication that Redis has taken is kept for
+//! a time, and Redis takes none twice (`redis_scripts`). A publication that Redis has taken is kept for
 //! [`RESEND_WINDOW`] and published again to a Redis that has lost its data. One that had to be
 //! dropped becomes a gap for the others.
 //!
@@ -89,7 +89,7 @@ pub(super) struct OutgoingEntry {
     pub(super) number: u64,
     pub(super) channel: ChannelName,
     /// Whether subscribers somewhere may have it already.
-    pub(super) is_early: bool,
+    pub(super) was_delivered_early: bool,
     pub(super) content: EntryContent,
 }
 
@@ -158,7 +158,7 @@ impl Outbox {
     /// Whether `publication` would push one out that waits for Redis, or that subscribers here wait
     /// for.
     pub(super) fn is_full_for(&self, publication: &Publication) -> bool {
-        let bytes = publication_size(publication);
+        let bytes = publication_memory_bytes(publication);
         if self.unsent_messages() >= self.max_messages || self.unsent_bytes + bytes > MAX_BYTES {
             return true;
         }
@@ -176,7 +176,7 @@ impl Outbox {
 
     /// Keeps a publication for Redis; the oldest that are kept make room.
     pub(super) fn submit(&mut self, now: Instant, publication: Publication, way: LocalDelivery) {
-        let bytes = publication_size(&publication);
+        let bytes = publication_memory_bytes(&publication);
         let channel = publication.channel.clone();
         let what = EntryContent::Message(Box::new(publication));
         self.push_entry(now, channel, what, bytes, way);
@@ -240,7 +240,7 @@ impl Outbox {
             batch.push(OutgoingEntry {
                 number,
                 channel: kept.channel.clone(),
-                is_early: kept.local_delivery == LocalDelivery::Early || kept.is_resent,
+                was_delivered_early: kept.local_delivery == LocalDelivery::Early || kept.is_resent,
                 content: kept.content.clone(),
             });
         }
@@ -339,7 +339,7 @@ impl Outbox {
     }
 
     /// From now on the channel's subscribers wait for what Redis does not have yet.
-    pub(super) fn mark_awaited(&mut self, channel: &str) {
+    pub(super) fn mark_channel_awaited(&mut self, channel: &str) {
         let Some(mut left) = self.unsent_without_subscribers.remove(channel) else {
             return;
         };
@@ -356,7 +356,7 @@ impl Outbox {
     }
 
     /// All that this server's subscribers wait for, in order; from now on they have it ahead.
-    pub(super) fn take_awaited(&mut self) -> Vec<AwaitedMessage> {
+    pub(super) fn take_awaited_messages(&mut self) -> Vec<AwaitedMessage> {
         let (first, taken_to, is_sending) =
             (self.first_number, self.accepted_up_to, self.is_sending);
         let out_to = taken_to + u64::from(is_sending) * MAX_BATCH_MESSAGES as u64;
@@ -428,7 +428,7 @@ impl Outbox {
         let gap = |number, channel, content| OutgoingEntry {
             number,
             channel,
-            is_early: false,
+            was_delivered_early: false,
             content,
         };
         let of_all = self.lost_in_all_channels;
@@ -457,7 +457,7 @@ pub(super) fn broadcast_channel() -> ChannelName {
 }
 
 /// About what a publication takes in memory.
-pub(super) fn publication_size(publication: &Publication) -> usize {
+pub(super) fn publication_memory_bytes(publication: &Publication) -> usize {
     size_of::<OutboxEntry>()
         + publication.channel.len()
         + publication.size()

@@ -96,7 +96,7 @@ impl PushQueue {
         Ok(taken)
     }
 
-    pub(super) fn has_messages(&self) -> bool {
+    pub(super) fn has_messages_or_ended(&self) -> bool {
         let waiting = self.lock();
         !waiting.messages.is_empty() || waiting.end.is_some()
     }
@@ -157,7 +157,7 @@ mod tests {
         };
         assert_eq!(taken(2), [b"1", b"2"]);
         assert_eq!(taken(2), [b"3"]);
-        assert!(!pushes.has_messages());
+        assert!(!pushes.has_messages_or_ended());
     }
 
     #[test]
@@ -182,6 +182,6 @@ mod tests {
         pushes.push(message(b"small"));
         assert_eq!(pushes.take(10).unwrap().len(), 1);
         assert_eq!(pushes.take(10), Err(PushQueueEnd::Full));
-        assert!(pushes.has_messages());
+        assert!(pushes.has_messages_or_ended());
     }
 }

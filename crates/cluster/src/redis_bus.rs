@@ -124,7 +124,7 @@ impl Bus for RedisBus {
         let shared = channels
             .iter()
             .filter(|channel| is_cluster_channel(channel));
-        let tells = self.inbox.prepare(shared, now)?;
+        let tells = self.inbox.prepare_channels(shared, now)?;
         Some(Box::pin(async move {
             // Late is as good as never: what was missed is announced.
             let _ = clock::timeout_at(now + PREPARE_TIMEOUT, tells).await;
@@ -152,11 +152,11 @@ impl LocalHub for HubWithCounters {
         self.hub.replace_history(channel, history);
     }
 
-    fn is_in_use(&self, channel: &str) -> bool {
+    fn is_channel_in_use(&self, channel: &str) -> bool {
         self.hub.is_channel_in_use(channel)
     }
 
-    fn retention(&self) -> StreamRetention {
+    fn stream_retention(&self) -> StreamRetention {
         let settings = self.hub.settings();
         let history = settings.history;
         StreamRetention {

@@ -20,16 +20,16 @@ use redis::{
 };
 use tokio::sync::Notify;
 
-use crate::encoding;
+use crate::cluster_totals::ClusterTotals;
 use crate::entry::{ChannelName, EntryContent, EntryOrigin, NodeId, RedisClock, RedisDataset};
-use crate::followed_channel::{StreamPage, StreamRead};
+use crate::entry_encoding;
+use crate::followed_channel::{StreamPage, StreamReadRequest};
 use crate::outbox::OutgoingEntry;
 use crate::push_queue::{PushQueue, PushQueueEnd};
+use crate::redis_scripts::{self, RedisKeys};
 use crate::reply_decoder::{
-    DELIVERED_EARLY, DELIVERED_IN_ORDER, DatasetChanged, PAGE_ENTRIES, RawEntry, ReplyDecoder,
+    DELIVERED_EARLY, DELIVERED_IN_ORDER, DatasetChangedError, PAGE_ENTRIES, RawEntry, ReplyDecoder,
 };
-use crate::scripts::{self, RedisKeys};
-use crate::totals::ClusterTotals;
 
 /// How long a connection may take, and an answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -48,7 +48,7 @@ pub(super) enum RedisLinkError {
     #[error("it answers with something else than it was asked for")]
     UnexpectedReply,
     #[error("{0}")]
-    DatasetChanged(#[from] DatasetChanged),
+    DatasetChanged(#[from] DatasetChangedError),
 }
 
 impl From<RedisError> for RedisLinkError {
@@ -84,7 +84,7 @@ pub(super) struct RedisLink {
     commands: MultiplexedConnection,
     pubsub: MultiplexedConnection,
     pub(super) dataset: RedisDataset,
-    pub(super) pushes: Arc<PushQueue>,
+    pub(super) push_queue: Arc<PushQueue>,
     pub(super) decoder: ReplyDecoder,
 }
 
@@ -165,12 +165,14 @@ impl RedisTarget {
                 node: NodeId(RandomState::new().hash_one(run)),
                 number: 1,
             };
-            let () = scripts::RECORD_RUN_SCRIPT
+            let () = redis_scripts::RECORD_RUN_SCRIPT
                 .key(self.keys.key("run"))
                 .arg(&**run)
                 .arg(&*self.keys.prefix)
                 .arg(origin.to_string())
-                .arg(encoding::encode(&EntryContent::AllHistoriesCut))
+                .arg(entry_encoding::encode(
+                    &EntryContent::AllHistoriesInvalidated,
+                ))
                 .arg(millis(kept))
                 .arg(&mark)
                 .invoke_async(&mut commands)
@@ -188,7 +190,7 @@ impl RedisTarget {
                 run_id: run,
                 clock,
             },
-            pushes,
+            push_queue: pushes,
         })
     }
 }
@@ -217,7 +219,7 @@ impl RedisLink {
         keeping: StreamRetention,
     ) -> Result<Vec<OutgoingEntry>, RedisLinkError> {
         let sent = self.keys.key(format_args!("sent:{}", self.node_id));
-        let mut call = scripts::PUBLISH_SCRIPT.key(sent);
+        let mut call = redis_scripts::PUBLISH_SCRIPT.key(sent);
         call.key(self.keys.key("mark"))
             .arg(self.node_id.to_string())
             .arg(&*self.dataset.id)
@@ -227,18 +229,18 @@ impl RedisLink {
         for entry in &batch {
             call.arg(entry.number)
                 .arg(&*entry.channel)
-                .arg(if entry.is_early {
+                .arg(if entry.was_delivered_early {
                     DELIVERED_EARLY
                 } else {
                     DELIVERED_IN_ORDER
                 })
-                .arg(encoding::encode(&entry.content));
+                .arg(entry_encoding::encode(&entry.content));
         }
         let is_taken: bool = call.invoke_async(&mut self.commands).await?;
         if is_taken {
             Ok(batch)
         } else {
-            Err(DatasetChanged.into())
+            Err(DatasetChangedError.into())
         }
     }
 
@@ -268,7 +270,7 @@ impl RedisLink {
 
     pub(super) async fn read_streams(
         mut self,
-        reads: Vec<StreamRead>,
+        reads: Vec<StreamReadRequest>,
         keeping: StreamRetention,
     ) -> Result<Vec<StreamPage>, RedisLinkError> {
         let mut pipe = redis::pipe();
@@ -303,7 +305,7 @@ impl RedisLink {
         mut self,
         numbers: Vec<(String, u64)>,
     ) -> Result<ClusterTotals, RedisLinkError> {
-        let mut call = scripts::REPORT_SCRIPT.key(self.keys.key("nodes"));
+        let mut call = redis_scripts::REPORT_SCRIPT.key(self.keys.key("nodes"));
         call.key(self.keys.key("mark"))
             .arg(self.node_id.to_string())
             .arg(millis(NODE_TTL))
@@ -316,7 +318,7 @@ impl RedisLink {
             return Err(RedisLinkError::UnexpectedReply);
         };
         if **mark != *self.dataset.id {
-            return Err(DatasetChanged.into());
+            return Err(DatasetChangedError.into());
         }
         ClusterTotals::parse(nodes, sums).ok_or(RedisLinkError::UnexpectedReply)
     }

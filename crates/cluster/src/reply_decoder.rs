@@ -12,11 +12,11 @@ use std::str;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::encoding;
-use crate::entry::{ChannelName, EntryContent, EntryOrigin, StreamEntry, StreamPosition};
-use crate::followed_channel::{StreamPage, StreamRead};
+use crate::entry::{ChannelName, EntryContent, EntryOrigin, RedisStreamEntry, StreamPosition};
+use crate::entry_encoding;
+use crate::followed_channel::{StreamPage, StreamReadRequest};
 use crate::push_queue::PushMessage;
-use crate::scripts::RedisKeys;
+use crate::redis_scripts::RedisKeys;
 
 /// Entries that are read of a stream at a time.
 pub(super) const PAGE_ENTRIES: usize = 100;
@@ -40,7 +40,7 @@ pub(super) struct ReplyDecoder {
 /// It is of other data than this connection began with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("its data is not what it was a moment ago")]
-pub(super) struct DatasetChanged;
+pub(super) struct DatasetChangedError;
 
 impl ReplyDecoder {
     pub(super) fn new(names: RedisKeys, mark: Arc<str>) -> Self {
@@ -58,14 +58,14 @@ impl ReplyDecoder {
     pub(super) fn decode_push(
         &self,
         pushed: &PushMessage,
-    ) -> Result<Option<StreamEntry>, DatasetChanged> {
+    ) -> Result<Option<RedisStreamEntry>, DatasetChangedError> {
         let Some((channel, words, message)) = self.split_push(pushed) else {
             self.log_foreign_entry("published");
             return Ok(None);
         };
         let [words @ .., mark] = words;
         if mark != &*self.dataset_id {
-            return Err(DatasetChanged);
+            return Err(DatasetChangedError);
         }
         let entry = self.decode_entry(&ChannelName::from(channel), words, message);
         if entry.is_none() {
@@ -86,7 +86,11 @@ impl ReplyDecoder {
         Some((channel, words, &message[1..]))
     }
 
-    pub(super) fn decode_page(&self, read: StreamRead, mut raw: Vec<RawEntry>) -> StreamPage {
+    pub(super) fn decode_page(
+        &self,
+        read: StreamReadRequest,
+        mut raw: Vec<RawEntry>,
+    ) -> StreamPage {
         let is_newest = read.from.is_none();
         let is_page = !is_newest && raw.len() >= PAGE_ENTRIES;
         if is_newest {
@@ -113,7 +117,7 @@ impl ReplyDecoder {
         channel: &ChannelName,
         position: &str,
         fields: &[Vec<u8>],
-    ) -> Option<StreamEntry> {
+    ) -> Option<RedisStreamEntry> {
         let field = |name: &str| {
             let mut pairs = fields.chunks_exact(2);
             let found = pairs.find(|pair| pair[0] == name.as_bytes())?;
@@ -129,25 +133,25 @@ impl ReplyDecoder {
         channel: &ChannelName,
         words: [&str; 4],
         message: &[u8],
-    ) -> Option<StreamEntry> {
+    ) -> Option<RedisStreamEntry> {
         let [position, before, origin, way] = words;
         let position = StreamPosition::parse(position)?;
         let previous = StreamPosition::parse(before)?;
         let origin = EntryOrigin::parse(origin)?;
         // A message that is not understood is one that subscribers miss.
-        let what = encoding::decode(channel, message).unwrap_or_else(|error| {
+        let what = entry_encoding::decode(channel, message).unwrap_or_else(|error| {
             self.log_once(&format!(
                 "another server publishes what this one does not understand, which is a gap to subscribers: \
                  {error}"
             ));
             EntryContent::Gap
         });
-        Some(StreamEntry {
+        Some(RedisStreamEntry {
             channel: channel.clone(),
             position,
             previous,
             origin,
-            is_early: way == DELIVERED_EARLY,
+            was_delivered_early: way == DELIVERED_EARLY,
             content: what,
         })
     }

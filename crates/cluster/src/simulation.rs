@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 
 use penstock_hub::Publication;
 
-use self::redis::{FakeCommand, FakeConnection, FakeRedis, FakeReply, PubSubCommand, PubSubReply};
-use crate::bus_machine::{BusMachine, BusMode};
+use self::redis::{
+    FakeCommand, FakeRedis, FakeRedisConnection, FakeReply, PubSubCommand, PubSubReply,
+};
+use crate::bus_state_machine::{BusMode, BusStateMachine};
 use crate::entry::{ChannelName, NodeId};
 use crate::followed_channels::BusEffect;
 use crate::outbox::Outbox;
@@ -48,7 +50,7 @@ struct ClusterSimulation {
     now: Instant,
     step: u64,
     redis: FakeRedis,
-    connections: Vec<FakeConnection>,
+    connections: Vec<FakeRedisConnection>,
     nodes: Vec<SimulatedNode>,
     published: Vec<PublishedMessage>,
 }
@@ -63,7 +65,7 @@ struct PublishedMessage {
 
 #[derive(Debug)]
 struct SimulatedNode {
-    machine: BusMachine,
+    machine: BusStateMachine,
     id: NodeId,
     link: Option<usize>,
     is_publishing: bool,
@@ -99,7 +101,7 @@ impl ClusterSimulation {
             .map(|index| {
                 let id = NodeId(u64::try_from(index).unwrap() + 1);
                 SimulatedNode {
-                    machine: BusMachine::with_outbox(id, now, outbox()),
+                    machine: BusStateMachine::with_outbox(id, now, outbox()),
                     id,
                     link: None,
                     is_publishing: false,
@@ -176,7 +178,7 @@ impl ClusterSimulation {
             let index = self.rng.below(self.connections.len());
             let hears = self.rng.below(2) == 0;
             self.redis
-                .serve(self.now, &mut self.connections, index, hears);
+                .run_next_command(self.now, &mut self.connections, index, hears);
         }
     }
 
@@ -213,10 +215,10 @@ impl ClusterSimulation {
                 None => {}
             }
         } else {
-            match connection.heard.pop_front() {
+            match connection.pubsub_replies.pop_front() {
                 Some(PubSubReply::Subscribed(channels)) => {
                     node.is_listening = false;
-                    node.machine.followed.confirm_subscribed(&channels);
+                    node.machine.followed_channels.confirm_subscribed(&channels);
                 }
                 Some(PubSubReply::Unsubscribed) => node.is_listening = false,
                 Some(PubSubReply::Pong(at)) => {
@@ -241,7 +243,7 @@ impl ClusterSimulation {
             && let Some(batch) = node.machine.next_batch(self.now)
         {
             node.is_publishing = true;
-            let mark = self.redis.mark.clone();
+            let mark = self.redis.dataset_mark.clone();
             connection
                 .commands
                 .push_back(FakeCommand::Publish(batch, mark));
@@ -254,16 +256,18 @@ impl ClusterSimulation {
             }
         }
         if !node.is_listening {
-            let leaving = node.machine.followed.next_unsubscriptions();
-            let coming = node.machine.followed.next_subscriptions();
+            let leaving = node.machine.followed_channels.next_unsubscriptions();
+            let coming = node.machine.followed_channels.next_subscriptions();
             for listen in [
                 (!leaving.is_empty()).then_some(PubSubCommand::Unsubscribe(leaving)),
                 (!coming.is_empty()).then_some(PubSubCommand::Subscribe(coming)),
             ] {
-                connection.listens.extend(listen);
+                connection.pubsub_commands.extend(listen);
             }
-            if connection.listens.is_empty() {
-                connection.listens.push_back(PubSubCommand::Ping(self.now));
+            if connection.pubsub_commands.is_empty() {
+                connection
+                    .pubsub_commands
+                    .push_back(PubSubCommand::Ping(self.now));
             }
             node.is_listening = true;
         }
@@ -275,9 +279,10 @@ impl ClusterSimulation {
             return;
         }
         node.link = Some(self.connections.len());
-        self.connections.push(FakeConnection::new(number, node.id));
+        self.connections
+            .push(FakeRedisConnection::new(number, node.id));
         (node.is_publishing, node.is_reading, node.is_listening) = (false, false, false);
-        let data = self.redis.record_node(self.now, &mut self.connections);
+        let data = self.redis.connect_node(self.now, &mut self.connections);
         node.machine
             .on_connected(self.now, &data, self.redis.retention);
     }
@@ -286,7 +291,7 @@ impl ClusterSimulation {
         let node = &mut self.nodes[number];
         if let Some(link) = node.link.take() {
             let connection = &mut self.connections[link];
-            connection.is_ghost = true;
+            connection.is_abandoned = true;
             // Commands on their way may arrive, or a part of them.
             let left = self.rng.below(connection.commands.len() + 1);
             connection.commands.truncate(left);
@@ -346,7 +351,7 @@ impl ClusterSimulation {
         {
             return;
         }
-        let is_live = node.machine.prepare(self.now, &channel);
+        let is_live = node.machine.prepare_channel(self.now, &channel);
         let wait = Duration::from_millis(u64::from(!is_live && node.link.is_some()) * 500);
         node.expected.entry(channel).or_insert(self.now + wait);
         self.settle(number);
@@ -358,7 +363,9 @@ impl ClusterSimulation {
             && seen.since.take().is_some()
         {
             seen.log.clear();
-            node.machine.followed.on_unsubscribed(self.now, channel);
+            node.machine
+                .followed_channels
+                .on_unsubscribed(self.now, channel);
         }
     }
 
@@ -376,7 +383,7 @@ impl ClusterSimulation {
                         seen.log.push((self.step, Received::Message(id)));
                     }
                 }
-                BusEffect::Restore(channel, history) => {
+                BusEffect::RestoreHistory(channel, history) => {
                     let ids = history
                         .into_iter()
                         .map(|(publication, _)| publication.id.unwrap());
@@ -414,7 +421,7 @@ impl ClusterSimulation {
         for node in &self.nodes {
             assert_eq!(node.machine.mode, BusMode::Clustered);
             assert!(node.machine.outbox.is_empty());
-            assert!(node.machine.followed.is_settled());
+            assert!(node.machine.followed_channels.is_caught_up());
         }
     }
 
@@ -425,7 +432,7 @@ impl ClusterSimulation {
         for index in 0..self.connections.len() {
             for way in [false, true] {
                 self.redis
-                    .serve(self.now, &mut self.connections, index, way);
+                    .run_next_command(self.now, &mut self.connections, index, way);
                 (0..8).for_each(|_| self.deliver_to_channel(index, way));
             }
         }
@@ -445,7 +452,7 @@ fn run(seed: u64, faults: Faults) {
         world.random_step(faults);
     }
     world.heal();
-    world.check(faults);
+    world.check_invariants(faults);
 }
 
 fn run_all(faults: Faults) {

@@ -28,11 +28,11 @@ impl LocalHub for Arc<FullHub> {
         assert!(history.is_empty());
     }
 
-    fn is_in_use(&self, channel: &str) -> bool {
+    fn is_channel_in_use(&self, channel: &str) -> bool {
         !channel.starts_with("unused")
     }
 
-    fn retention(&self) -> StreamRetention {
+    fn stream_retention(&self) -> StreamRetention {
         StreamRetention {
             max_channels: 1000,
             max_entries: 100,

@@ -10,7 +10,7 @@ const STREAM_TTL: Duration = Duration::from_secs(60);
 /// A channel, and what its hub was told.
 struct FollowHarness {
     follow: FollowedChannel,
-    terms: FollowInputs,
+    terms: FollowContext,
     announced: Vec<String>,
     readings: u64,
 }
@@ -21,12 +21,12 @@ impl FollowHarness {
         let now = Instant::now();
         let mut rig = Self {
             follow: FollowedChannel::new(now),
-            terms: FollowInputs {
+            terms: FollowContext {
                 now,
                 node_id: THIS_NODE,
                 stream_ttl: STREAM_TTL,
                 complete_at: now,
-                broken_up_to: StreamPosition::START,
+                incomplete_up_to: StreamPosition::START,
                 total_held: 0,
                 max_held: 100,
                 clock: RedisClock {
@@ -52,23 +52,23 @@ impl FollowHarness {
     }
 
     /// The connection breaks, and with the next one the stream is `entries`.
-    fn reconnect_same(&mut self, entries: &[StreamEntry]) {
+    fn reconnect_same(&mut self, entries: &[RedisStreamEntry]) {
         self.reconnect(DatasetContinuity::Same, entries);
     }
 
-    fn reconnect(&mut self, trust: DatasetContinuity, entries: &[StreamEntry]) {
+    fn reconnect(&mut self, trust: DatasetContinuity, entries: &[RedisStreamEntry]) {
         self.follow.on_disconnected();
         self.follow.on_connected(trust);
         self.follow.state = FollowState::Reading;
         while self.answer_read(entries) {}
     }
 
-    fn answer_read(&mut self, entries: &[StreamEntry]) -> bool {
+    fn answer_read(&mut self, entries: &[RedisStreamEntry]) -> bool {
         self.readings += 1;
         let channel = ChannelName::from("news");
         let read = self
             .follow
-            .next_read(self.terms.now, &channel, self.readings);
+            .begin_read(self.terms.now, &channel, self.readings);
         let from = read.from.unwrap_or_default();
         let entries = entries.iter().filter(|entry| entry.position >= from);
         let part = StreamPage {
@@ -83,7 +83,7 @@ impl FollowHarness {
         more
     }
 
-    fn publish(&mut self, entry: StreamEntry) -> bool {
+    fn publish(&mut self, entry: RedisStreamEntry) -> bool {
         let mut effects = Vec::new();
         let reads = self.follow.on_entry(&self.terms, entry, &mut effects);
         self.apply_effects(effects);
@@ -94,7 +94,7 @@ impl FollowHarness {
         self.announced
             .extend(effects.into_iter().map(|effect| match effect {
                 BusEffect::Deliver(message) => format!("deliver {}", message.id.unwrap()),
-                BusEffect::Restore(_, history) => format!("restore {}", history.len()),
+                BusEffect::RestoreHistory(_, history) => format!("restore {}", history.len()),
                 BusEffect::AnnounceGap(_) => "gap".to_owned(),
                 BusEffect::ChannelLive(_) => "ready".to_owned(),
                 other => format!("{other:?}"),
@@ -106,7 +106,7 @@ impl FollowHarness {
     }
 }
 
-fn entry(number: u64, before: u64) -> StreamEntry {
+fn entry(number: u64, before: u64) -> RedisStreamEntry {
     let position = |ms| {
         if ms == 0 {
             StreamPosition::START
@@ -114,7 +114,7 @@ fn entry(number: u64, before: u64) -> StreamEntry {
             StreamPosition::new(ms, 1)
         }
     };
-    StreamEntry {
+    RedisStreamEntry {
         channel: "news".into(),
         position: position(number),
         previous: position(before),
@@ -122,7 +122,7 @@ fn entry(number: u64, before: u64) -> StreamEntry {
             node: OTHER_NODE,
             number,
         },
-        is_early: false,
+        was_delivered_early: false,
         content: EntryContent::Message(Box::new(Publication {
             id: Some(number.to_string().into()),
             ..Publication::default()
@@ -216,7 +216,7 @@ fn a_stream_that_may_have_come_and_gone_meanwhile_is_a_gap() {
 #[test]
 fn a_loss_announced_by_a_node_is_a_gap() {
     let mut rig = FollowHarness::live();
-    let told = |number, node, what| StreamEntry {
+    let told = |number, node, what| RedisStreamEntry {
         origin: EntryOrigin { node, number },
         content: what,
         ..entry(number, number - 1)
@@ -226,7 +226,7 @@ fn a_loss_announced_by_a_node_is_a_gap() {
     assert_eq!(rig.take_effects(), ["deliver 1", "restore 0", "gap"]);
     // What this one lost its own subscribers have had.
     rig.publish(told(3, THIS_NODE, EntryContent::Gap));
-    rig.publish(told(4, OTHER_NODE, EntryContent::HistoryCut));
+    rig.publish(told(4, OTHER_NODE, EntryContent::HistoryInvalidated));
     assert_eq!(
         rig.take_effects(),
         ["Delivered(3)", "restore 0", "restore 0"]
@@ -236,8 +236,8 @@ fn a_loss_announced_by_a_node_is_a_gap() {
 #[test]
 fn reordered_messages_cut_the_history() {
     let mut rig = FollowHarness::live();
-    let ahead = |number| StreamEntry {
-        is_early: true,
+    let ahead = |number| RedisStreamEntry {
+        was_delivered_early: true,
         ..entry(number, number - 1)
     };
     rig.publish(entry(1, 0));
@@ -274,7 +274,7 @@ fn what_comes_while_it_is_read_is_bounded_and_read_then() {
     rig.terms.total_held = 0;
     rig.publish(entry(5, 4));
     assert_eq!(
-        rig.follow.held_count(),
+        rig.follow.held_entry_count(),
         1,
         "behind one that is missing nothing fits"
     );
@@ -302,13 +302,13 @@ fn an_older_stream_is_read_from_its_start_and_its_rest_comes_later() {
     rig.reconnect(DatasetContinuity::Older, &whole[..2]);
     let told = rig.take_effects();
     assert!(!told.contains(&"gap".to_owned()), "{told:?}");
-    let late = |number, position| StreamEntry {
+    let late = |number, position| RedisStreamEntry {
         position: StreamPosition::new(position, 1),
         previous: StreamPosition::new(position - 1, 1),
-        is_early: true,
+        was_delivered_early: true,
         ..entry(number, 0)
     };
-    rig.publish(StreamEntry {
+    rig.publish(RedisStreamEntry {
         previous: StreamPosition::new(2, 1),
         ..late(3, 10)
     });
@@ -335,7 +335,7 @@ fn an_older_stream_may_reuse_the_last_position() {
     rig.publish(entry(1, 0));
     rig.publish(entry(2, 1));
     rig.take_effects();
-    let other = StreamEntry {
+    let other = RedisStreamEntry {
         origin: EntryOrigin {
             node: NodeId(3),
             number: 1,
@@ -355,7 +355,7 @@ fn a_history_has_the_ages_of_redis() {
     rig.follow.on_connected(DatasetContinuity::Same);
     rig.follow.state = FollowState::Reading;
     let channel = ChannelName::from("news");
-    let number = rig.follow.next_read(rig.terms.now, &channel, 1).read_id;
+    let number = rig.follow.begin_read(rig.terms.now, &channel, 1).read_id;
     let part = StreamPage {
         channel,
         read_id: number,
@@ -364,7 +364,7 @@ fn a_history_has_the_ages_of_redis() {
     };
     let mut effects = Vec::new();
     rig.follow.apply_page(&rig.terms, part, &mut effects);
-    let Some(BusEffect::Restore(_, history)) = effects.first() else {
+    let Some(BusEffect::RestoreHistory(_, history)) = effects.first() else {
         panic!("{effects:?}");
     };
     let ages: Vec<u64> = history.iter().map(|(_, age)| age.as_secs()).collect();

@@ -107,7 +107,13 @@ fn what_is_dropped_before_it_was_taken_becomes_a_gap_in_front() {
     let batch = outbox.next_batch().unwrap();
     assert_eq!(said(&batch), ["Gap a", "2", "3", "4"]);
     assert!(batch.iter().map(|entry| entry.number).is_sorted());
-    assert_eq!(batch.iter().filter(|entry| entry.is_early).count(), 2);
+    assert_eq!(
+        batch
+            .iter()
+            .filter(|entry| entry.was_delivered_early)
+            .count(),
+        2
+    );
     outbox.on_batch_accepted(now, &batch);
     assert!(outbox.is_empty());
     // A Redis that forgets the gap forgets where it was.
@@ -152,9 +158,9 @@ fn awaited_messages_are_delivered_once() {
     outbox.submit(now, publication("b", 2), LocalDelivery::Done);
     let first = outbox.next_number() - 3;
     outbox.mark_delivered(first);
-    outbox.mark_awaited("b");
+    outbox.mark_channel_awaited("b");
     let ids = |outbox: &mut Outbox| -> Vec<String> {
-        let awaited = outbox.take_awaited().into_iter();
+        let awaited = outbox.take_awaited_messages().into_iter();
         awaited
             .map(|each| each.publication.id.unwrap().to_string())
             .collect()
@@ -164,7 +170,10 @@ fn awaited_messages_are_delivered_once() {
     assert_eq!(ids(&mut outbox), ["1", "2"]);
     assert!(ids(&mut outbox).is_empty());
     let batch = outbox.next_batch().unwrap();
-    let ahead: Vec<bool> = batch.iter().map(|entry| entry.is_early).collect();
+    let ahead: Vec<bool> = batch
+        .iter()
+        .map(|entry| entry.was_delivered_early)
+        .collect();
     assert_eq!(ahead, [false, true, true]);
 }
 
@@ -185,7 +194,7 @@ fn messages_without_local_subscribers_are_counted_until_accepted() {
     assert!(outbox.unsent_without_subscribers.is_empty());
     outbox.on_connected(now, false);
     assert_eq!(unheard(&outbox), Some(2), "it is sent again");
-    outbox.mark_awaited("a");
+    outbox.mark_channel_awaited("a");
     assert!(outbox.unsent_without_subscribers.is_empty());
-    assert_eq!(outbox.take_awaited().len(), 3);
+    assert_eq!(outbox.take_awaited_messages().len(), 3);
 }

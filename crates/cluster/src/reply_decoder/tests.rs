@@ -33,8 +33,8 @@ fn ours(position: &str) -> RawEntry {
     raw(position, &fields)
 }
 
-fn read(from: Option<StreamPosition>) -> StreamRead {
-    StreamRead {
+fn read(from: Option<StreamPosition>) -> StreamReadRequest {
+    StreamReadRequest {
         channel: "news".into(),
         from,
         read_id: 1,
@@ -53,7 +53,7 @@ fn what_a_server_publishes_is_understood() {
     );
     let node = NodeId(0xab);
     assert_eq!(entry.origin, EntryOrigin { node, number: 7 });
-    assert!(entry.is_early);
+    assert!(entry.was_delivered_early);
     let EntryContent::Message(message) = entry.content else {
         panic!("not a message");
     };
@@ -64,7 +64,7 @@ fn what_a_server_publishes_is_understood() {
 fn other_data_is_noticed() {
     let payload = format!("2-1 1-0 ab:7 shared other\n{MESSAGE}");
     let entry = answers().decode_push(&pushed("penstock:0:topic:news", &payload));
-    assert_eq!(entry.err(), Some(DatasetChanged));
+    assert_eq!(entry.err(), Some(DatasetChangedError));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::entry::ChannelName;
 
 impl ClusterSimulation {
     /// Of every server and channel.
-    pub(super) fn check(&self, faults: Faults) {
+    pub(super) fn check_invariants(&self, faults: Faults) {
         for (number, node) in self.nodes.iter().enumerate() {
             for (channel, seen) in &node.channels {
                 let place = format!("node {number}, channel {channel}: {:?}", seen.log);

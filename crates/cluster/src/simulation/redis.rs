@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::entry::{
-    ChannelName, EntryContent, EntryOrigin, NodeId, RedisClock, RedisDataset, StreamEntry,
+    ChannelName, EntryContent, EntryOrigin, NodeId, RedisClock, RedisDataset, RedisStreamEntry,
     StreamPosition,
 };
-use crate::followed_channel::{StreamPage, StreamRead};
+use crate::followed_channel::{StreamPage, StreamReadRequest};
 use crate::outbox::{OutgoingEntry, broadcast_channel};
 
 /// Entries of a page.
@@ -16,7 +16,7 @@ const PAGE: usize = 3;
 
 #[derive(Debug)]
 pub(super) struct FakeRedis {
-    pub(super) mark: Arc<str>,
+    pub(super) dataset_mark: Arc<str>,
     pub(super) is_up: bool,
     pub(super) is_paused: bool,
     pub(super) max_length: usize,
@@ -42,7 +42,7 @@ struct Snapshot {
 
 #[derive(Debug, Default, Clone)]
 struct Stream {
-    entries: VecDeque<StreamEntry>,
+    entries: VecDeque<RedisStreamEntry>,
     top: StreamPosition,
     until: Option<Instant>,
 }
@@ -51,7 +51,7 @@ struct Stream {
 #[derive(Debug)]
 pub(super) enum FakeCommand {
     Publish(Vec<OutgoingEntry>, Arc<str>),
-    Read(Vec<StreamRead>),
+    Read(Vec<StreamReadRequest>),
 }
 
 /// What comes back over it.
@@ -76,32 +76,32 @@ pub(super) enum PubSubReply {
     Subscribed(Vec<ChannelName>),
     Unsubscribed,
     Pong(Instant),
-    Entry(Box<StreamEntry>),
+    Entry(Box<RedisStreamEntry>),
 }
 
 /// One server's connections; dropped by the server, their commands may still be carried out.
 #[derive(Debug)]
-pub(super) struct FakeConnection {
+pub(super) struct FakeRedisConnection {
     pub(super) node: usize,
     pub(super) id: NodeId,
-    pub(super) is_ghost: bool,
+    pub(super) is_abandoned: bool,
     pub(super) commands: VecDeque<FakeCommand>,
     pub(super) answers: VecDeque<FakeReply>,
-    pub(super) listens: VecDeque<PubSubCommand>,
-    pub(super) heard: VecDeque<PubSubReply>,
+    pub(super) pubsub_commands: VecDeque<PubSubCommand>,
+    pub(super) pubsub_replies: VecDeque<PubSubReply>,
     topics: HashSet<ChannelName>,
 }
 
-impl FakeConnection {
+impl FakeRedisConnection {
     pub(super) fn new(node: usize, id: NodeId) -> Self {
         Self {
             node,
             id,
-            is_ghost: false,
+            is_abandoned: false,
             commands: VecDeque::new(),
             answers: VecDeque::new(),
-            listens: VecDeque::new(),
-            heard: VecDeque::new(),
+            pubsub_commands: VecDeque::new(),
+            pubsub_replies: VecDeque::new(),
             topics: HashSet::new(),
         }
     }
@@ -110,7 +110,7 @@ impl FakeConnection {
 impl FakeRedis {
     pub(super) fn new(length_max: usize, kept: Duration) -> Self {
         Self {
-            mark: "mark 0".into(),
+            dataset_mark: "mark 0".into(),
             is_up: true,
             is_paused: false,
             max_length: length_max,
@@ -128,7 +128,7 @@ impl FakeRedis {
     /// Writes its data to its disk.
     pub(super) fn save(&mut self) {
         self.snapshot = Some(Snapshot {
-            mark: self.mark.clone(),
+            mark: self.dataset_mark.clone(),
             streams: self.streams.clone(),
             sent: self.sent.clone(),
             known_run: self.known_run,
@@ -139,7 +139,7 @@ impl FakeRedis {
     pub(super) fn restart(&mut self, begins_with_snapshot: bool) {
         self.run += 1;
         if let Some(snapshot) = self.snapshot.clone().filter(|_| begins_with_snapshot) {
-            self.mark = snapshot.mark;
+            self.dataset_mark = snapshot.mark;
             self.streams = snapshot.streams;
             self.sent = snapshot.sent;
             self.known_run = snapshot.known_run;
@@ -147,20 +147,24 @@ impl FakeRedis {
     }
 
     /// A server connects, and the first one of a run leaves its mark for all.
-    pub(super) fn record_node(&mut self, now: Instant, all: &mut [FakeConnection]) -> RedisDataset {
+    pub(super) fn connect_node(
+        &mut self,
+        now: Instant,
+        all: &mut [FakeRedisConnection],
+    ) -> RedisDataset {
         if self.known_run != self.run {
             self.known_run = self.run;
             self.clock += 1;
             let word = OutgoingEntry {
                 number: 1,
                 channel: broadcast_channel(),
-                is_early: false,
-                content: EntryContent::AllHistoriesCut,
+                was_delivered_early: false,
+                content: EntryContent::AllHistoriesInvalidated,
             };
             self.publish(now, NodeId(1000 + self.run), &word, all);
         }
         RedisDataset {
-            id: self.mark.clone(),
+            id: self.dataset_mark.clone(),
             run_id: Some(self.run.to_string().into()),
             clock: RedisClock {
                 read_at: now,
@@ -176,14 +180,14 @@ impl FakeRedis {
         self.known_run = 0;
         self.snapshot = None;
         self.marks += 1;
-        self.mark = format!("mark {}", self.marks).into();
+        self.dataset_mark = format!("mark {}", self.marks).into();
     }
 
     /// Does the next of what connection `index` asks on one of its two ways.
-    pub(super) fn serve(
+    pub(super) fn run_next_command(
         &mut self,
         now: Instant,
-        all: &mut [FakeConnection],
+        all: &mut [FakeRedisConnection],
         index: usize,
         hears: bool,
     ) {
@@ -198,7 +202,7 @@ impl FakeRedis {
         }
         let connection = &mut all[index];
         if hears {
-            let Some(listen) = connection.listens.pop_front() else {
+            let Some(listen) = connection.pubsub_commands.pop_front() else {
                 return;
             };
             let heard = match listen {
@@ -212,7 +216,7 @@ impl FakeRedis {
                 }
                 PubSubCommand::Ping(at) => PubSubReply::Pong(at),
             };
-            connection.heard.push_back(heard);
+            connection.pubsub_replies.push_back(heard);
             return;
         }
         let Some(command) = connection.commands.pop_front() else {
@@ -220,7 +224,7 @@ impl FakeRedis {
         };
         let id = connection.id;
         let answer = match command {
-            FakeCommand::Publish(_, mark) if mark != self.mark => FakeReply::DatasetChanged,
+            FakeCommand::Publish(_, mark) if mark != self.dataset_mark => FakeReply::DatasetChanged,
             FakeCommand::Publish(batch, _) => {
                 for outgoing in &batch {
                     self.publish(now, id, outgoing, all);
@@ -239,7 +243,7 @@ impl FakeRedis {
         now: Instant,
         node: NodeId,
         out: &OutgoingEntry,
-        all: &mut [FakeConnection],
+        all: &mut [FakeRedisConnection],
     ) {
         let last = self.sent.entry(node).or_default();
         if out.number <= *last {
@@ -250,7 +254,7 @@ impl FakeRedis {
         let before = stream.top;
         stream.top = StreamPosition::new(self.clock, before_sequence(before, self.clock));
         stream.until = Some(now + self.retention);
-        let entry = StreamEntry {
+        let entry = RedisStreamEntry {
             channel: out.channel.clone(),
             position: stream.top,
             previous: before,
@@ -258,7 +262,7 @@ impl FakeRedis {
                 node,
                 number: out.number,
             },
-            is_early: out.is_early,
+            was_delivered_early: out.was_delivered_early,
             content: out.content.clone(),
         };
         stream.entries.push_back(entry.clone());
@@ -266,21 +270,21 @@ impl FakeRedis {
             stream.entries.pop_front();
         }
         for connection in all {
-            if !connection.is_ghost && connection.topics.contains(&out.channel) {
+            if !connection.is_abandoned && connection.topics.contains(&out.channel) {
                 connection
-                    .heard
+                    .pubsub_replies
                     .push_back(PubSubReply::Entry(Box::new(entry.clone())));
             }
         }
     }
 
-    fn read(&self, read: StreamRead) -> StreamPage {
+    fn read(&self, read: StreamReadRequest) -> StreamPage {
         let entries = self
             .streams
             .get(&read.channel)
             .map(|stream| &stream.entries);
         let entries = entries.into_iter().flatten();
-        let entries: Vec<StreamEntry> = match read.from {
+        let entries: Vec<RedisStreamEntry> = match read.from {
             None => entries.cloned().collect(),
             Some(from) => entries
                 .filter(|entry| entry.position >= from)

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use penstock_hub::Publication;
 
-use crate::entry::{ChannelName, EntryContent, NodeId, RedisDataset, StreamEntry};
-use crate::followed_channel::{DatasetContinuity, StreamPage, StreamRead};
+use crate::entry::{ChannelName, EntryContent, NodeId, RedisDataset, RedisStreamEntry};
+use crate::followed_channel::{DatasetContinuity, StreamPage, StreamReadRequest};
 use crate::followed_channels::{BusEffect, FollowedChannels};
 use crate::outbox::{LocalDelivery, Outbox, OutgoingEntry, RESEND_WINDOW};
 
@@ -46,11 +46,11 @@ pub(super) enum BusMode {
 }
 
 #[derive(Debug)]
-pub(super) struct BusMachine {
+pub(super) struct BusStateMachine {
     node_id: NodeId,
     pub(super) mode: BusMode,
     pub(super) outbox: Outbox,
-    pub(super) followed: FollowedChannels,
+    pub(super) followed_channels: FollowedChannels,
     is_connected: bool,
     /// Which data the last connection had.
     last_dataset: Option<RedisDataset>,
@@ -65,7 +65,7 @@ pub(super) struct BusMachine {
     effects: Vec<BusEffect>,
 }
 
-impl BusMachine {
+impl BusStateMachine {
     pub(super) fn new(me: NodeId, now: Instant) -> Self {
         Self::with_outbox(me, now, Outbox::new())
     }
@@ -75,7 +75,7 @@ impl BusMachine {
             node_id: me,
             mode: BusMode::Standalone,
             outbox,
-            followed: FollowedChannels::new(me, now),
+            followed_channels: FollowedChannels::new(me, now),
             is_connected: false,
             last_dataset: None,
             batch_sent_at: None,
@@ -106,11 +106,13 @@ impl BusMachine {
         let mut for_the_hub = Vec::with_capacity(effects.len());
         for effect in effects.drain(..) {
             match effect {
-                BusEffect::Delivered(number) => self.outbox.mark_delivered(number),
-                BusEffect::HistoriesBroken(position) => self.followed.mark_broken(position),
-                BusEffect::CutAllHistories { announced } => {
-                    for channel in self.followed.loaded_channels() {
-                        for_the_hub.push(BusEffect::Restore(channel.clone(), Vec::new()));
+                BusEffect::OwnMessageDelivered(number) => self.outbox.mark_delivered(number),
+                BusEffect::HistoriesIncompleteUpTo(position) => {
+                    self.followed_channels.mark_histories_incomplete(position)
+                }
+                BusEffect::InvalidateAllHistories { announced } => {
+                    for channel in self.followed_channels.loaded_channels() {
+                        for_the_hub.push(BusEffect::RestoreHistory(channel.clone(), Vec::new()));
                         if announced {
                             for_the_hub.push(BusEffect::AnnounceGap(channel.clone()));
                         }
@@ -131,7 +133,7 @@ impl BusMachine {
             publication.id = Some(format!("{}-{number}", self.node_id).into());
         }
         if self.mode == BusMode::Clustered {
-            let is_awaited = self.followed.get(&publication.channel).is_some();
+            let is_awaited = self.followed_channels.get(&publication.channel).is_some();
             let way = if is_awaited {
                 LocalDelivery::Awaited
             } else {
@@ -142,39 +144,41 @@ impl BusMachine {
         }
         // So that its history is complete once Redis is back, or forgotten.
         let channel = publication.channel.clone();
-        self.prepare(now, &channel);
+        self.prepare_channel(now, &channel);
         self.last_early_number = number;
         self.effects
             .push(BusEffect::Deliver(Box::new(publication.clone())));
-        match self.followed.get_mut(&channel) {
+        match self.followed_channels.get_mut(&channel) {
             Some(follow) => {
                 follow.record_early_delivery(self.node_id, number);
             }
-            None => self.effects.push(BusEffect::Restore(channel, Vec::new())),
+            None => self
+                .effects
+                .push(BusEffect::RestoreHistory(channel, Vec::new())),
         }
         self.outbox.submit(now, publication, LocalDelivery::Early);
     }
 
     /// A subscriber is about to come. True when the channel is live already.
-    pub(super) fn prepare(&mut self, now: Instant, channel: &ChannelName) -> bool {
-        let is_new = self.followed.get(channel).is_none();
-        if is_new && self.followed.len() >= self.max_followed {
+    pub(super) fn prepare_channel(&mut self, now: Instant, channel: &ChannelName) -> bool {
+        let is_new = self.followed_channels.get(channel).is_none();
+        if is_new && self.followed_channels.len() >= self.max_followed {
             return true;
         }
         self.mark_awaited_if_new(channel);
-        self.followed.prepare(now, channel)
+        self.followed_channels.prepare_channel(now, channel)
     }
 
     fn mark_awaited_if_new(&mut self, channel: &ChannelName) {
-        if self.followed.get(channel).is_none() {
-            self.outbox.mark_awaited(channel);
+        if self.followed_channels.get(channel).is_none() {
+            self.outbox.mark_channel_awaited(channel);
         }
     }
 
     /// A channel has its first subscriber here.
     pub(super) fn on_subscribed(&mut self, now: Instant, channel: &ChannelName) {
         self.mark_awaited_if_new(channel);
-        self.followed.on_subscribed(now, channel);
+        self.followed_channels.on_subscribed(now, channel);
     }
 
     /// There is a connection, to `data`; Redis keeps a channel's stream for `kept` after its last
@@ -198,7 +202,7 @@ impl BusMachine {
         self.batch_sent_at = None;
         self.outbox
             .on_connected(now, trust == DatasetContinuity::Same);
-        self.followed
+        self.followed_channels
             .on_connected(trust, whole_at, kept, data.clock);
         self.update_mode();
     }
@@ -208,12 +212,12 @@ impl BusMachine {
         self.is_connected = false;
         self.batch_sent_at = None;
         self.enter_standalone(now);
-        self.followed.on_disconnected();
+        self.followed_channels.on_disconnected();
     }
 
-    /// All that Redis published before `at` has come to [`BusMachine::heard`].
+    /// All that Redis published before `at` has come to [`BusStateMachine::heard`].
     pub(super) fn mark_complete_until(&mut self, at: Instant) {
-        self.is_settled = self.is_settled || self.followed.is_settled();
+        self.is_settled = self.is_settled || self.followed_channels.is_caught_up();
         if self.is_settled {
             self.complete_at = Some(at);
         }
@@ -236,19 +240,21 @@ impl BusMachine {
     }
 
     /// What to read next of streams.
-    pub(super) fn next_reads(&mut self, now: Instant) -> Vec<StreamRead> {
+    pub(super) fn next_reads(&mut self, now: Instant) -> Vec<StreamReadRequest> {
         let may_load = self.outbox.has_accepted(self.last_early_number);
-        self.followed.next_reads(now, may_load)
+        self.followed_channels.next_reads(now, may_load)
     }
 
     /// What was read of a stream.
     pub(super) fn apply_page(&mut self, now: Instant, part: StreamPage) {
-        self.followed.apply_page(now, part, &mut self.effects);
+        self.followed_channels
+            .apply_page(now, part, &mut self.effects);
     }
 
     /// An entry was published.
-    pub(super) fn on_entry(&mut self, now: Instant, entry: StreamEntry) {
-        self.followed.on_entry(now, entry, &mut self.effects);
+    pub(super) fn on_entry(&mut self, now: Instant, entry: RedisStreamEntry) {
+        self.followed_channels
+            .on_entry(now, entry, &mut self.effects);
     }
 
     /// Time has passed in which no answer could be taken in.
@@ -266,14 +272,15 @@ impl BusMachine {
             self.enter_standalone(now);
         }
         if self.is_connected {
-            let follows = &self.followed;
+            let follows = &self.followed_channels;
             let is_awaited = |channel: &str, taken_at| {
                 let follow = follows.get(channel);
-                follow.is_some_and(|follow| !follow.was_loaded_after(Some(taken_at)))
+                follow.is_some_and(|follow| !follow.was_history_loaded_after(Some(taken_at)))
             };
             self.outbox.drop_expired(now, is_awaited);
         }
-        self.followed.drop_idle(now, in_use, &mut self.effects);
+        self.followed_channels
+            .unfollow_idle(now, in_use, &mut self.effects);
     }
 
     fn update_mode(&mut self) {
@@ -291,12 +298,12 @@ impl BusMachine {
         // What has come of it is noted first.
         self.effects = self.take_effects();
         let mut cut = HashSet::new();
-        for awaited in self.outbox.take_awaited() {
+        for awaited in self.outbox.take_awaited_messages() {
             // Without subscribers no client misses it, and its history is in Redis.
-            let Some(follow) = self.followed.get_mut(&awaited.publication.channel) else {
+            let Some(follow) = self.followed_channels.get_mut(&awaited.publication.channel) else {
                 continue;
             };
-            if !follow.was_loaded_after(awaited.accepted_at)
+            if !follow.was_history_loaded_after(awaited.accepted_at)
                 && follow.record_early_delivery(self.node_id, awaited.number)
             {
                 self.last_early_number = self.last_early_number.max(awaited.number);
@@ -309,7 +316,7 @@ impl BusMachine {
         }
         for channel in cut {
             self.outbox
-                .submit_notice(now, channel, EntryContent::HistoryCut);
+                .submit_notice(now, channel, EntryContent::HistoryInvalidated);
         }
     }
 }
@@ -318,7 +325,9 @@ impl BusMachine {
 fn is_internal_effect(effect: &BusEffect) -> bool {
     matches!(
         effect,
-        BusEffect::Delivered(_) | BusEffect::HistoriesBroken(_) | BusEffect::CutAllHistories { .. }
+        BusEffect::OwnMessageDelivered(_)
+            | BusEffect::HistoriesIncompleteUpTo(_)
+            | BusEffect::InvalidateAllHistories { .. }
     )
 }
 
@@ -329,7 +338,7 @@ mod tests {
     #[test]
     fn channels_that_are_published_to_alone_are_followed_within_a_bound() {
         let now = Instant::now();
-        let mut machine = BusMachine::new(NodeId(1), now);
+        let mut machine = BusStateMachine::new(NodeId(1), now);
         machine.set_max_channels(10);
         machine.on_subscribed(now, &ChannelName::from("heard"));
         for number in 0..100 {
@@ -339,15 +348,19 @@ mod tests {
             };
             machine.publish(now, publication);
         }
-        assert_eq!(machine.followed.len(), 10);
+        assert_eq!(machine.followed_channels.len(), 10);
         let mut last: Vec<BusEffect> = machine.take_effects();
         // A channel that is not followed has no history that could have a gap.
         let end = last.pop();
         assert!(
-            matches!(&end, Some(BusEffect::Restore(channel, history)) if **channel == *"c99" && history.is_empty()),
+            matches!(&end, Some(BusEffect::RestoreHistory(channel, history)) if **channel == *"c99" && history.is_empty()),
             "{end:?}"
         );
         machine.on_subscribed(now, &ChannelName::from("more"));
-        assert_eq!(machine.followed.len(), 11, "a subscriber's always is");
+        assert_eq!(
+            machine.followed_channels.len(),
+            11,
+            "a subscriber's always is"
+        );
     }
 }

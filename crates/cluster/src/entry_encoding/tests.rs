@@ -117,12 +117,12 @@ fn an_empty_publication_and_the_short_parts_come_back() {
 fn gaps_come_back() {
     assert!(matches!(back(&EntryContent::Gap), EntryContent::Gap));
     assert!(matches!(
-        back(&EntryContent::HistoryCut),
-        EntryContent::HistoryCut
+        back(&EntryContent::HistoryInvalidated),
+        EntryContent::HistoryInvalidated
     ));
     assert!(matches!(
-        back(&EntryContent::AllHistoriesCut),
-        EntryContent::AllHistoriesCut
+        back(&EntryContent::AllHistoriesInvalidated),
+        EntryContent::AllHistoriesInvalidated
     ));
     assert!(matches!(
         back(&EntryContent::GapInAllChannels),

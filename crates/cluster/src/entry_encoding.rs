@@ -17,13 +17,13 @@ const VERSION: u32 = 1;
 
 /// Why an entry of another server cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum DecodeError {
+pub(super) enum EntryDecodeError {
     #[error("it is of version {0}, this server reads version 1")]
-    Version(u32),
+    UnsupportedVersion(u32),
     #[error("it is not what a node writes: {0}")]
-    Json(#[from] serde_json::Error),
+    InvalidJson(#[from] serde_json::Error),
     #[error("it says nothing")]
-    Empty,
+    EmptyEntry,
 }
 
 #[derive(Deserialize)]
@@ -53,31 +53,34 @@ pub(super) fn encode(content: &EntryContent) -> Vec<u8> {
     let (gap, message) = match content {
         EntryContent::Message(publication) => (None, Some(&**publication)),
         EntryContent::Gap => (Some(WireGap::Channel), None),
-        EntryContent::HistoryCut => (Some(WireGap::Order), None),
+        EntryContent::HistoryInvalidated => (Some(WireGap::Order), None),
         EntryContent::GapInAllChannels => (Some(WireGap::Everywhere), None),
-        EntryContent::AllHistoriesCut => (Some(WireGap::Histories), None),
+        EntryContent::AllHistoriesInvalidated => (Some(WireGap::Histories), None),
     };
     let v = VERSION;
     // Strings, numbers and lists of them: nothing in it can fail.
     serde_json::to_vec(&WireEntry { v, gap, message }).unwrap_or_default()
 }
 
-pub(super) fn decode(channel: &ChannelName, bytes: &[u8]) -> Result<EntryContent, DecodeError> {
+pub(super) fn decode(
+    channel: &ChannelName,
+    bytes: &[u8],
+) -> Result<EntryContent, EntryDecodeError> {
     let version: WireVersion = serde_json::from_slice(bytes)?;
     if version.v != VERSION {
-        return Err(DecodeError::Version(version.v));
+        return Err(EntryDecodeError::UnsupportedVersion(version.v));
     }
     let wire: WireEntry<Box<Publication>> = serde_json::from_slice(bytes)?;
     match (wire.gap, wire.message) {
         (Some(WireGap::Channel), _) => Ok(EntryContent::Gap),
-        (Some(WireGap::Order), _) => Ok(EntryContent::HistoryCut),
+        (Some(WireGap::Order), _) => Ok(EntryContent::HistoryInvalidated),
         (Some(WireGap::Everywhere), _) => Ok(EntryContent::GapInAllChannels),
-        (Some(WireGap::Histories), _) => Ok(EntryContent::AllHistoriesCut),
+        (Some(WireGap::Histories), _) => Ok(EntryContent::AllHistoriesInvalidated),
         (None, Some(mut publication)) => {
             publication.channel = channel.clone();
             Ok(EntryContent::Message(publication))
         }
-        (None, None) => Err(DecodeError::Empty),
+        (None, None) => Err(EntryDecodeError::EmptyEntry),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The counters of all servers together.
 //!
-//! Each server reports its own every [`REPORT_INTERVAL`] and gets the sums (`scripts`) for the
+//! Each server reports its own every [`REPORT_INTERVAL`] and gets the sums (`redis_scripts`) for the
 //! status page.
 //!
 //! # Invariants

@@ -1,7 +1,7 @@
 //! The last number of each publishing server that a channel's subscribers have had. Pure.
 //!
 //! Used by `followed_channel`. The numbers of one server in one channel only rise (`outbox`,
-//! `scripts`), so a number that is not above the last one is a repetition.
+//! `redis_scripts`), so a number that is not above the last one is a repetition.
 //!
 //! # Invariants
 //! - At most [`MAX_NODES`] servers are remembered.
@@ -13,9 +13,9 @@ const MAX_NODES: usize = 64;
 
 /// The last number of each server, the most recent at the end.
 #[derive(Debug, Default)]
-pub(super) struct LastSeen(Vec<EntryOrigin>);
+pub(super) struct LastSeenNumbers(Vec<EntryOrigin>);
 
-impl LastSeen {
+impl LastSeenNumbers {
     /// Notes it; false when it was there before.
     pub(super) fn record_if_new(&mut self, origin: EntryOrigin) -> bool {
         let last = self.last_number_of(origin.node);
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn what_was_there_is_known_for_each_node() {
-        let mut seen = LastSeen::default();
+        let mut seen = LastSeenNumbers::default();
         assert!(seen.record_if_new(origin(1, 5)));
         assert!(seen.record_if_new(origin(2, 3)));
         for (node, number) in [(1, 5), (1, 4), (2, 3)] {
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_node_that_was_silent_longest_is_forgotten() {
-        let mut seen = LastSeen::default();
+        let mut seen = LastSeenNumbers::default();
         for node in 0..64 {
             assert!(seen.record_if_new(origin(node, 1)));
         }
