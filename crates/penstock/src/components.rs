@@ -159,7 +159,7 @@ fn start_upstream(
 ) -> Arc<Upstream> {
     let setup = UpstreamSetup {
         loop_count: loops.len(),
-        body_store: store.clone(),
+        buffering_settings: store.clone(),
     };
     Upstream::start(wanted.clone(), setup)
 }

@@ -49,9 +49,9 @@ pub(crate) fn joiner_setup(
             penstock_sys::process::host_name(),
             std::process::id()
         ),
-        capacity: join_capacity(apps),
+        max_active: join_capacity(apps),
         loops: loops.to_vec(),
-        pool,
+        lookup_pool: pool,
         serve: Arc::new(move |stream, peer, early| {
             let info = Arc::clone(&info);
             penstock_edge::serve_connection(&edge, Arc::new(stream), peer, info, early);

@@ -31,10 +31,10 @@ pub(crate) struct Candidate {
     pub(crate) weight: u32,
     pub(crate) active: u32,
     /// Maximum active requests.
-    pub(crate) capacity: u32,
-    pub(crate) has_idle_on_this_loop: bool,
+    pub(crate) max_active: u32,
+    pub(crate) has_idle_connection_on_this_loop: bool,
     /// Whether any loop has an idle connection to the server.
-    pub(crate) has_idle: bool,
+    pub(crate) has_idle_connection: bool,
     /// Increases with each use of any server; 0 means never used.
     pub(crate) last_used: u64,
     /// The part of the weight that counts, in thousandths: below 1000 during slow start.
@@ -156,7 +156,7 @@ impl Candidate {
 }
 
 fn with_free_slot(candidates: &[Candidate]) -> impl Iterator<Item = &Candidate> + Clone {
-    let has_room = |c: &&Candidate| c.active < c.capacity && c.weight > 0;
+    let has_room = |c: &&Candidate| c.active < c.max_active && c.weight > 0;
     candidates.iter().filter(has_room)
 }
 
@@ -170,7 +170,13 @@ fn compare_load(a: &Candidate, b: &Candidate) -> Ordering {
 /// The fewest active requests for its share; then a server with an idle connection on this loop,
 /// then on any loop, then the most recently used.
 fn idle_first(candidates: &[Candidate]) -> Option<usize> {
-    let warmth = |c: &Candidate| (c.has_idle_on_this_loop, c.has_idle, c.last_used);
+    let warmth = |c: &Candidate| {
+        (
+            c.has_idle_connection_on_this_loop,
+            c.has_idle_connection,
+            c.last_used,
+        )
+    };
     let best = with_free_slot(candidates)
         .min_by(|a, b| compare_load(a, b).then_with(|| warmth(b).cmp(&warmth(a))));
     best.map(|c| c.index)

@@ -57,14 +57,14 @@ impl BodySource {
         }
     }
 
-    pub(crate) fn framing(&self) -> SourceFraming {
+    pub(crate) fn framing(&self) -> RequestBodyFraming {
         match self {
-            Self::Empty | Self::Consumed => SourceFraming::None,
-            Self::Memory { bytes, .. } => SourceFraming::Length(bytes.len() as u64),
-            Self::File(file) => SourceFraming::Length(file.len),
+            Self::Empty | Self::Consumed => RequestBodyFraming::None,
+            Self::Memory { bytes, .. } => RequestBodyFraming::Length(bytes.len() as u64),
+            Self::File(file) => RequestBodyFraming::Length(file.len),
             Self::Stream { body, .. } => body
                 .length()
-                .map_or(SourceFraming::Chunked, SourceFraming::Length),
+                .map_or(RequestBodyFraming::Chunked, RequestBodyFraming::Length),
         }
     }
 
@@ -84,7 +84,7 @@ impl BodySource {
     }
 
     /// Takes the whole rest if it is in memory and at most `most` bytes.
-    pub(crate) fn take_small(&mut self, most: usize) -> Option<&[u8]> {
+    pub(crate) fn take_rest_if_small(&mut self, most: usize) -> Option<&[u8]> {
         match self {
             Self::Empty => Some(&[]),
             Self::Memory { bytes, sent } if bytes.len() - *sent <= most => {
@@ -191,7 +191,7 @@ fn read_in_pool(
 
 /// How the end of a request body is signalled to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SourceFraming {
+pub(crate) enum RequestBodyFraming {
     None,
     Length(u64),
     Chunked,

@@ -22,20 +22,20 @@ use penstock_sys::net::PeerAddress;
 use penstock_wire::proxy_protocol;
 use tokio::sync::oneshot;
 
-use crate::connection::{ConnectionParts, UpstreamConnection};
+use crate::connection::{UpstreamConnection, UpstreamConnectionInner};
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::request_head::uses_keep_alive;
-use crate::saturation::UnansweredGuard;
+use crate::saturation::UnansweredRequestGuard;
 use crate::server_pool::{
     AttemptOutcome, AttemptReport, ClaimOutcome, ClaimedSlot, ReusePolicy, SelectionCriteria,
     SlotWaiter,
 };
 use crate::upstream::SharedUpstream;
 
-/// A slot at a server. Dropped without [`Lease::finish`], it is released as neutral and its
+/// A slot at a server. Dropped without [`SlotLease::finish`], it is released as neutral and its
 /// connection closes.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct SlotLease {
     pub(crate) upstream: Arc<SharedUpstream>,
     /// With an idle connection if one looks alive.
     pub(crate) slot: ClaimedSlot,
@@ -44,14 +44,14 @@ pub(crate) struct Lease {
     /// When the server got the request.
     pub(crate) sent_at: Instant,
     /// Set while the connection is new and has brought no response.
-    unanswered_guard: Option<UnansweredGuard>,
+    unanswered_guard: Option<UnansweredRequestGuard>,
     is_released: bool,
 }
 
 #[derive(Debug)]
 pub(crate) enum LeaseOutcome {
-    Leased(Lease),
-    Queued(Box<QueueWait>),
+    Leased(SlotLease),
+    Queued(Box<SlotWaitFuture>),
 }
 
 /// Claims a slot for a request that has already waited `waited` in queues. If it must wait again,
@@ -80,7 +80,7 @@ pub(crate) fn claim_lease(
     let home = loops::current_loop_index();
     match shared.update_pool(|pool| pool.claim(now, home, want, make_waiter)) {
         ClaimOutcome::Slot(slot) => {
-            let lease = Lease::new(shared, slot, now, waited, want.is_first_attempt);
+            let lease = SlotLease::new(shared, slot, now, waited, want.is_first_attempt);
             Ok(LeaseOutcome::Leased(lease))
         }
         ClaimOutcome::Unavailable { reason } => {
@@ -95,7 +95,7 @@ pub(crate) fn claim_lease(
                 let cause = "a waiter without its end";
                 return Err(AttemptFailure::local(FaultKind::Internal, cause));
             };
-            Ok(LeaseOutcome::Queued(Box::new(QueueWait {
+            Ok(LeaseOutcome::Queued(Box::new(SlotWaitFuture {
                 shared: Arc::clone(shared),
                 ticket,
                 position,
@@ -121,7 +121,7 @@ fn checked_idle_connection(connection: UpstreamConnection) -> Option<UpstreamCon
         false => connection.move_to_this_loop().ok()?,
     };
     // Unsolicited bytes would become the next client's response.
-    if std::mem::take(&mut connection.needs_check) && !connection.stream.is_open() {
+    if std::mem::take(&mut connection.needs_liveness_check) && !connection.stream.is_open() {
         return None;
     }
     Some(connection)
@@ -129,7 +129,7 @@ fn checked_idle_connection(connection: UpstreamConnection) -> Option<UpstreamCon
 
 /// A queued request: a future of its slot.
 #[derive(Debug)]
-pub(crate) struct QueueWait {
+pub(crate) struct SlotWaitFuture {
     shared: Arc<SharedUpstream>,
     ticket: Ticket,
     pub(crate) position: usize,
@@ -143,12 +143,12 @@ pub(crate) struct QueueWait {
     deadline: LazyDeadline,
 }
 
-impl QueueWait {
+impl SlotWaitFuture {
     pub(crate) fn total_wait(&self) -> Duration {
         self.waited_before + clock::now().saturating_duration_since(self.queued_at)
     }
 
-    fn accept_grant(&self, slot: SlotId) -> Result<Lease, AttemptFailure> {
+    fn accept_grant(&self, slot: SlotId) -> Result<SlotLease, AttemptFailure> {
         let (now, home) = (clock::now(), loops::current_loop_index());
         let accepted =
             (self.shared).update_pool(|pool| pool.accept_grant(now, slot, home, self.reuse));
@@ -156,12 +156,12 @@ impl QueueWait {
             AttemptFailure::local(FaultKind::Unavailable, "the server was removed")
         })?;
         let waited = self.waited_before + now.saturating_duration_since(self.queued_at);
-        Ok(Lease::new(&self.shared, slot, now, waited, self.is_new))
+        Ok(SlotLease::new(&self.shared, slot, now, waited, self.is_new))
     }
 }
 
-impl Future for QueueWait {
-    type Output = Result<Lease, AttemptFailure>;
+impl Future for SlotWaitFuture {
+    type Output = Result<SlotLease, AttemptFailure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Poll::Ready(granted) = Pin::new(&mut self.grant_receiver).poll(cx) {
@@ -179,7 +179,7 @@ impl Future for QueueWait {
             .as_ref()
             .is_some_and(|client| client.is_disconnected())
         {
-            (self.shared.server_pool.lock()).count_abandoned(self.total_wait());
+            (self.shared.server_pool.lock()).count_queue_abandoned(self.total_wait());
             let cause = "client disconnected while waiting for a server";
             return Poll::Ready(Err(AttemptFailure::local(
                 FaultKind::ClientDisconnected,
@@ -187,14 +187,14 @@ impl Future for QueueWait {
             )));
         }
         ready!(self.deadline.poll(cx));
-        (self.shared.server_pool.lock()).count_timeout(self.total_wait());
+        (self.shared.server_pool.lock()).count_queue_timeout(self.total_wait());
         let limit = self.shared.config.queue_timeout;
         let cause = format!("queue.timeout: no free server within {limit:?}");
         Poll::Ready(Err(AttemptFailure::local(FaultKind::QueueTimeout, cause)))
     }
 }
 
-impl Drop for QueueWait {
+impl Drop for SlotWaitFuture {
     fn drop(&mut self) {
         if self.shared.server_pool.lock().cancel(self.ticket) {
             return;
@@ -208,7 +208,7 @@ impl Drop for QueueWait {
     }
 }
 
-impl Lease {
+impl SlotLease {
     fn new(
         shared: &Arc<SharedUpstream>,
         mut slot: ClaimedSlot,
@@ -232,7 +232,7 @@ impl Lease {
     }
 
     /// Opens a connection and sends the PROXY header if configured. Count it with
-    /// [`Lease::record_connected`].
+    /// [`SlotLease::record_connected`].
     ///
     /// # Errors
     /// The attempt's failure.
@@ -247,7 +247,7 @@ impl Lease {
             .proxy_protocol
             .map(|version| proxy_protocol_header(version, peer, listener));
         async move {
-            let connection = ConnectionParts::open(&server, clock::now() + timeout).await?;
+            let connection = UpstreamConnectionInner::open(&server, clock::now() + timeout).await?;
             if let Some(header) = header {
                 // Shorter than any socket buffer: it is written at once or never.
                 let sent = connection.stream.write_all(&header).await;
@@ -263,20 +263,20 @@ impl Lease {
     /// Records that a connection begun at `sent_at` was made.
     pub(crate) fn record_connected(&mut self) {
         self.report.connect_time = Some(clock::now().saturating_duration_since(self.sent_at));
-        self.unanswered_guard = Some(UnansweredGuard::new(&self.slot.server));
+        self.unanswered_guard = Some(UnansweredRequestGuard::new(&self.slot.server));
         self.upstream.server_pool.lock().count_connect(self.slot.id);
     }
 
     /// Records the first response on a new `connection`.
-    pub(crate) fn record_first_response(&mut self, connection: &mut UpstreamConnection) {
+    pub(crate) fn count_connection_answered(&mut self, connection: &mut UpstreamConnection) {
         if self.unanswered_guard.take().is_some() {
-            connection.count_guard.record_first_response();
+            connection.count_guard.count_answered();
         }
     }
 
     /// Passes the trial of a server on trial before its request has ended: a long request must not
     /// keep all others away.
-    pub(crate) fn pass_trial(&self) {
+    pub(crate) fn pass_health_trial(&self) {
         if self.slot.server.is_on_trial.load(Ordering::Relaxed) {
             let (now, id) = (clock::now(), self.slot.server_id);
             self.upstream.update_pool(|pool| {
@@ -289,16 +289,20 @@ impl Lease {
     pub(crate) fn record_response_head(&mut self, now: Instant) -> Duration {
         let took = now.saturating_duration_since(self.sent_at);
         self.report.header_time = Some(took);
-        self.pass_trial();
+        self.pass_health_trial();
         took
     }
 
     /// Releases the slot; `connection` is given if it may carry another request.
-    pub(crate) fn finish(self, connection: Option<UpstreamConnection>, outcome: AttemptOutcome) {
-        self.finish_at(clock::now(), connection, outcome);
+    pub(crate) fn finish_attempt(
+        self,
+        connection: Option<UpstreamConnection>,
+        outcome: AttemptOutcome,
+    ) {
+        self.finish_attempt_at(clock::now(), connection, outcome);
     }
 
-    pub(crate) fn finish_at(
+    pub(crate) fn finish_attempt_at(
         mut self,
         now: Instant,
         connection: Option<UpstreamConnection>,
@@ -320,7 +324,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for SlotLease {
     fn drop(&mut self) {
         if !self.is_released {
             self.release(clock::now(), None);

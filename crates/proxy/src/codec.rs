@@ -17,7 +17,7 @@ use penstock_http::{FieldBlock, Status};
 
 use self::gateway::GatewayDecoder;
 use self::http::HttpDecoder;
-use crate::body_source::SourceFraming;
+use crate::body_source::RequestBodyFraming;
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::request_head;
 use crate::response_head::UpstreamResponseHead;
@@ -37,7 +37,7 @@ pub(crate) enum ResponseEvent<'a> {
     SwitchedProtocols(UpstreamResponseHead),
     Data(&'a [u8]),
     /// Lines for the log; their total size is bounded.
-    Log(&'a [u8]),
+    LogLines(&'a [u8]),
     /// The server accepts this many bytes of the request body now.
     BodyRequested(usize),
     End(ResponseEnd),
@@ -75,7 +75,7 @@ impl Codec {
     pub(crate) fn encode_request(
         config: &config::Upstream,
         request: &Request,
-        framing: SourceFraming,
+        framing: RequestBodyFraming,
         server: &str,
         out: &mut Vec<u8>,
     ) -> Result<(Self, BodyEncoding), AttemptFailure> {
@@ -84,8 +84,8 @@ impl Codec {
                 let upgrades =
                     request_head::encode_request_head(out, config, request, framing, server);
                 let encoding = match framing {
-                    SourceFraming::Chunked => BodyEncoding::Chunked,
-                    SourceFraming::None | SourceFraming::Length(_) => BodyEncoding::Plain,
+                    RequestBodyFraming::Chunked => BodyEncoding::Chunked,
+                    RequestBodyFraming::None | RequestBodyFraming::Length(_) => BodyEncoding::Plain,
                 };
                 let mut decoder = HttpDecoder::new(request.head.method(), config.strict);
                 decoder.may_upgrade = upgrades;

@@ -56,9 +56,9 @@ pub(crate) enum ResolvedAddress {
 
 impl ResolvedAddress {
     /// The joined connections, if no more of them can arrive.
-    pub(crate) fn exhausted_joined(&self) -> Option<&JoinedConnections> {
+    pub(crate) fn exhausted_joined_connections(&self) -> Option<&JoinedConnections> {
         match self {
-            Self::Joined(dialled) => Some(&**dialled).filter(|dialled| dialled.has_supply_ended()),
+            Self::Joined(dialled) => Some(&**dialled).filter(|dialled| dialled.is_exhausted()),
             Self::Tcp(_) | Self::TcpPair(_) | Self::Unix(_) => None,
         }
     }
@@ -82,10 +82,10 @@ impl ResolvedAddress {
 }
 
 /// A connection to a server. Boxed, as it moves several times with each request.
-pub(crate) type UpstreamConnection = Box<ConnectionParts>;
+pub(crate) type UpstreamConnection = Box<UpstreamConnectionInner>;
 
 #[derive(Debug)]
-pub(crate) struct ConnectionParts {
+pub(crate) struct UpstreamConnectionInner {
     pub(crate) stream: Stream,
     pub(crate) deadline: LazyDeadline,
     pub(crate) count_guard: ConnectionCountGuard,
@@ -95,7 +95,7 @@ pub(crate) struct ConnectionParts {
     pub(crate) idle_since: Instant,
     /// Its last response had no body, or it comes from another loop: unsolicited bytes may not have
     /// been noticed yet.
-    pub(crate) needs_check: bool,
+    pub(crate) needs_liveness_check: bool,
 }
 
 impl BackendServer {
@@ -138,9 +138,9 @@ impl ConnectionCountGuard {
     }
 
     /// Records the first response: the server has accepted the connection.
-    pub(crate) fn record_first_response(&mut self) {
+    pub(crate) fn count_answered(&mut self) {
         if !std::mem::replace(&mut self.has_answered, true) {
-            self.server.load.add_served();
+            self.server.load.add_served_connection();
         }
     }
 }
@@ -149,12 +149,12 @@ impl Drop for ConnectionCountGuard {
     fn drop(&mut self) {
         self.server.open_connections.fetch_sub(1, Ordering::Relaxed);
         if self.has_answered {
-            self.server.load.remove_served();
+            self.server.load.remove_served_connection();
         }
     }
 }
 
-impl ConnectionParts {
+impl UpstreamConnectionInner {
     /// Connects to `server` until `deadline`.
     ///
     /// # Errors
@@ -176,9 +176,9 @@ impl ConnectionParts {
                 requests_served: u32::from(matches!(server.address, ResolvedAddress::Joined(_))),
                 count_guard,
                 idle_since: clock::now(),
-                needs_check: false,
+                needs_liveness_check: false,
             })),
-            Some(Err(error)) => Err(match local_shortage(&server.address, &error) {
+            Some(Err(error)) => Err(match exhausted_local_resource(&server.address, &error) {
                 Some(what) => {
                     let cause = format!("cannot connect: out of {what} on this host: {error}");
                     AttemptFailure::local(FaultKind::Overloaded, cause)
@@ -199,7 +199,7 @@ impl ConnectionParts {
             stream,
             // A timer belongs to the loop that made it.
             deadline: LazyDeadline::new(self.idle_since),
-            needs_check: true,
+            needs_liveness_check: true,
             count_guard: self.count_guard,
             requests_served: self.requests_served,
             idle_since: self.idle_since,
@@ -218,7 +218,10 @@ impl ConnectionParts {
 
 /// The resource that this machine lacks, if that is why no connection to `address` could be made.
 /// It does not blame the server, and no other server could be reached either.
-pub(crate) fn local_shortage(address: &ResolvedAddress, error: &io::Error) -> Option<&'static str> {
+pub(crate) fn exhausted_local_resource(
+    address: &ResolvedAddress,
+    error: &io::Error,
+) -> Option<&'static str> {
     match Errno::from_io_error(error)? {
         Errno::MFILE | Errno::NFILE => Some("descriptors"),
         Errno::NOBUFS | Errno::NOMEM => Some("memory for sockets"),
@@ -264,7 +267,7 @@ mod tests {
         ];
         for (name, number, address, want) in rows {
             let error = io::Error::from_raw_os_error(number);
-            assert_eq!(local_shortage(address, &error), want, "{name}");
+            assert_eq!(exhausted_local_resource(address, &error), want, "{name}");
         }
     }
 

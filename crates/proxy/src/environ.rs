@@ -29,7 +29,7 @@ use penstock_sys::net::PeerAddress;
 use penstock_wire::ajp::{AjpRequest, encode_forward_request};
 use penstock_wire::gateway::{EncodeError, VariableWriter};
 
-use crate::body_source::SourceFraming;
+use crate::body_source::RequestBodyFraming;
 use crate::environ::script::ScriptPath;
 use crate::request_head;
 
@@ -38,11 +38,11 @@ pub(crate) fn encode_variables(
     pairs: &mut impl VariableWriter,
     config: &config::Upstream,
     request: &Request,
-    framing: SourceFraming,
+    framing: RequestBodyFraming,
     server: &str,
 ) {
     // Not overridable by `params`: it decides where the body ends.
-    if let SourceFraming::Length(length) = framing {
+    if let RequestBodyFraming::Length(length) = framing {
         pairs.push_variable(CONTENT_LENGTH, TextBuffer::new().format_number(length));
     }
     let params = &config.params;
@@ -67,7 +67,7 @@ pub(crate) fn encode_ajp_request(
     out: &mut Vec<u8>,
     config: &config::Upstream,
     request: &Request,
-    framing: SourceFraming,
+    framing: RequestBodyFraming,
     server: &str,
 ) -> Result<(), EncodeError> {
     let head = &*request.head;
@@ -99,15 +99,15 @@ pub(crate) fn encode_ajp_request(
     };
     // Always written: without it, containers expect a body where there is none.
     let length = length.format_number(match framing {
-        SourceFraming::Length(length) => length,
-        SourceFraming::None | SourceFraming::Chunked => 0,
+        RequestBodyFraming::Length(length) => length,
+        RequestBodyFraming::None | RequestBodyFraming::Chunked => 0,
     });
     let mut told = Vec::with_capacity(FORWARDED_FIELDS_CAPACITY);
     request_head::encode_forwarding_fields(&mut told, config, request);
-    let named = request_head::extra_connection_options(head);
+    let named = request_head::head_with_connection_options(head);
     let fields = (head.fields()).filter(|(name, _)| match classify_field(name) {
         // A servlet container sees names unchanged.
-        FieldClass::Underscored => request_head::forwards_underscored(request, named, name),
+        FieldClass::Underscored => request_head::forwards_underscored_field(request, named, name),
         _ => is_forwarded(request, named, name),
     });
     let fields = std::iter::once(("Host", host.as_bytes()))
@@ -237,7 +237,7 @@ fn add_header_variables(
     if !host.is_empty() {
         pairs.push_variable(b"HTTP_HOST", host.as_bytes());
     }
-    let named = request_head::extra_connection_options(head);
+    let named = request_head::head_with_connection_options(head);
     let mut pair = |name: &[u8], value: &[u8]| pairs.push_variable(name, value);
     cgi::for_each_variable(head, |name| is_forwarded(request, named, name), &mut pair);
     let mut told = Vec::with_capacity(FORWARDED_FIELDS_CAPACITY);

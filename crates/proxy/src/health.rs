@@ -40,7 +40,7 @@ pub(crate) struct ServerHealth {
     rules: HealthRules,
     admin_state: AdminState,
     /// Up, ejected, on trial or down.
-    condition: ServerState,
+    condition: ServerHealthState,
     /// Consecutive failed requests.
     consecutive_failures: u32,
     /// Ejections without a successful request between them.
@@ -66,7 +66,7 @@ pub(crate) enum AdminState {
 
 /// The state that the status page shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ServerState {
+pub(crate) enum ServerHealthState {
     Up,
     /// Its requests failed; no requests until then.
     Ejected {
@@ -125,7 +125,7 @@ impl ServerHealth {
         Self {
             rules,
             admin_state: AdminState::Ready,
-            condition: ServerState::Up,
+            condition: ServerHealthState::Up,
             consecutive_failures: 0,
             consecutive_ejections: 0,
             malformed_requests: [None; 8],
@@ -140,14 +140,14 @@ impl ServerHealth {
     /// nothing.
     pub(crate) fn record_success(&mut self, now: Instant) -> Option<HealthTransition> {
         match self.judged_condition() {
-            Some(ServerState::Up) => {
+            Some(ServerHealthState::Up) => {
                 if self.consecutive_failures > 0 {
                     self.malformed_requests = [None; 8];
                 }
                 (self.consecutive_failures, self.consecutive_ejections) = (0, 0);
                 None
             }
-            Some(ServerState::OnTrial) => Some(self.restore(now)),
+            Some(ServerHealthState::OnTrial) => Some(self.restore(now)),
             _ => None,
         }
     }
@@ -162,8 +162,8 @@ impl ServerHealth {
         may_eject: bool,
     ) -> Option<HealthTransition> {
         let is_trial = match self.judged_condition()? {
-            ServerState::Up => false,
-            ServerState::OnTrial => true,
+            ServerHealthState::Up => false,
+            ServerHealthState::OnTrial => true,
             _ => return None,
         };
         self.consecutive_failures = self.consecutive_failures.saturating_add(1);
@@ -186,7 +186,7 @@ impl ServerHealth {
         may_eject: bool,
         request: u64,
     ) -> Option<HealthTransition> {
-        if self.judged_condition()? == ServerState::Up {
+        if self.judged_condition()? == ServerHealthState::Up {
             if self.malformed_requests.contains(&Some(request)) {
                 return None;
             }
@@ -197,7 +197,7 @@ impl ServerHealth {
     }
 
     pub(crate) fn record_probe(&mut self, now: Instant, is_good: bool) -> Option<HealthTransition> {
-        let is_down = self.judged_condition()? == ServerState::Down;
+        let is_down = self.judged_condition()? == ServerHealthState::Down;
         if is_good != is_down {
             self.consecutive_probes = 0;
             return None;
@@ -210,7 +210,7 @@ impl ServerHealth {
         }
         if !is_down && probes >= self.rules.fall {
             self.consecutive_probes = 0;
-            self.condition = ServerState::Down;
+            self.condition = ServerHealthState::Down;
             return Some(HealthTransition::Down { probes });
         }
         None
@@ -241,30 +241,33 @@ impl ServerHealth {
         if self.next_tick()? > now {
             return None;
         }
-        self.condition = ServerState::OnTrial;
+        self.condition = ServerHealthState::OnTrial;
         Some(HealthTransition::Trial)
     }
 
     /// When to call `tick`; `None` if time alone changes nothing.
     pub(crate) fn next_tick(&self) -> Option<Instant> {
         match self.judged_condition()? {
-            ServerState::Ejected { until } => Some(until),
+            ServerHealthState::Ejected { until } => Some(until),
             _ => None,
         }
     }
 
     /// The state to show: the operator's setting, else the health.
-    pub(crate) fn state(&self) -> ServerState {
+    pub(crate) fn state(&self) -> ServerHealthState {
         match self.admin_state {
             AdminState::Ready => self.condition,
-            AdminState::Draining => ServerState::Draining,
-            AdminState::Disabled => ServerState::Disabled,
+            AdminState::Draining => ServerHealthState::Draining,
+            AdminState::Disabled => ServerHealthState::Disabled,
         }
     }
 
     /// Whether it may get a new request, even if only one at a time.
     pub(crate) fn accepts_requests(&self) -> bool {
-        matches!(self.state(), ServerState::Up | ServerState::OnTrial)
+        matches!(
+            self.state(),
+            ServerHealthState::Up | ServerHealthState::OnTrial
+        )
     }
 
     /// Whether to probe it: not while it is disabled.
@@ -275,8 +278,8 @@ impl ServerHealth {
     /// The limit of active requests by its health; `None` for the configured one.
     pub(crate) fn max_active(&self) -> Option<u32> {
         match self.state() {
-            ServerState::Up => None,
-            ServerState::OnTrial => Some(1),
+            ServerHealthState::Up => None,
+            ServerHealthState::OnTrial => Some(1),
             _ => Some(0),
         }
     }
@@ -286,7 +289,7 @@ impl ServerHealth {
     pub(crate) fn slow_start_permille(&self, now: Instant) -> u16 {
         let passed = now.saturating_duration_since(self.slow_start_from);
         let whole = self.rules.slow_start;
-        if passed >= whole || self.condition != ServerState::Up {
+        if passed >= whole || self.condition != ServerHealthState::Up {
             return FULL_SHARE_PERMILLE;
         }
         let thousandths = passed.as_nanos() * u128::from(FULL_SHARE_PERMILLE) / whole.as_nanos();
@@ -294,7 +297,7 @@ impl ServerHealth {
     }
 
     /// The condition that inputs act on; `None` while nothing counts.
-    fn judged_condition(&self) -> Option<ServerState> {
+    fn judged_condition(&self) -> Option<ServerHealthState> {
         (self.admin_state != AdminState::Disabled).then_some(self.condition)
     }
 
@@ -304,7 +307,7 @@ impl ServerHealth {
     }
 
     fn mark_up(&mut self, now: Instant, transition: HealthTransition) -> HealthTransition {
-        self.condition = ServerState::Up;
+        self.condition = ServerHealthState::Up;
         self.slow_start_from = now;
         transition
     }
@@ -317,7 +320,7 @@ impl ServerHealth {
         let time = time.min(MAX_EJECT_TIME);
         self.consecutive_ejections = self.consecutive_ejections.saturating_add(1);
         let until = now.checked_add(time).unwrap_or(now);
-        self.condition = ServerState::Ejected { until };
+        self.condition = ServerHealthState::Ejected { until };
         HealthTransition::Ejected {
             failures: self.consecutive_failures,
             time,
@@ -328,7 +331,7 @@ impl ServerHealth {
 /// The share after slow start.
 const FULL_SHARE_PERMILLE: u16 = 1000;
 
-impl ServerState {
+impl ServerHealthState {
     /// The name on the status page and in metrics.
     pub(crate) fn as_str(self) -> &'static str {
         match self {

@@ -31,9 +31,9 @@ use penstock_sys::net;
 use penstock_wire::join::JoinError;
 
 pub(crate) use self::joined_connections::JoinedConnections;
-pub use self::joiner::{Joiner, JoinerSetup, JoinerState, ServeConnection};
+pub use self::joiner::{Joiner, JoinerSetup, JoinerState, ServeConnectionFn};
 pub use self::listener::JoinListener;
-pub(crate) use self::listener::update_member_capacity;
+pub(crate) use self::listener::update_member_max_active;
 
 /// Maximum time of a handshake, from the first line to the last.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -44,7 +44,7 @@ mod upstream;
 mod upstream_exchange;
 
 pub use environ::is_script_path;
-pub use join::{JoinListener, Joiner, JoinerSetup, JoinerState, ServeConnection};
+pub use join::{JoinListener, Joiner, JoinerSetup, JoinerState, ServeConnectionFn};
 pub use resolve::count_addresses;
 pub use server_changes::{ServerChange, ServerChangeError};
 pub use snapshot::{

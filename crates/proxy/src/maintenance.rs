@@ -28,13 +28,13 @@ use crate::upstream::SharedUpstream;
 /// once `source` has resolved them; the start does not wait for that.
 pub(crate) fn start(shared: &Arc<SharedUpstream>, source: DnsSource) {
     for server in &shared.config.servers {
-        add_configured(shared, server.clone(), 0);
+        add_configured_server(shared, server.clone(), 0);
     }
     loops::spawn_here(run_maintenance(Arc::downgrade(shared), source));
 }
 
 /// Adds a server, at once or when its name is resolved.
-pub(crate) fn add_configured(
+pub(crate) fn add_configured_server(
     shared: &SharedUpstream,
     server: config::UpstreamServer,
     generation: u64,
@@ -50,7 +50,7 @@ pub(crate) fn add_configured(
         Some(address) => {
             let name = server.address.to_string();
             let spec = ServerSpec {
-                capacity: server_capacity(&shared.config, server.max_active),
+                max_active: server_max_active(&shared.config, server.max_active),
                 address: server.address,
                 weight: server.weight,
                 backup: server.backup,
@@ -60,18 +60,18 @@ pub(crate) fn add_configured(
         }
         None => shared.server_pool.lock().dns_names.add(server, generation),
     }
-    notify_changes(shared);
+    wake_maintenance(shared);
 }
 
 /// Starts tasks for new servers and names at once instead of with the next tick.
-pub(crate) fn notify_changes(shared: &SharedUpstream) {
+pub(crate) fn wake_maintenance(shared: &SharedUpstream) {
     let changed = Arc::clone(&shared.server_pool.lock().dns_names.changed);
     changed.notify_one();
 }
 
 /// The limit of active requests of a server with its own `max_active`. Each request has a
 /// connection, so the limit of connections applies too.
-pub(crate) fn server_capacity(config: &config::Upstream, max_active: Option<u32>) -> u32 {
+pub(crate) fn server_max_active(config: &config::Upstream, max_active: Option<u32>) -> u32 {
     let max_active = max_active.or(config.max_active);
     max_active.map_or(config.connections.max, |max| {
         max.min(config.connections.max)
@@ -80,8 +80,8 @@ pub(crate) fn server_capacity(config: &config::Upstream, max_active: Option<u32>
 
 /// The same for a joined server, which announces its limit itself: at most that of the upstream's
 /// servers.
-pub(crate) fn member_capacity(config: &config::Upstream, announced: u32) -> u32 {
-    announced.min(server_capacity(config, None))
+pub(crate) fn member_max_active(config: &config::Upstream, announced: u32) -> u32 {
+    announced.min(server_max_active(config, None))
 }
 
 /// Ticks until the upstream is gone.
@@ -115,7 +115,7 @@ fn start_missing_tasks(shared: &Arc<SharedUpstream>, source: &DnsSource, first_n
         let mut pool = shared.server_pool.lock();
         let ids = pool.servers.iter().map(|member| member.id);
         let servers: Vec<_> = ids.filter(|id| id.0 >= first_new.0).collect();
-        (pool.dns_names.take_new(), servers)
+        (pool.dns_names.take_names_without_task(), servers)
     };
     for id in names {
         let shared = Arc::downgrade(shared);

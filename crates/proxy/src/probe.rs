@@ -77,7 +77,11 @@ impl ProbeTarget {
             config: Arc::clone(&shared.config),
             // A probe would take a connection that a request could use.
             should_probe: member.health.wants_probes()
-                && member.server.address.exhausted_joined().is_none(),
+                && member
+                    .server
+                    .address
+                    .exhausted_joined_connections()
+                    .is_none(),
         })
     }
 }
@@ -89,7 +93,7 @@ fn close_idle_connections(shared: &Weak<SharedUpstream>, key: ServerId) -> bool 
     let Some(shared) = shared.upgrade() else {
         return false;
     };
-    shared.update_pool(|pool| pool.close_idle(key))
+    shared.update_pool(|pool| pool.close_idle_connections(key))
 }
 
 /// Records a result; returns whether it was a failure. The first consecutive failure is logged with
@@ -105,7 +109,7 @@ fn record_result(
     let cause: Option<Arc<str>> = result.as_ref().err().map(|error| error.to_string().into());
     let is_ours = matches!(&result, Err(error) if error.is_local());
     let counts = shared.update_pool(|pool| {
-        let is_full = |member: &ServerEntry| member.active >= member.spec.capacity;
+        let is_full = |member: &ServerEntry| member.active >= member.spec.max_active;
         // A server with as many active requests as it may have need not answer a probe: a busy
         // single thread would be taken for a dead one. Its requests show its health.
         let is_busy =

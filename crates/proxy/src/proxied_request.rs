@@ -26,11 +26,11 @@ use penstock_runtime::clock;
 
 use crate::balance::hash_key;
 use crate::body_source::BodySource;
-use crate::claim::{Lease, LeaseOutcome, QueueWait, claim_lease};
+use crate::claim::{LeaseOutcome, SlotLease, SlotWaitFuture, claim_lease};
 use crate::connection::{ResolvedAddress, UpstreamConnection};
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::join;
-use crate::response::{self, ResponseStart};
+use crate::response::{self, PartialResponse};
 use crate::server_pool::{AttemptOutcome, ReusePolicy, SelectionCriteria, ServerId};
 use crate::upstream::{BufferingMode, SharedUpstream};
 use crate::upstream_exchange::UpstreamExchange;
@@ -60,17 +60,17 @@ pub(crate) struct ProxiedRequest {
     attempts: u32,
     /// An idle connection turned out to be closed: the next attempt opens a new one.
     needs_new_connection: bool,
-    pub(crate) lease: Option<Lease>,
+    pub(crate) lease: Option<SlotLease>,
     /// Set during [`RequestStep::Exchange`]; stored outside the step so that it never moves.
     attempt: Option<Attempt>,
-    pub(crate) response_start: ResponseStart,
+    pub(crate) partial_response: PartialResponse,
     step: RequestStep,
 }
 
 enum RequestStep {
     ReadBody(BoxedFuture<Result<BodySource, Fault>>),
     ClaimSlot,
-    WaitInQueue(Box<QueueWait>),
+    WaitInQueue(Box<SlotWaitFuture>),
     Connect(BoxedFuture<Result<UpstreamConnection, AttemptFailure>>),
     Exchange,
     Done,
@@ -114,7 +114,7 @@ impl ProxiedRequest {
             needs_new_connection: false,
             lease: None,
             attempt: None,
-            response_start: ResponseStart::default(),
+            partial_response: PartialResponse::default(),
             step,
         }
     }
@@ -129,7 +129,7 @@ impl ProxiedRequest {
         };
         let want = SelectionCriteria {
             hash_key: response::balance_key(self),
-            sticky_name_hash: response::sticky_cookie_id(self),
+            sticky_name_hash: response::sticky_cookie_hash(self),
             tried_servers: &self.tried_servers,
             reuse,
             is_first_attempt: self.queue_deadline.is_none(),
@@ -163,7 +163,7 @@ impl ProxiedRequest {
         self.make_fault(failure)
     }
 
-    fn handle_lease(&mut self, mut lease: Lease, now: Instant) -> Result<(), Fault> {
+    fn handle_lease(&mut self, mut lease: SlotLease, now: Instant) -> Result<(), Fault> {
         self.timing.queue_time = lease.queue_time;
         self.timing.server = Some(Arc::clone(&lease.slot.server.name));
         let is_idempotent = self.request.head.method().is_idempotent();
@@ -207,20 +207,25 @@ impl ProxiedRequest {
     }
 
     /// Reads until the head, and the whole body if it is available; the result is in
-    /// `response_start`.
+    /// `partial_response`.
     fn poll_response_start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), AttemptFailure>> {
         let (Some(attempt), Some(lease)) = (&mut self.attempt, &self.lease) else {
             // Called only at that step.
             return Poll::Pending;
         };
-        let start = &mut self.response_start;
+        let start = &mut self.partial_response;
         loop {
             let client = Some(&*self.request.client_state);
             let server = &lease.slot.server.name;
             let body = &mut start.body;
             let mut take = |piece: &[u8]| body.extend_from_slice(piece);
-            match (attempt.exchange).poll_read(cx, &mut self.body_source, client, server, &mut take)
-            {
+            match (attempt.exchange).poll_exchange(
+                cx,
+                &mut self.body_source,
+                client,
+                server,
+                &mut take,
+            ) {
                 Poll::Ready(Ok(progress)) => {
                     start.is_upgraded |= progress.is_upgraded;
                     start.head = progress.head.or_else(|| start.head.take());
@@ -258,7 +263,7 @@ impl ProxiedRequest {
     /// Handles a failed attempt: starts another, or fails the request.
     fn handle_failure(&mut self, failure: AttemptFailure, is_stale: bool) -> Result<(), Fault> {
         self.step = RequestStep::Done;
-        self.response_start = ResponseStart::default();
+        self.partial_response = PartialResponse::default();
         let mut failed_server = None;
         if let Some(lease) = self.lease.take() {
             // Closing an idle connection is no failure. A server that left while this side
@@ -282,7 +287,7 @@ impl ProxiedRequest {
             if !is_unsent {
                 self.timing.app_time = clock::now().saturating_duration_since(lease.sent_at);
             }
-            lease.finish(None, outcome);
+            lease.finish_attempt(None, outcome);
         }
         if !self.may_retry(&failure, failed_server) {
             return Err(self.make_fault(failure));
@@ -311,7 +316,7 @@ impl ProxiedRequest {
             return false;
         }
         let mut pool = self.shared.server_pool.lock();
-        if failed.is_some_and(|failed| !pool.has_other(&self.tried_servers, failed)) {
+        if failed.is_some_and(|failed| !pool.has_untried_server(&self.tried_servers, failed)) {
             return false;
         }
         if failed.is_none() || failure.stage == AttemptStage::Unsent {
@@ -390,7 +395,7 @@ impl ProxiedRequest {
             self.attempt = None;
             return Poll::Ready(self.handle_failure(failure, is_stale).map(|()| None));
         }
-        lease.record_first_response(&mut attempt.exchange.connection);
+        lease.count_connection_answered(&mut attempt.exchange.connection);
         let keeps_alive = &lease.slot.server.keeps_alive;
         // Read first: a write each time would bounce the cache line between loops.
         if attempt.is_reused && !keeps_alive.load(Ordering::Relaxed) {
@@ -407,7 +412,9 @@ impl ProxiedRequest {
     ///
     /// # Errors
     /// Called only while both are here.
-    pub(crate) fn take_exchange(&mut self) -> Result<(Lease, UpstreamExchange), AttemptFailure> {
+    pub(crate) fn take_exchange(
+        &mut self,
+    ) -> Result<(SlotLease, UpstreamExchange), AttemptFailure> {
         let exchange = self.lease.take().zip(self.attempt.take());
         let exchange = exchange.map(|(lease, attempt)| (lease, attempt.exchange));
         exchange.ok_or_else(|| {
@@ -436,8 +443,8 @@ impl Attempt {
         config: &config::Upstream,
         total: Option<Instant>,
     ) -> Poll<Result<(), AttemptFailure>> {
-        let is_sent = self.exchange.is_sent();
-        if let Some(at) = self.exchange.progress_at.take() {
+        let is_sent = self.exchange.is_request_sent();
+        if let Some(at) = self.exchange.last_send_progress_at.take() {
             // The wait for the head begins after the last byte.
             self.wait_started_at = at;
         }
@@ -473,9 +480,9 @@ impl Attempt {
 
 /// Whether the server can still be reached. A joined server that opens no more connections gets no
 /// more requests than it has connections.
-fn may_connect(shared: &SharedUpstream, lease: &Lease) -> bool {
-    if let Some(joined) = lease.slot.server.address.exhausted_joined() {
-        join::update_member_capacity(shared, lease.slot.server_id, joined);
+fn may_connect(shared: &SharedUpstream, lease: &SlotLease) -> bool {
+    if let Some(joined) = lease.slot.server.address.exhausted_joined_connections() {
+        join::update_member_max_active(shared, lease.slot.server_id, joined);
         return false;
     }
     shared
@@ -502,7 +509,7 @@ async fn prepare_body(
             is_begun: false,
         }),
         body => {
-            let store = shared.body_store.load_full();
+            let store = shared.buffering_settings.load_full();
             let collected = collect_body(body, client, &store).await?;
             Ok(BodySource::from_collected(collected, &store))
         }

@@ -18,19 +18,19 @@ use penstock_exchange::{AddressPrefix, Body, Fault};
 use penstock_runtime::{clock, loops};
 
 use crate::body_source::BodySource;
-use crate::claim::Lease;
+use crate::claim::SlotLease;
 use crate::codec::ResponseEnd;
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::proxied_request::attempt_outcome;
 use crate::server_pool::AttemptOutcome;
-use crate::upstream::ServerPlace;
+use crate::upstream::ServerProducer;
 use crate::upstream_exchange::UpstreamExchange;
 
 /// A response after its head.
 #[derive(Debug)]
 pub(crate) struct RemainingResponse {
     pub(crate) exchange: UpstreamExchange,
-    pub(crate) lease: Lease,
+    pub(crate) lease: SlotLease,
     /// The rest of the request body.
     pub(crate) body_source: BodySource,
     /// The end of the body, if known: only trailers are left.
@@ -46,10 +46,10 @@ pub(crate) struct RemainingResponse {
 /// Relays the rest after `begun` in a task of its own; returns the body for the client.
 pub(crate) fn start_relay(rest: RemainingResponse, begun: Vec<u8>, length: Option<u64>) -> Body {
     let upstream = &rest.lease.upstream;
-    let store = upstream.body_store.load_full();
+    let store = upstream.buffering_settings.load_full();
     let spec = SpoolSpec {
         client: rest.client,
-        producer: Some(Arc::new(ServerPlace {
+        producer: Some(Arc::new(ServerProducer {
             shared: Arc::clone(upstream),
             server: rest.lease.slot.server_id,
         })),
@@ -75,13 +75,16 @@ pub(crate) fn drain_body(mut rest: RemainingResponse) {
         } = rest;
         match step {
             RelayStep::Ended(end) => {
-                lease.finish(exchange.into_connection(&end), AttemptOutcome::Success);
+                lease.finish_attempt(
+                    exchange.into_reusable_connection(&end),
+                    AttemptOutcome::Success,
+                );
             }
             RelayStep::Failed(failure) => {
-                lease.finish(None, attempt_outcome(&failure, || rest.request_hash));
+                lease.finish_attempt(None, attempt_outcome(&failure, || rest.request_hash));
             }
             RelayStep::SpoolFull | RelayStep::ClientDisconnected => {
-                lease.finish(None, AttemptOutcome::Neutral);
+                lease.finish_attempt(None, AttemptOutcome::Neutral);
             }
         }
     });
@@ -118,21 +121,24 @@ async fn relay_body(mut rest: RemainingResponse, mut writer: SpoolWriter) {
             let trailers = end.trailers.take();
             // The server has finished; bytes that the client has not read may still be on their way
             // to the file.
-            lease.finish(exchange.into_connection(&end), AttemptOutcome::Success);
+            lease.finish_attempt(
+                exchange.into_reusable_connection(&end),
+                AttemptOutcome::Success,
+            );
             writer.release_capacity();
             let settled = writer.flush().await;
             writer.finish(settled.map(|()| trailers));
         }
         RelayStep::SpoolFull | RelayStep::ClientDisconnected => {
             exchange.abort_if_incomplete();
-            lease.finish(None, AttemptOutcome::Neutral);
+            lease.finish_attempt(None, AttemptOutcome::Neutral);
         }
         RelayStep::Failed(failure) => {
             let server = &lease.slot.server.name;
             let cause = format!("{server}: {}", failure.cause);
             let kind = failure.kind;
             exchange.abort_if_incomplete();
-            lease.finish(None, attempt_outcome(&failure, || rest.request_hash));
+            lease.finish_attempt(None, attempt_outcome(&failure, || rest.request_hash));
             writer.finish(Err(Fault::new(kind, cause)));
         }
     }
@@ -154,7 +160,10 @@ async fn read_until_full(
             };
             let server = &rest.lease.slot.server.name;
             let source = &mut rest.body_source;
-            match rest.exchange.poll_read(cx, source, None, server, &mut take) {
+            match rest
+                .exchange
+                .poll_exchange(cx, source, None, server, &mut take)
+            {
                 Poll::Ready(Ok(progress)) => {
                     if let Some(end) = progress.end {
                         return Poll::Ready(RelayStep::Ended(end));
@@ -174,11 +183,11 @@ async fn read_until_full(
         {
             return Poll::Ready(RelayStep::ClientDisconnected);
         }
-        if let Some(at) = rest.exchange.progress_at.take() {
+        if let Some(at) = rest.exchange.last_send_progress_at.take() {
             stalled_at = at + config.body_idle_timeout;
         }
         // The reader of the client's body watches for slow clients.
-        let is_clients_turn = rest.exchange.waits_for_client && !rest.exchange.is_sent();
+        let is_clients_turn = rest.exchange.waits_for_client && !rest.exchange.is_request_sent();
         let (at, name) = match rest.total_deadline {
             Some(total) if is_clients_turn || total < stalled_at => (total, "total_timeout"),
             None if is_clients_turn => return Poll::Pending,

@@ -19,14 +19,14 @@ use penstock_http::{Method, RequestHead};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
 
-use crate::body_source::SourceFraming;
+use crate::body_source::RequestBodyFraming;
 
 /// Writes the head into `out`; returns whether it asks for another protocol.
 pub(crate) fn encode_request_head(
     out: &mut Vec<u8>,
     config: &config::Upstream,
     request: &Request,
-    framing: SourceFraming,
+    framing: RequestBodyFraming,
     server: &str,
 ) -> bool {
     let head = &*request.head;
@@ -38,7 +38,7 @@ pub(crate) fn encode_request_head(
         config::HostHeader::Client => push_field(out, b"Host", head.host_bytes()),
         _ => push_field(out, b"Host", host_header(config, head, server).as_bytes()),
     }
-    let named = extra_connection_options(head);
+    let named = head_with_connection_options(head);
     let mut has_via = false;
     for (name, value) in head.fields_bytes() {
         match classify_field(name) {
@@ -48,7 +48,7 @@ pub(crate) fn encode_request_head(
             {
                 push_field(out, name, value);
             }
-            FieldClass::Underscored if forwards_underscored(request, named, name) => {
+            FieldClass::Underscored if forwards_underscored_field(request, named, name) => {
                 push_field(out, name, value);
             }
             FieldClass::Forwarding | FieldClass::Internal
@@ -78,18 +78,18 @@ pub(crate) fn encode_request_head(
     match framing {
         // RFC 9110 §8.6: a server may refuse a method that usually has a body without a length;
         // WEBrick does.
-        SourceFraming::None if usually_has_body(head.method()) => {
+        RequestBodyFraming::None if usually_has_body(head.method()) => {
             out.extend_from_slice(b"Content-Length: 0\r\n");
         }
-        SourceFraming::None => {}
-        SourceFraming::Length(length) => {
+        RequestBodyFraming::None => {}
+        RequestBodyFraming::Length(length) => {
             push_field(
                 out,
                 b"Content-Length",
                 TextBuffer::new().format_number(length),
             );
         }
-        SourceFraming::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        RequestBodyFraming::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
     }
     out.extend_from_slice(b"\r\n");
     upgrade.is_some()
@@ -145,7 +145,7 @@ fn usually_has_body(method: Method) -> bool {
 }
 
 /// The head, if its `Connection` names more than the usual options; rarely.
-pub(crate) fn extra_connection_options(head: &RequestHead) -> Option<&RequestHead> {
+pub(crate) fn head_with_connection_options(head: &RequestHead) -> Option<&RequestHead> {
     head.has_other_connection_options().then_some(head)
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn is_hop_by_hop(request: &Request, named: Option<&RequestHead>, name
 
 /// Whether a field with an underscore in its name passes to a server that sees names unchanged: not
 /// if a framework could confuse it with a rule's field.
-pub(crate) fn forwards_underscored(
+pub(crate) fn forwards_underscored_field(
     request: &Request,
     named: Option<&RequestHead>,
     name: impl AsRef<[u8]>,
@@ -175,7 +175,7 @@ pub(crate) fn forwards_underscored(
 /// The protocol that a client may request from a server: not HTTP/2, which would hide requests from
 /// the proxy. A body is sent before the switch, as for `docker exec` (RFC 9110 §7.8; see
 /// `upstream_exchange`). WebSocket has none.
-fn requested_upgrade(head: &RequestHead, framing: SourceFraming) -> Option<&[u8]> {
+fn requested_upgrade(head: &RequestHead, framing: RequestBodyFraming) -> Option<&[u8]> {
     if !head.is_upgrade() {
         return None;
     }
@@ -184,7 +184,8 @@ fn requested_upgrade(head: &RequestHead, framing: SourceFraming) -> Option<&[u8]
         let name = name.trim_ascii().to_ascii_lowercase();
         name.starts_with(b"h2") || name.starts_with(b"http")
     });
-    let is_early = framing != SourceFraming::None && protocol.eq_ignore_ascii_case(b"websocket");
+    let is_early =
+        framing != RequestBodyFraming::None && protocol.eq_ignore_ascii_case(b"websocket");
     (!is_http && !is_early).then_some(protocol)
 }
 

@@ -73,7 +73,7 @@ impl DnsNames {
     }
 
     /// The name that the status page shows as `text`.
-    pub(crate) fn find_by_text(&mut self, text: &str) -> Option<&mut DnsName> {
+    pub(crate) fn find_by_status_name(&mut self, text: &str) -> Option<&mut DnsName> {
         (self.entries.iter_mut()).find(|entry| entry.server.address.to_string() == text)
     }
 
@@ -82,7 +82,7 @@ impl DnsNames {
     }
 
     /// Returns names without a task, and marks them as having one.
-    pub(crate) fn take_new(&mut self) -> Vec<DnsNameId> {
+    pub(crate) fn take_names_without_task(&mut self) -> Vec<DnsNameId> {
         let new = self.entries.iter_mut().filter(|entry| !entry.has_task);
         new.map(|entry| {
             entry.has_task = true;
@@ -137,7 +137,7 @@ pub(crate) async fn follow_dns_name(
                 if !servers.apply_targets(&shared, now, id, &targets) {
                     return;
                 }
-                maintenance::notify_changes(&shared);
+                maintenance::wake_maintenance(&shared);
                 failures.clear(&shared.name, &server.address);
                 next_query_delay(ttl, interval)
             }
@@ -212,7 +212,7 @@ fn add_resolved(
     let spec = ServerSpec {
         address: named.server.address.clone(),
         weight: target.weight,
-        capacity: maintenance::server_capacity(config, named.server.max_active),
+        max_active: maintenance::server_max_active(config, named.server.max_active),
         backup: target.backup,
         generation: named.generation,
     };

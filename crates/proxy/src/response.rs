@@ -30,7 +30,7 @@ use crate::tunnel::UpgradeTunnel;
 
 /// The part of a response received so far.
 #[derive(Debug, Default)]
-pub(crate) struct ResponseStart {
+pub(crate) struct PartialResponse {
     pub(crate) head: Option<UpstreamResponseHead>,
     pub(crate) is_upgraded: bool,
     pub(crate) end: Option<ResponseEnd>,
@@ -43,7 +43,7 @@ pub(crate) fn build_reply(
     now: Instant,
 ) -> Result<Reply, AttemptFailure> {
     let head =
-        call.response_start.head.take().ok_or_else(|| {
+        call.partial_response.head.take().ok_or_else(|| {
             AttemptFailure::local(FaultKind::Internal, "a response without its head")
         })?;
     let mut response = Box::new(Response::new(head.status, Body::Empty));
@@ -58,11 +58,11 @@ pub(crate) fn build_reply(
     }
     call.timing.handler = Some((&call.shared.name).into());
     set_sticky_cookie(call, &mut response);
-    if call.response_start.is_upgraded {
+    if call.partial_response.is_upgraded {
         let (lease, exchange) = call.take_exchange()?;
         if !is_requested_upgrade(call, response.fields.get("upgrade")) {
             let request_hash = request_hash(&call.request);
-            lease.finish(None, AttemptOutcome::Malformed { request_hash });
+            lease.finish_attempt(None, AttemptOutcome::Malformed { request_hash });
             let cause = "101 Switching Protocols to a protocol that was not requested";
             return Err(AttemptFailure::protocol_error(
                 AttemptStage::ResponseStarted,
@@ -73,8 +73,8 @@ pub(crate) fn build_reply(
         response.timing = std::mem::take(&mut call.timing);
         return Ok(Reply::Response(response));
     }
-    let end = call.response_start.end.take();
-    if let Some(accel) = head.accel
+    let end = call.partial_response.end.take();
+    if let Some(accel) = head.accel_fields
         && let Some(grant) = call.request.sendfile_grant.as_deref()
     {
         response.max_rate = accel.max_rate;
@@ -83,14 +83,14 @@ pub(crate) fn build_reply(
             Ok(Some(redirect)) => {
                 let (lease, exchange) = call.take_exchange()?;
                 // The server's own body is not needed.
-                let connection = end.and_then(|end| exchange.into_connection(&end));
-                lease.finish(connection, AttemptOutcome::Success);
+                let connection = end.and_then(|end| exchange.into_reusable_connection(&end));
+                lease.finish_attempt(connection, AttemptOutcome::Success);
                 return Ok(Reply::Redirect(Box::new(redirect)));
             }
             // It may not be followed.
             Err(cause) => {
                 let (lease, _) = call.take_exchange()?;
-                lease.finish(None, AttemptOutcome::Success);
+                lease.finish_attempt(None, AttemptOutcome::Success);
                 return Err(AttemptFailure::protocol_error(
                     AttemptStage::ResponseStarted,
                     cause,
@@ -99,7 +99,7 @@ pub(crate) fn build_reply(
         }
     }
     let is_head = call.request.head.method() == Method::Head;
-    let body = std::mem::take(&mut call.response_start.body);
+    let body = std::mem::take(&mut call.partial_response.body);
     match end {
         Some(end) if end.trailers.is_none() => {
             response.body = match body {
@@ -108,7 +108,11 @@ pub(crate) fn build_reply(
                 body => Body::Bytes(Bytes::from(body)),
             };
             let (lease, exchange) = call.take_exchange()?;
-            lease.finish_at(now, exchange.into_connection(&end), AttemptOutcome::Success);
+            lease.finish_attempt_at(
+                now,
+                exchange.into_reusable_connection(&end),
+                AttemptOutcome::Success,
+            );
         }
         end => {
             let (lease, exchange) = call.take_exchange()?;
@@ -151,7 +155,7 @@ fn set_sticky_cookie(call: &ProxiedRequest, response: &mut Response) {
         return;
     };
     let name_hash = lease.slot.name_hash;
-    if sticky_cookie_id(call) == Some(name_hash) {
+    if sticky_cookie_hash(call) == Some(name_hash) {
         return;
     }
     let secure = match call.request.scheme() {
@@ -164,7 +168,7 @@ fn set_sticky_cookie(call: &ProxiedRequest, response: &mut Response) {
 }
 
 /// The server number in the client's cookie.
-pub(crate) fn sticky_cookie_id(call: &ProxiedRequest) -> Option<u64> {
+pub(crate) fn sticky_cookie_hash(call: &ProxiedRequest) -> Option<u64> {
     let cookie = call.shared.config.sticky.as_deref()?;
     let value = cookie_value(&call.request, cookie)?;
     u64::from_str_radix(std::str::from_utf8(value).ok()?, 16).ok()

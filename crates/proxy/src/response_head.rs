@@ -32,7 +32,7 @@ pub(crate) struct UpstreamResponseHead {
     /// There is a `Location`, `Content-Location` or `Refresh`.
     pub(crate) has_location: bool,
     /// Instructions to the front end; rare.
-    pub(crate) accel: Option<Box<AccelFields>>,
+    pub(crate) accel_fields: Option<Box<AccelFields>>,
 }
 
 /// Collects the fields of a head one by one.
@@ -56,7 +56,7 @@ impl ResponseHeadBuilder {
                 is_unbuffered: false,
                 instructions: FrontEndInstructions::None,
                 has_location: false,
-                accel: None,
+                accel_fields: None,
             },
             connection_options: Vec::new(),
             upgrade: None,
@@ -168,7 +168,7 @@ impl ResponseHeadBuilder {
                 return is_off;
             }
             (_, b'x') if is_accel_field(name) => {
-                AccelFields::read_field(&mut head.accel, name, value);
+                AccelFields::read_field(&mut head.accel_fields, name, value);
                 return false;
             }
             _ => {}
@@ -257,7 +257,7 @@ mod tests {
         );
         assert_eq!(head.instructions, FrontEndInstructions::ForThisServer);
         assert!(head.is_unbuffered);
-        let accel = head.accel.unwrap();
+        let accel = head.accel_fields.unwrap();
         assert_eq!(accel.redirect.as_deref(), Some("/internal/a?b"));
         assert_eq!(accel.sendfile.as_deref(), Some(&b"/srv/a"[..]));
         assert_eq!(accel.max_rate, Some(1000));

@@ -2,7 +2,7 @@
 //!
 //! A program of one or a few threads serves only its connections until they are closed. How many it
 //! serves at once is observed, not configured: [`ServerLoad`] counts connections that have brought
-//! a response, and requests that wait for the first one of theirs. [`Saturation`] judges once a
+//! a response, and requests that wait for the first one of theirs. [`SaturationDetector`] judges once a
 //! tick, for `server_pool`.
 //!
 //! # Invariants
@@ -30,14 +30,14 @@ pub(crate) struct ServerLoad {
 
 impl ServerLoad {
     /// Counts a connection that has brought its first response.
-    pub(crate) fn add_served(&self) {
+    pub(crate) fn add_served_connection(&self) {
         let held = self.served_connections.fetch_add(1, Ordering::Relaxed) + 1;
         (self.peak_served_connections).fetch_max(held, Ordering::Relaxed);
         self.answered_connections.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts down a closed connection that had brought responses.
-    pub(crate) fn remove_served(&self) {
+    pub(crate) fn remove_served_connection(&self) {
         self.served_connections.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -54,16 +54,16 @@ impl ServerLoad {
 
 /// Counts a request on a new connection until its response or its end.
 #[derive(Debug)]
-pub(crate) struct UnansweredGuard(Arc<BackendServer>);
+pub(crate) struct UnansweredRequestGuard(Arc<BackendServer>);
 
-impl UnansweredGuard {
+impl UnansweredRequestGuard {
     pub(crate) fn new(server: &Arc<BackendServer>) -> Self {
         server.load.unanswered.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(server))
     }
 }
 
-impl Drop for UnansweredGuard {
+impl Drop for UnansweredRequestGuard {
     fn drop(&mut self) {
         self.0.load.unanswered.fetch_sub(1, Ordering::Relaxed);
     }
@@ -71,7 +71,7 @@ impl Drop for UnansweredGuard {
 
 /// The verdict on one server.
 #[derive(Debug, Default)]
-pub(crate) struct Saturation {
+pub(crate) struct SaturationDetector {
     /// `ServerLoad::answered_connections` at the last tick.
     answered_at_last_tick: u32,
     /// Consecutive ticks with waiting requests and no response on a new connection.
@@ -80,7 +80,7 @@ pub(crate) struct Saturation {
     saturated_until: Option<Instant>,
 }
 
-impl Saturation {
+impl SaturationDetector {
     /// Returns how many idle connections to close, so that the server reaches waiting ones.
     pub(crate) fn tick(&mut self, now: Instant, load: &ServerLoad) -> u32 {
         let answered = load.answered_connections.load(Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Saturation {
 
     /// Whether to close a connection that was just used: requests wait, and the server is known to
     /// leave them waiting while it holds this many connections.
-    pub(crate) fn is_full(&self, now: Instant, load: &ServerLoad) -> bool {
+    pub(crate) fn should_close_used_connection(&self, now: Instant, load: &ServerLoad) -> bool {
         self.saturated_until.is_some_and(|until| now < until)
             && load.unanswered() > 0
             && load.is_at_peak()
@@ -137,50 +137,53 @@ mod tests {
     }
 
     /// The connections closed at each of `count` ticks.
-    fn ticks(saturation: &mut Saturation, load: &ServerLoad, count: u32) -> Vec<u32> {
+    fn ticks(saturation: &mut SaturationDetector, load: &ServerLoad, count: u32) -> Vec<u32> {
         let now = Instant::now();
         (0..count).map(|_| saturation.tick(now, load)).collect()
     }
 
     #[test]
     fn a_server_that_leaves_new_connections_waiting_loses_idle_ones() {
-        let (mut saturation, load) = (Saturation::default(), load(1, 1, 2));
+        let (mut saturation, load) = (SaturationDetector::default(), load(1, 1, 2));
         saturation.answered_at_last_tick = 1;
         assert_eq!(ticks(&mut saturation, &load, 3), [0, 2, 2]);
         let now = Instant::now();
         assert!(
-            saturation.is_full(now, &load),
+            saturation.should_close_used_connection(now, &load),
             "the next one used is closed too"
         );
-        assert!(!saturation.is_full(now + 2 * SATURATION_MEMORY, &load));
+        assert!(!saturation.should_close_used_connection(now + 2 * SATURATION_MEMORY, &load));
         load.unanswered.store(0, Ordering::Relaxed);
-        assert!(!saturation.is_full(now, &load), "no request waits");
+        assert!(
+            !saturation.should_close_used_connection(now, &load),
+            "no request waits"
+        );
     }
 
     #[test]
     fn a_server_that_answers_new_connections_keeps_all() {
-        let (mut saturation, load) = (Saturation::default(), load(3, 3, 1));
+        let (mut saturation, load) = (SaturationDetector::default(), load(3, 3, 1));
         for _ in 0..5 {
-            load.add_served();
+            load.add_served_connection();
             assert_eq!(saturation.tick(Instant::now(), &load), 0);
         }
-        assert!(!saturation.is_full(Instant::now(), &load));
+        assert!(!saturation.should_close_used_connection(Instant::now(), &load));
     }
 
     #[test]
     fn one_slow_request_costs_a_server_of_many_connections_none_or_one() {
-        let (mut saturation, load) = (Saturation::default(), load(9, 10, 1));
+        let (mut saturation, load) = (SaturationDetector::default(), load(9, 10, 1));
         saturation.answered_at_last_tick = 10;
         assert_eq!(ticks(&mut saturation, &load, 3), [0, 0, 0], "it has room");
         load.served_connections.store(10, Ordering::Relaxed);
         assert_eq!(ticks(&mut saturation, &load, 1), [1]);
         load.served_connections.store(9, Ordering::Relaxed);
-        assert!(!saturation.is_full(Instant::now() + SECOND, &load));
+        assert!(!saturation.should_close_used_connection(Instant::now() + SECOND, &load));
     }
 
     #[test]
     fn the_observed_maximum_is_forgotten_after_a_while() {
-        let (mut saturation, load) = (Saturation::default(), load(1, 2, 1));
+        let (mut saturation, load) = (SaturationDetector::default(), load(1, 2, 1));
         saturation.answered_at_last_tick = 2;
         assert_eq!(ticks(&mut saturation, &load, 5), [0, 0, 0, 0, 1]);
     }

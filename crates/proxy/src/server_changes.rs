@@ -34,9 +34,9 @@ pub enum ServerChange {
     /// Accepts requests again.
     Enable(String),
     /// Sets its weight, at least 1.
-    Weight(String, u32),
+    SetWeight(String, u32),
     /// Sets its limit of active requests, at least 1; `None` for the upstream's limit.
-    MaxActive(String, Option<u32>),
+    SetMaxActive(String, Option<u32>),
 }
 
 /// Why a change was refused.
@@ -50,7 +50,7 @@ pub enum ServerChangeError {
     AlreadyExists(String),
     /// A weight or a limit of 0.
     #[error("{0} must be at least 1")]
-    Zero(&'static str),
+    ZeroValue(&'static str),
 }
 
 impl Upstream {
@@ -65,17 +65,17 @@ impl Upstream {
             ServerChange::Drain(name) => self.set_admin(&name, AdminState::Draining),
             ServerChange::Disable(name) => self.set_admin(&name, AdminState::Disabled),
             ServerChange::Enable(name) => self.set_admin(&name, AdminState::Ready),
-            ServerChange::Weight(name, weight) => {
+            ServerChange::SetWeight(name, weight) => {
                 check_at_least_one("weight", Some(weight))?;
                 let set_default = |server: &mut config::UpstreamServer| server.weight = weight;
                 self.change_specs(&name, set_default, |spec| spec.weight = weight)?;
                 Ok(format!("{name} has weight {weight}"))
             }
-            ServerChange::MaxActive(name, max) => {
+            ServerChange::SetMaxActive(name, max) => {
                 check_at_least_one("max_active", max)?;
-                let capacity = maintenance::server_capacity(self.config(), max);
+                let capacity = maintenance::server_max_active(self.config(), max);
                 let set_default = |server: &mut config::UpstreamServer| server.max_active = max;
-                self.change_specs(&name, set_default, |spec| spec.capacity = capacity)?;
+                self.change_specs(&name, set_default, |spec| spec.max_active = capacity)?;
                 Ok(format!("{name} may have {capacity} requests in progress"))
             }
         }
@@ -85,7 +85,7 @@ impl Upstream {
     /// preferred while older ones exist.
     pub fn add_server(&self, server: config::UpstreamServer, generation: u64) {
         self.remove_server(&server.address);
-        maintenance::add_configured(&self.shared, server, generation);
+        maintenance::add_configured_server(&self.shared, server, generation);
     }
 
     /// Removes the server: no new requests, and it is gone after its last active one.
@@ -128,7 +128,7 @@ impl Upstream {
         if is_there {
             return Err(ServerChangeError::AlreadyExists(name));
         }
-        maintenance::add_configured(&self.shared, server, 0);
+        maintenance::add_configured_server(&self.shared, server, 0);
         Ok(format!("{name} was added"))
     }
 
@@ -200,7 +200,7 @@ struct NamedServers {
 
 impl NamedServers {
     fn find(pool: &mut ServerPool, name: &str) -> Result<Self, ServerChangeError> {
-        let entry = pool.dns_names.find_by_text(name);
+        let entry = pool.dns_names.find_by_status_name(name);
         let dns_entry = entry.map(|named| named.server.address.clone());
         let is_meant = |member: &&ServerEntry| match &dns_entry {
             _ if member.is_leaving => false,
@@ -227,7 +227,7 @@ impl NamedServers {
 
 fn check_at_least_one(what: &'static str, number: Option<u32>) -> Result<(), ServerChangeError> {
     match number {
-        Some(0) => Err(ServerChangeError::Zero(what)),
+        Some(0) => Err(ServerChangeError::ZeroValue(what)),
         _ => Ok(()),
     }
 }

@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::balance::{Balancer, Candidate};
 use crate::connection::{BackendServer, ResolvedAddress, UpstreamConnection};
-use crate::health::{HealthTransition, ServerHealth, ServerState};
+use crate::health::{HealthTransition, ServerHealth, ServerHealthState};
 use crate::resolve::DnsNames;
 use crate::retry_budget::RetryBudget;
 use crate::snapshot::UpstreamCounters;
@@ -247,11 +247,11 @@ impl ServerPool {
     /// The least busy server still open to a request that has tried others.
     fn least_busy(&self, want: &SelectionCriteria<'_>) -> Option<usize> {
         let live = (self.servers.iter().enumerate())
-            .filter(|(_, member)| member.capacity > 0 && want.is_untried(member));
+            .filter(|(_, member)| member.current_max_active > 0 && want.is_untried(member));
         let load = |member: &ServerEntry| {
             let waiting =
                 u32::try_from(self.queue.bound_job_count(member.slot)).unwrap_or(u32::MAX);
-            member.active.saturating_add(waiting) / member.capacity.max(1)
+            member.active.saturating_add(waiting) / member.current_max_active.max(1)
         };
         live.min_by_key(|(_, member)| load(member))
             .map(|(index, _)| index)
@@ -298,8 +298,8 @@ impl ServerPool {
         member.active = member.active.saturating_sub(1);
         let transition = member.record_outcome(now, report.outcome, may_eject);
         match connection {
-            Some((connection, home)) if member.keeps_connection_at(now) => {
-                member.idle.push(connection, home, now);
+            Some((connection, home)) if member.keeps_used_connection(now) => {
+                member.idle_connections.push(connection, home, now);
             }
             gone => (self.deferred.closed_connections).extend(gone.map(|(it, _)| it)),
         }
@@ -316,7 +316,7 @@ impl ServerPool {
     }
 
     /// Whether a request that failed at `id` too has another server to try.
-    pub(crate) fn has_other(&self, tried: &[ServerId], id: ServerId) -> bool {
+    pub(crate) fn has_untried_server(&self, tried: &[ServerId], id: ServerId) -> bool {
         (self.servers.iter()).any(|member| {
             let is_tried = member.id == id || tried.contains(&member.id);
             !is_tried && member.keeps_connections()
@@ -340,13 +340,13 @@ impl ServerPool {
     }
 
     /// Counts a request that waited in vain.
-    pub(crate) fn count_timeout(&mut self, waited: Duration) {
+    pub(crate) fn count_queue_timeout(&mut self, waited: Duration) {
         self.counters.queue_timeouts += 1;
         self.latencies.queue_time.record_local(waited);
     }
 
     /// Counts a request that was abandoned in the queue.
-    pub(crate) fn count_abandoned(&mut self, waited: Duration) {
+    pub(crate) fn count_queue_abandoned(&mut self, waited: Duration) {
         self.counters.queue_abandoned += 1;
         self.latencies.queue_time.record_local(waited);
     }
@@ -389,7 +389,7 @@ impl ServerPool {
         };
         let member = &mut self.servers[index];
         member.is_leaving = true;
-        (member.idle).drain_into(&mut self.deferred.closed_connections);
+        (member.idle_connections).drain_into(&mut self.deferred.closed_connections);
         let (slot, is_unused) = (member.slot, member.active == 0);
         self.set_capacities(now);
         let freed = self.queue.unbind_and_dispatch(now, slot);
@@ -443,7 +443,7 @@ impl ServerPool {
         for index in 0..self.servers.len() {
             let member = &mut self.servers[index];
             let closed = &mut self.deferred.closed_connections;
-            member.sweep(now, &self.config.connections, closed);
+            member.drop_stale_idle_connections(now, &self.config.connections, closed);
             if let Some(transition) = member.health.tick(now) {
                 self.apply_transition(now, index, transition);
             }
@@ -451,7 +451,7 @@ impl ServerPool {
     }
 
     /// The number of waiting requests and the longest wait.
-    pub(crate) fn waiting(&self, now: Instant) -> (usize, Duration) {
+    pub(crate) fn queue_len_and_oldest_wait(&self, now: Instant) -> (usize, Duration) {
         let oldest = self.queue.oldest_wait(now).unwrap_or_default();
         (self.queue.len(), oldest)
     }
@@ -465,7 +465,7 @@ impl ServerPool {
     }
 
     /// Removes the waiting requests of these clients.
-    pub(crate) fn take_waiting_of(&mut self, clients: &[AddressPrefix]) -> Vec<SlotWaiter> {
+    pub(crate) fn take_waiters_of_clients(&mut self, clients: &[AddressPrefix]) -> Vec<SlotWaiter> {
         let is_of_them =
             |waiter: &SlotWaiter| (waiter.client).is_some_and(|client| clients.contains(&client));
         let taken = self.queue.take_matching(is_of_them).into_iter();
@@ -473,13 +473,16 @@ impl ServerPool {
     }
 
     /// The total capacity of all servers.
-    pub(crate) fn places(&self) -> usize {
-        let capacities = self.servers.iter().map(|member| member.capacity as usize);
+    pub(crate) fn total_max_active(&self) -> usize {
+        let capacities = self
+            .servers
+            .iter()
+            .map(|member| member.current_max_active as usize);
         capacities.fold(0, usize::saturating_add)
     }
 
     /// Adds a connection that was opened in advance to the idle ones.
-    pub(crate) fn add_idle(
+    pub(crate) fn add_idle_connection(
         &mut self,
         now: Instant,
         id: ServerId,
@@ -488,18 +491,20 @@ impl ServerPool {
     ) {
         match self.index_by_id(id) {
             Some(index) if self.servers[index].keeps_connections() => {
-                self.servers[index].idle.push(connection, home, now);
+                self.servers[index]
+                    .idle_connections
+                    .push(connection, home, now);
             }
             _ => self.deferred.closed_connections.push(connection),
         }
     }
 
     /// Closes the idle connections to a server; returns whether there were any.
-    pub(crate) fn close_idle(&mut self, id: ServerId) -> bool {
+    pub(crate) fn close_idle_connections(&mut self, id: ServerId) -> bool {
         let closed = &mut self.deferred.closed_connections;
         let before = closed.len();
         if let Some(member) = self.servers.iter_mut().find(|member| member.id == id) {
-            member.idle.drain_into(closed);
+            member.idle_connections.drain_into(closed);
         }
         closed.len() > before
     }
@@ -527,7 +532,7 @@ impl ServerPool {
         member.counters.requests += 1;
         // Used or closed: a server that serves one connection at a time would never look at the
         // next.
-        let mut kept = member.idle.take(home);
+        let mut kept = member.idle_connections.take(home);
         let is_fit = kept.as_ref().is_some_and(|kept| match reuse {
             ReusePolicy::Any => true,
             _ if member.server.keeps_alive.load(Ordering::Relaxed) => true,
@@ -563,7 +568,7 @@ impl ServerPool {
             .filter(|member| member.has_free_slot() && want.is_untried(member));
         let best = free.map(level).max()?;
         for (index, member) in self.servers.iter().enumerate() {
-            if member.capacity > 0 && level(member) == best && want.is_untried(member) {
+            if member.current_max_active > 0 && level(member) == best && want.is_untried(member) {
                 self.candidates.push(member.candidate(index, home, now));
             }
         }
@@ -572,7 +577,8 @@ impl ServerPool {
 
     /// Claims a slot at a backup for a request that failed at all other servers that are up.
     fn claim_backup(&mut self, want: &SelectionCriteria<'_>) -> Option<usize> {
-        let is_open = |member: &ServerEntry| member.capacity > 0 && want.is_untried(member);
+        let is_open =
+            |member: &ServerEntry| member.current_max_active > 0 && want.is_untried(member);
         if want.tried_servers.is_empty() || self.servers.iter().any(is_open) {
             return None;
         }
@@ -581,14 +587,14 @@ impl ServerPool {
         })?;
         // For this request alone: other waiting requests are for the other servers.
         let ServerEntry { slot, ref spec, .. } = self.servers[index];
-        let is_claimed = self.queue.claim_beyond_capacity(slot, spec.capacity);
+        let is_claimed = self.queue.claim_beyond_capacity(slot, spec.max_active);
         is_claimed.then_some(index)
     }
 
     /// The server that a cookie names, if it may have requests at all.
     fn sticky_server(&self, wanted: u64, want: &SelectionCriteria<'_>) -> Option<usize> {
         self.servers.iter().position(|member| {
-            member.capacity > 0 && want.is_untried(member) && member.name_hash == wanted
+            member.current_max_active > 0 && want.is_untried(member) && member.name_hash == wanted
         })
     }
 
@@ -613,7 +619,7 @@ impl ServerPool {
         let (slot, is_down) = (member.slot, !member.health.accepts_requests());
         if is_down {
             // Idle connections are as suspect as their server.
-            (member.idle).drain_into(&mut self.deferred.closed_connections);
+            (member.idle_connections).drain_into(&mut self.deferred.closed_connections);
         }
         self.set_capacities(now);
         if is_down {
@@ -632,18 +638,18 @@ impl ServerPool {
             let is_called = !member.spec.backup || !is_primary_up;
             let capacity = match member.health.max_active() {
                 _ if member.is_leaving || !is_called => 0,
-                Some(most) => member.spec.capacity.min(most),
-                None => member.spec.capacity,
+                Some(most) => member.spec.max_active.min(most),
+                None => member.spec.max_active,
             };
-            if capacity != member.capacity {
-                member.capacity = capacity;
+            if capacity != member.current_max_active {
+                member.current_max_active = capacity;
                 starts.extend(self.queue.set_request_capacity(now, member.slot, capacity));
                 if capacity == 0 {
                     // No request may wait for a server that accepts none.
                     starts.extend(self.queue.unbind_and_dispatch(now, member.slot));
                 }
             }
-            let is_on_trial = member.health.state() == ServerState::OnTrial;
+            let is_on_trial = member.health.state() == ServerHealthState::OnTrial;
             (member.server.is_on_trial).store(is_on_trial, Ordering::Relaxed);
         }
         self.hand_out_slots(starts);
@@ -651,7 +657,7 @@ impl ServerPool {
 
     fn remove_at(&mut self, index: usize) {
         let mut member = self.servers.remove(index);
-        (member.idle).drain_into(&mut self.deferred.closed_connections);
+        (member.idle_connections).drain_into(&mut self.deferred.closed_connections);
         self.queue.remove_slot(member.slot);
     }
 }

@@ -1,6 +1,6 @@
 //! Builds requests as edge makes them, for the tests of `request_head`, `environ` and `codec`.
 //!
-//! The client is `CLIENT`, which is not trusted, unless the test names another peer; the listener
+//! The client is `CLIENT_ADDRESS`, which is not trusted, unless the test names another peer; the listener
 //! is on 127.0.0.1:8080.
 
 use std::net::SocketAddr;
@@ -15,17 +15,17 @@ use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
 
 /// The client of requests.
-pub(crate) const CLIENT: &str = "192.0.2.7:50000";
+pub(crate) const CLIENT_ADDRESS: &str = "192.0.2.7:50000";
 /// A trusted peer.
-pub(crate) const PROXY: &str = "127.0.0.1:50000";
+pub(crate) const PROXY_ADDRESS: &str = "127.0.0.1:50000";
 
-/// The request of `CLIENT` with that head, which ends with its blank line.
+/// The request of `CLIENT_ADDRESS` with that head, which ends with its blank line.
 pub(crate) fn request(head: &str) -> Request {
-    request_of(head, CLIENT)
+    build_request_from(head, CLIENT_ADDRESS)
 }
 
 /// The request of a peer: an address, or `unix`.
-pub(crate) fn request_of(head: &str, peer: &str) -> Request {
+pub(crate) fn build_request_from(head: &str, peer: &str) -> Request {
     let peer = match peer {
         "unix" => PeerAddress::Unix,
         address => PeerAddress::Tcp(address.parse().unwrap()),
@@ -44,11 +44,11 @@ pub(crate) fn request_at(
     // This machine, as an operator lists it.
     let networks = ["127.0.0.0/8", "::1/128"].map(|text| text.parse().unwrap());
     let trust = TrustedProxies::new(networks.into(), true);
-    request_trusting(head, peer, scheme, listens, trust)
+    build_request_trusting(head, peer, scheme, listens, trust)
 }
 
 /// The same with these trusted proxies.
-pub(crate) fn request_trusting(
+pub(crate) fn build_request_trusting(
     head: &str,
     peer: PeerAddress,
     scheme: &'static str,
@@ -87,8 +87,12 @@ pub(crate) fn request_trusting(
 }
 
 /// The request of a peer whose route's rules have set those fields.
-pub(crate) fn request_vouched(head: &str, peer: &str, vouched: TrustedHeaders) -> Request {
-    let mut request = request_of(head, peer);
+pub(crate) fn build_request_with_trusted_headers(
+    head: &str,
+    peer: &str,
+    vouched: TrustedHeaders,
+) -> Request {
+    let mut request = build_request_from(head, peer);
     let is_trusted = request.is_from_trusted_proxy();
     let (head, trust) = (&request.head, &request.trusted_proxies);
     // The rest of the head counts as the peer's.
@@ -101,6 +105,6 @@ pub(crate) fn request_vouched(head: &str, peer: &str, vouched: TrustedHeaders) -
 }
 
 /// An upstream with every default.
-pub(crate) fn upstream(protocol: config::Protocol) -> config::Upstream {
+pub(crate) fn upstream_config(protocol: config::Protocol) -> config::Upstream {
     config::Upstream::new("test", protocol, Vec::new())
 }

@@ -13,7 +13,7 @@ use penstock_runtime::{ByteStream, Stream, clock, relay};
 use penstock_sys::net::PeerAddress;
 
 use crate::balance::hash_key;
-use crate::claim::{Lease, LeaseOutcome, QueueWait, claim_lease};
+use crate::claim::{LeaseOutcome, SlotLease, SlotWaitFuture, claim_lease};
 use crate::connection::UpstreamConnection;
 use crate::failure::AttemptFailure;
 use crate::proxied_request::attempt_outcome;
@@ -27,7 +27,7 @@ const MAX_CONNECT_ATTEMPTS: usize = 8;
 /// An accepted upgrade, until edge hands the client over.
 #[derive(Debug)]
 pub(crate) struct UpgradeTunnel {
-    pub(crate) lease: Lease,
+    pub(crate) lease: SlotLease,
     pub(crate) exchange: UpstreamExchange,
 }
 
@@ -35,7 +35,7 @@ impl Takeover for UpgradeTunnel {
     fn take_over(self: Box<Self>, client: Arc<dyn ByteStream>, early: Vec<u8>) -> TakeoverFuture {
         let Self { lease, exchange } = *self;
         Box::pin(async move {
-            let (connection, from_server) = exchange.into_upgraded();
+            let (connection, from_server) = exchange.into_tunnel_parts();
             run_tunnel(lease, connection, &*client, early, from_server).await;
         })
     }
@@ -43,7 +43,7 @@ impl Takeover for UpgradeTunnel {
 
 /// Relays until either side ends, then releases the slot.
 async fn run_tunnel(
-    lease: Lease,
+    lease: SlotLease,
     connection: UpstreamConnection,
     client: &dyn ByteStream,
     from_client: Vec<u8>,
@@ -52,7 +52,7 @@ async fn run_tunnel(
     let idle = lease.upstream.config.tunnel_timeout;
     relay(client, &connection.stream, from_client, from_server, idle).await;
     drop(connection);
-    lease.finish(None, AttemptOutcome::Success);
+    lease.finish_attempt(None, AttemptOutcome::Success);
 }
 
 /// The handler of a TCP listener: each connection holds one slot at a server.
@@ -101,7 +101,7 @@ async fn connect_server(
     client: &Stream,
     peer: PeerAddress,
     listener: &ListenerInfo,
-) -> Result<(Lease, UpstreamConnection), AttemptFailure> {
+) -> Result<(SlotLease, UpstreamConnection), AttemptFailure> {
     let deadline = clock::now() + shared.config.queue_timeout;
     let key = match (shared.config.balance, peer) {
         (config::Balance::Hash, PeerAddress::Tcp(address)) => {
@@ -129,12 +129,12 @@ async fn connect_server(
         match lease.connect(peer, listener).await {
             Ok(connection) => {
                 lease.record_connected();
-                lease.pass_trial();
+                lease.pass_health_trial();
                 return Ok((lease, connection));
             }
             Err(failure) => {
-                lease.finish(None, attempt_outcome(&failure, || 0));
-                let has_other = shared.server_pool.lock().has_other(&tried, id);
+                lease.finish_attempt(None, attempt_outcome(&failure, || 0));
+                let has_other = shared.server_pool.lock().has_untried_server(&tried, id);
                 if !has_other || tried.len() >= MAX_CONNECT_ATTEMPTS || clock::now() >= deadline {
                     return Err(failure);
                 }
@@ -152,7 +152,10 @@ async fn connect_server(
 
 /// Waits for a slot as long as the client does. A client that has sent bytes is not seen to
 /// disconnect.
-async fn wait_for_slot(mut wait: QueueWait, client: &Stream) -> Result<Lease, AttemptFailure> {
+async fn wait_for_slot(
+    mut wait: SlotWaitFuture,
+    client: &Stream,
+) -> Result<SlotLease, AttemptFailure> {
     let mut is_watched = true;
     std::future::poll_fn(|cx| {
         if let Poll::Ready(claimed) = std::pin::Pin::new(&mut wait).poll(cx) {

@@ -38,7 +38,7 @@ pub struct UpstreamSetup {
     /// The number of loops.
     pub loop_count: usize,
     /// Where bodies are buffered.
-    pub body_store: BufferingSettings,
+    pub buffering_settings: BufferingSettings,
 }
 
 /// Which bodies of a route are buffered.
@@ -55,9 +55,9 @@ pub struct BufferingMode {
 pub(crate) struct SharedUpstream {
     pub(crate) name: Arc<str>,
     pub(crate) config: Arc<config::Upstream>,
-    pub(crate) body_store: ArcSwap<BufferingSettings>,
+    pub(crate) buffering_settings: ArcSwap<BufferingSettings>,
     /// Responses that still hold slots because their clients are slow.
-    held_places: SlowResponses,
+    slow_responses: SlowResponses,
     /// Guards the servers, their slots and the queue; never held across an await.
     pub(crate) server_pool: Mutex<ServerPool>,
 }
@@ -67,11 +67,11 @@ impl Upstream {
     /// look-ups and maintains idle connections.
     #[must_use]
     pub fn start(config: config::Upstream, setup: UpstreamSetup) -> Arc<Self> {
-        Self::start_with_dns(config, setup, DnsSource::System)
+        Self::start_with_dns_source(config, setup, DnsSource::System)
     }
 
     /// The same with the DNS source `names`.
-    pub(crate) fn start_with_dns(
+    pub(crate) fn start_with_dns_source(
         config: config::Upstream,
         setup: UpstreamSetup,
         names: DnsSource,
@@ -81,8 +81,8 @@ impl Upstream {
         let shared = Arc::new(SharedUpstream {
             name: config.name.as_str().into(),
             config,
-            body_store: ArcSwap::from_pointee(setup.body_store),
-            held_places: SlowResponses::default(),
+            buffering_settings: ArcSwap::from_pointee(setup.buffering_settings),
+            slow_responses: SlowResponses::default(),
             server_pool: Mutex::new(server_pool),
         });
         crate::maintenance::start(&shared, names);
@@ -102,8 +102,8 @@ impl Upstream {
     }
 
     /// Changes where bodies are buffered, or the limits, after a reload.
-    pub fn set_body_store(&self, store: BufferingSettings) {
-        self.shared.body_store.store(Arc::new(store));
+    pub fn set_buffering_settings(&self, store: BufferingSettings) {
+        self.shared.buffering_settings.store(Arc::new(store));
     }
 
     /// Creates the handler for a route with its own buffering.
@@ -120,11 +120,11 @@ impl Upstream {
     pub fn snapshot(&self) -> UpstreamSnapshot {
         let now = clock::now();
         let pool = self.shared.server_pool.lock();
-        let (length, oldest_wait) = pool.waiting(now);
+        let (length, oldest_wait) = pool.queue_len_and_oldest_wait(now);
         UpstreamSnapshot {
             name: self.shared.name.to_string(),
             protocol: self.shared.config.protocol.as_str(),
-            up: pool.places() > 0,
+            up: pool.total_max_active() > 0,
             queue: QueueSnapshot {
                 length,
                 max: self.shared.config.max_queued,
@@ -158,30 +158,30 @@ impl Handler for UpstreamHandler {
 
 /// A request's slot at one server, as the response that holds it sees it.
 #[derive(Debug)]
-pub(crate) struct ServerPlace {
+pub(crate) struct ServerProducer {
     pub(crate) shared: Arc<SharedUpstream>,
     pub(crate) server: ServerId,
 }
 
-impl ResponseProducer for ServerPlace {
+impl ResponseProducer for ServerProducer {
     fn slow_responses(&self) -> &SlowResponses {
-        &self.shared.held_places
+        &self.shared.slow_responses
     }
 
     fn capacity_demand(&self, now: Instant) -> CapacityDemand {
         let pool = self.shared.server_pool.lock();
         if pool
             .server(self.server)
-            .is_none_or(|member| member.capacity == 0)
+            .is_none_or(|member| member.current_max_active == 0)
         {
             // The server is down or leaving.
             return CapacityDemand::default();
         }
-        let (waiting, oldest_wait) = pool.waiting(now);
+        let (waiting, oldest_wait) = pool.queue_len_and_oldest_wait(now);
         CapacityDemand {
             waiting_requests: waiting,
             oldest_wait,
-            max_active_requests: pool.places(),
+            max_active_requests: pool.total_max_active(),
             pipelined_wait: None,
         }
     }
@@ -191,7 +191,11 @@ impl ResponseProducer for ServerPlace {
     }
 
     fn refuse_waiting(&self, clients: &[AddressPrefix], cause: &str) {
-        let waiters = self.shared.server_pool.lock().take_waiting_of(clients);
+        let waiters = self
+            .shared
+            .server_pool
+            .lock()
+            .take_waiters_of_clients(clients);
         for waiter in waiters {
             // The receiver may be gone.
             let _ = waiter.grant_sender.send(Err(cause.to_owned()));

@@ -20,7 +20,7 @@ use penstock_runtime::{buffers, clock};
 use penstock_wire::ajp::BodyCredit;
 use penstock_wire::fastcgi;
 
-use crate::body_source::{BodySource, MAX_PIECE_BYTES, SourceFraming};
+use crate::body_source::{BodySource, MAX_PIECE_BYTES, RequestBodyFraming};
 use crate::codec::{BodyEncoding, Codec, DecodedEvent, ResponseEnd, ResponseEvent, attempt_stage};
 use crate::connection::UpstreamConnection;
 use crate::failure::{AttemptFailure, AttemptStage};
@@ -53,7 +53,7 @@ pub(crate) struct UpstreamExchange {
     /// The response came before the whole request was sent.
     was_answered_early: bool,
     /// When the server last read something, since the value was last taken.
-    pub(crate) progress_at: Option<Instant>,
+    pub(crate) last_send_progress_at: Option<Instant>,
     /// The server has all of the request that has arrived, and more is to come.
     pub(crate) waits_for_client: bool,
 }
@@ -102,14 +102,14 @@ impl UpstreamExchange {
             if body_encoding == BodyEncoding::Ajp {
                 // The first packet is sent unrequested, the rest on request.
                 let length = match framing {
-                    SourceFraming::Length(length) => length,
-                    SourceFraming::None | SourceFraming::Chunked => 0,
+                    RequestBodyFraming::Length(length) => length,
+                    RequestBodyFraming::None | RequestBodyFraming::Chunked => 0,
                 };
                 send_state = SendState::OnDemand {
                     flow: BodyCredit::new(length),
                     is_ended: length == 0,
                 };
-            } else if let Some(body) = source.take_small(MAX_BODY_WITH_HEAD) {
+            } else if let Some(body) = source.take_rest_if_small(MAX_BODY_WITH_HEAD) {
                 encode_piece(body_encoding, body, out);
                 encode_end(body_encoding, out);
                 send_state = SendState::Encoded;
@@ -128,7 +128,7 @@ impl UpstreamExchange {
                 has_head: false,
                 has_trailing_bytes: false,
                 was_answered_early: false,
-                progress_at: None,
+                last_send_progress_at: None,
                 waits_for_client: false,
             });
             Ok(())
@@ -136,7 +136,7 @@ impl UpstreamExchange {
     }
 
     /// Whether every part of the request that the server waits for is written.
-    pub(crate) fn is_sent(&self) -> bool {
+    pub(crate) fn is_request_sent(&self) -> bool {
         let is_encoded = match &self.send_state {
             SendState::Body => false,
             SendState::OnDemand { flow, .. } => flow.available_bytes() == 0,
@@ -146,13 +146,16 @@ impl UpstreamExchange {
     }
 
     /// Returns the connection, if it may carry another request after `end`.
-    pub(crate) fn into_connection(mut self, end: &ResponseEnd) -> Option<UpstreamConnection> {
+    pub(crate) fn into_reusable_connection(
+        mut self,
+        end: &ResponseEnd,
+    ) -> Option<UpstreamConnection> {
         let is_in_order = self.body_encoding == BodyEncoding::Ajp || !self.was_answered_early;
         let is_clean =
             end.is_reusable && is_in_order && !self.has_trailing_bytes && self.partial.is_empty();
-        let is_whole = self.is_sent() && self.send_state == SendState::Encoded;
+        let is_whole = self.is_request_sent() && self.send_state == SendState::Encoded;
         self.connection.requests_served = self.connection.requests_served.saturating_add(1);
-        self.connection.needs_check = !self.has_data;
+        self.connection.needs_liveness_check = !self.has_data;
         if !is_whole {
             self.abort_if_incomplete();
         }
@@ -162,13 +165,16 @@ impl UpstreamExchange {
     /// Makes the close a reset if the server has not read the whole request: it might never read
     /// on, and so never see the end of the stream behind the unread bytes.
     pub(crate) fn abort_if_incomplete(&self) {
-        if self.was_answered_early || !self.is_sent() || self.send_state == SendState::Refused {
+        if self.was_answered_early
+            || !self.is_request_sent()
+            || self.send_state == SendState::Refused
+        {
             self.connection.stream.abort();
         }
     }
 
     /// Returns the connection as a tunnel, and the bytes behind the switch.
-    pub(crate) fn into_upgraded(self) -> (UpstreamConnection, Vec<u8>) {
+    pub(crate) fn into_tunnel_parts(self) -> (UpstreamConnection, Vec<u8>) {
         (self.connection, self.partial)
     }
 
@@ -177,7 +183,7 @@ impl UpstreamExchange {
     ///
     /// # Errors
     /// The server closes, resets, or violates its protocol, or the request body fails.
-    pub(crate) fn poll_read(
+    pub(crate) fn poll_exchange(
         &mut self,
         cx: &mut Context<'_>,
         source: &mut BodySource,
@@ -186,7 +192,7 @@ impl UpstreamExchange {
         body: &mut impl FnMut(&[u8]),
     ) -> Poll<Result<ResponseProgress, AttemptFailure>> {
         loop {
-            if !self.is_sent() {
+            if !self.is_request_sent() {
                 self.poll_send(cx, source)?;
             }
             let mut sink = ResponseSink {
@@ -235,7 +241,7 @@ impl UpstreamExchange {
                     Poll::Pending => return Ok(()),
                     Poll::Ready(Ok(count)) => {
                         self.out_sent += count;
-                        self.progress_at = Some(clock::now());
+                        self.last_send_progress_at = Some(clock::now());
                     }
                     Poll::Ready(Err(_)) => {
                         // Bytes that the server sent before are still read.
@@ -299,7 +305,7 @@ impl UpstreamExchange {
     /// it for another request. After a success it may still want the rest; after a refusal it does
     /// not.
     fn record_early_response(&mut self, status: u16) {
-        if self.is_sent() {
+        if self.is_request_sent() {
             return;
         }
         self.was_answered_early = true;
@@ -381,7 +387,7 @@ impl UpstreamExchange {
                 self.record_early_response(head.status.code());
                 sink.progress.head = Some(head);
             }
-            ResponseEvent::SwitchedProtocols(_) if !self.is_sent() => {
+            ResponseEvent::SwitchedProtocols(_) if !self.is_request_sent() => {
                 // The start of the other protocol would be unknown.
                 let cause = "a switch of protocols before the whole request was sent";
                 return Err(AttemptFailure::protocol_error(AttemptStage::Sent, cause));
@@ -396,7 +402,7 @@ impl UpstreamExchange {
                 self.has_data = true;
                 (sink.body)(piece);
             }
-            ResponseEvent::Log(lines) => {
+            ResponseEvent::LogLines(lines) => {
                 for line in lines.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii) {
                     if !line.is_empty() {
                         let line = String::from_utf8_lossy(line);

@@ -52,10 +52,10 @@ fn server_change(change: ServerChangeRequest) -> Result<ServerChange, ChangeErro
         ServerChangeRequest::Disable { server } => ServerChange::Disable(server),
         ServerChangeRequest::Enable { server } => ServerChange::Enable(server),
         ServerChangeRequest::Weight { server, weight } => {
-            ServerChange::Weight(server, weight.get().into())
+            ServerChange::SetWeight(server, weight.get().into())
         }
         ServerChangeRequest::MaxActive { server, max_active } => {
-            ServerChange::MaxActive(server, max_active.map(Into::into))
+            ServerChange::SetMaxActive(server, max_active.map(Into::into))
         }
     })
 }
@@ -158,21 +158,21 @@ mod tests {
                     server: name(),
                     weight: NonZeroU16::MIN,
                 },
-                ServerChange::Weight(name(), 1),
+                ServerChange::SetWeight(name(), 1),
             ),
             (
                 ServerChangeRequest::MaxActive {
                     server: name(),
                     max_active: NonZeroU32::new(3),
                 },
-                ServerChange::MaxActive(name(), Some(3)),
+                ServerChange::SetMaxActive(name(), Some(3)),
             ),
             (
                 ServerChangeRequest::MaxActive {
                     server: name(),
                     max_active: None,
                 },
-                ServerChange::MaxActive(name(), None),
+                ServerChange::SetMaxActive(name(), None),
             ),
         ] {
             let is_refused = matches!(expected, ServerChange::Add(_) | ServerChange::Remove(_));

@@ -247,7 +247,7 @@ impl Server {
             app.set_websocket_message_limits(wiring::websocket_message_limits(&config.limits));
         }
         for upstream in rooms.upstreams.values() {
-            upstream.set_body_store(store.clone());
+            upstream.set_buffering_settings(store.clone());
         }
         let mut changes = Vec::new();
         let old = std::mem::replace(&mut live.components, rooms);
@@ -299,7 +299,7 @@ impl Server {
         live.listeners.extend(opened);
         live.listeners.sort_by_key(|listener| listener.role);
         if let Some(joiner) = self.joiner.get() {
-            joiner.set_capacity(work::join_capacity(&live.components.apps));
+            joiner.set_max_active(work::join_capacity(&live.components.apps));
         }
         for serving in &mut gone {
             serving.stop(&live.listeners);

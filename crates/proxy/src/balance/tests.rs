@@ -11,9 +11,9 @@ fn servers(weights: &[u32]) -> Vec<Candidate> {
         name_hash: hash_key(format!("10.0.0.{index}:80").as_bytes()),
         weight: *weight,
         active: 0,
-        capacity: u32::MAX,
-        has_idle_on_this_loop: false,
-        has_idle: false,
+        max_active: u32::MAX,
+        has_idle_connection_on_this_loop: false,
+        has_idle_connection: false,
         last_used: 0,
         slow_start_permille: 1000,
     };
@@ -45,7 +45,7 @@ fn shares(
     for request in 0..requests {
         let key = hash_key(&request.to_le_bytes());
         let chosen = balancer.choose(servers, Some(key)).unwrap();
-        assert!(servers[chosen].active < servers[chosen].capacity);
+        assert!(servers[chosen].active < servers[chosen].max_active);
         servers[chosen].active += 1;
         counts[chosen] += 1;
         busy.push(chosen);
@@ -84,7 +84,7 @@ fn a_slow_start_of_zero_still_gets_requests() {
     for policy in POLICIES {
         let mut servers = servers(&[1, 1]);
         servers[0].slow_start_permille = 0;
-        servers[1].capacity = 1;
+        servers[1].max_active = 1;
         servers[1].active = 1;
         assert_eq!(
             balancer(policy).choose(&servers, None),
@@ -103,13 +103,13 @@ fn never_chooses_a_full_server_and_always_one_with_room() {
         for round in 0..3000_u64 {
             let mut servers = servers(&[1, 1, 3, 1, 2][..1 + below(5) as usize]);
             for server in &mut servers {
-                server.capacity = below(4);
+                server.max_active = below(4);
                 server.active = below(5);
                 server.weight = below(3);
                 server.slow_start_permille = u16::try_from(below(1001)).unwrap();
             }
             let key = (below(2) == 0).then_some(round);
-            let has_room = |c: &Candidate| c.active < c.capacity && c.weight > 0;
+            let has_room = |c: &Candidate| c.active < c.max_active && c.weight > 0;
             let is_any = servers.iter().any(has_room);
             match balancer.choose(&servers, key) {
                 Some(chosen) => assert!(has_room(&servers[chosen]), "{policy:?}"),
@@ -170,7 +170,7 @@ fn idle_first_prefers_the_idle_then_the_warm() {
             name: "the idle one, however cold",
             change: |s| {
                 (s[0].active, s[1].active) = (1, 1);
-                (s[0].has_idle_on_this_loop, s[0].last_used) = (true, 9);
+                (s[0].has_idle_connection_on_this_loop, s[0].last_used) = (true, 9);
             },
             chosen: 2,
         },
@@ -193,8 +193,11 @@ fn idle_first_prefers_the_idle_then_the_warm() {
         Row {
             name: "a connection here before one elsewhere",
             change: |s| {
-                (s[0].has_idle, s[0].last_used) = (true, 9);
-                (s[2].has_idle, s[2].has_idle_on_this_loop) = (true, true);
+                (s[0].has_idle_connection, s[0].last_used) = (true, 9);
+                (
+                    s[2].has_idle_connection,
+                    s[2].has_idle_connection_on_this_loop,
+                ) = (true, true);
             },
             chosen: 2,
         },
@@ -202,7 +205,7 @@ fn idle_first_prefers_the_idle_then_the_warm() {
             name: "a connection elsewhere before none",
             change: |s| {
                 s[0].last_used = 9;
-                s[1].has_idle = true;
+                s[1].has_idle_connection = true;
             },
             chosen: 1,
         },
@@ -311,7 +314,7 @@ fn one_hot_key_spills_over_at_a_quarter_above_the_share() {
 fn only_the_keys_of_a_full_server_move() {
     let mut servers = servers(&[1, 1, 1, 1]);
     let before = owners(&servers);
-    servers[1].capacity = 0;
+    servers[1].max_active = 0;
     let after = owners(&servers);
     for (key, owner) in before {
         assert_eq!(after[&key] == owner, owner != 1);

@@ -16,7 +16,7 @@ use penstock_wire::{ajp, cgi, fastcgi, scgi, uwsgi};
 
 use super::http::HttpDecoder;
 use super::{BodyEncoding, Codec, DecodedEvent, ResponseEnd, ResponseEvent, attempt_stage};
-use crate::body_source::SourceFraming;
+use crate::body_source::RequestBodyFraming;
 use crate::environ;
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::request_head;
@@ -48,17 +48,17 @@ pub(crate) struct GatewayDecoder {
 pub(super) fn encode_request(
     config: &config::Upstream,
     request: &Request,
-    framing: SourceFraming,
+    framing: RequestBodyFraming,
     server: &str,
     out: &mut Vec<u8>,
 ) -> Result<(Codec, BodyEncoding), AttemptFailure> {
     let answers_head = request.head.method() == Method::Head;
     let limits = GatewayHeadLimits::default();
     let length = match framing {
-        SourceFraming::Length(length) => length,
-        SourceFraming::None => 0,
+        RequestBodyFraming::Length(length) => length,
+        RequestBodyFraming::None => 0,
         // A body of unknown length is read whole before the request is sent (`proxied_request`).
-        SourceFraming::Chunked => {
+        RequestBodyFraming::Chunked => {
             let cause = "a body without a length cannot be sent in a gateway protocol";
             return Err(AttemptFailure::local(FaultKind::Internal, cause));
         }
@@ -165,11 +165,11 @@ impl GatewayDecoder {
     fn limit_log<'a>(&mut self, piece: &'a [u8]) -> Option<ResponseEvent<'a>> {
         if let Some(left) = self.log_bytes_left.checked_sub(piece.len()) {
             self.log_bytes_left = left;
-            return Some(ResponseEvent::Log(piece));
+            return Some(ResponseEvent::LogLines(piece));
         }
         self.log_bytes_left = 0;
         let was_cut = std::mem::replace(&mut self.is_log_truncated, true);
-        (!was_cut).then_some(ResponseEvent::Log(LOG_TRUNCATED))
+        (!was_cut).then_some(ResponseEvent::LogLines(LOG_TRUNCATED))
     }
 
     fn failure(&self, error: GatewayError) -> AttemptFailure {

@@ -7,7 +7,9 @@ use penstock_config::{ForwardedHeaders, HostHeader, Protocol};
 use penstock_exchange::field_policy::TrustedHeaders;
 
 use super::*;
-use crate::testing::{CLIENT, PROXY, request, request_at, request_of, upstream};
+use crate::testing::{
+    CLIENT_ADDRESS, PROXY_ADDRESS, build_request_from, request, request_at, upstream_config,
+};
 
 const SERVER: &str = "10.0.0.5:9000";
 
@@ -29,7 +31,7 @@ impl VariableWriter for VariableMap {
 }
 
 fn fastcgi() -> config::Upstream {
-    upstream(Protocol::FastCgi)
+    upstream_config(Protocol::FastCgi)
 }
 
 fn php(index: Option<&str>) -> config::Upstream {
@@ -42,7 +44,7 @@ fn php(index: Option<&str>) -> config::Upstream {
 fn variables_of(
     config: &config::Upstream,
     request: &Request,
-    framing: SourceFraming,
+    framing: RequestBodyFraming,
 ) -> BTreeMap<String, String> {
     let mut table = VariableMap::default();
     encode_variables(&mut table, config, request, framing, SERVER);
@@ -54,7 +56,7 @@ fn variables_of(
 /// The variables of these fields of an untrusted client.
 fn variables_of_fields(fields: &str) -> BTreeMap<String, String> {
     let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
-    variables_of(&fastcgi(), &request(&head), SourceFraming::None)
+    variables_of(&fastcgi(), &request(&head), RequestBodyFraming::None)
 }
 
 fn check(row: &str, table: &BTreeMap<String, String>, expected: &[(&str, Option<&str>)]) {
@@ -72,7 +74,11 @@ fn a_request_has_these_variables_and_no_others() {
     let head = "POST /a%20b/x.php/e%2Ff?q=%20 HTTP/1.1\r\nHost: a.test:81\r\n\
                 Content-Type: text/plain\r\nContent-Length: 7\r\nAccept: x\r\nConnection: close\r\n\r\n";
     let request = request(head);
-    let mut table = variables_of(&php(Some("index.php")), &request, SourceFraming::Length(7));
+    let mut table = variables_of(
+        &php(Some("index.php")),
+        &request,
+        RequestBodyFraming::Length(7),
+    );
     table.remove("HTTP_X_REQUEST_START");
     let expected = [
         ("CONTENT_LENGTH", "7"),
@@ -162,7 +168,7 @@ fn a_path_means_a_script_where_there_is_a_folder_of_them() {
         ("no folder", fastcgi(), "/x.php/y", "", "/x.php/y", None),
     ] {
         let head = format!("GET {path} HTTP/1.1\r\nHost: a.test\r\n\r\n");
-        let table = variables_of(&config, &request(&head), SourceFraming::None);
+        let table = variables_of(&config, &request(&head), RequestBodyFraming::None);
         check(
             row,
             &table,
@@ -310,7 +316,7 @@ fn every_protocol_gets_the_same_client_address() {
                 Forwarded: for=192.0.2.1\r\n";
     let is_of_client = |name: &str| name.contains("FORWARDED") || name == "HTTP_X_REAL_IP";
     let mut seen = 0;
-    for peer in [CLIENT, PROXY, "[2001:db8::7]:5", "unix"] {
+    for peer in [CLIENT_ADDRESS, PROXY_ADDRESS, "[2001:db8::7]:5", "unix"] {
         for form in [
             ForwardedHeaders::XForwarded,
             ForwardedHeaders::Rfc7239,
@@ -320,13 +326,13 @@ fn every_protocol_gets_the_same_client_address() {
             let mut config = fastcgi();
             config.forwarded = form;
             let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{forwarding}\r\n");
-            let request = request_of(&head, peer);
+            let request = build_request_from(&head, peer);
             let mut http = Vec::new();
             request_head::encode_request_head(
                 &mut http,
                 &config,
                 &request,
-                SourceFraming::None,
+                RequestBodyFraming::None,
                 SERVER,
             );
             let mut expected = BTreeMap::new();
@@ -337,7 +343,7 @@ fn every_protocol_gets_the_same_client_address() {
                     assert_eq!(expected.insert(name, value.to_owned()), None);
                 }
             }
-            let mut table = variables_of(&config, &request, SourceFraming::None);
+            let mut table = variables_of(&config, &request, RequestBodyFraming::None);
             table.retain(|name, _| is_of_client(name));
             assert_eq!(table, expected, "{peer} {form:?}");
             seen += table.len();
@@ -355,8 +361,8 @@ fn a_trusted_proxy_defines_client_scheme_and_host() {
         "proxy",
         &variables_of(
             &php(Some("index.php")),
-            &request_of(head, PROXY),
-            SourceFraming::None,
+            &build_request_from(head, PROXY_ADDRESS),
+            RequestBodyFraming::None,
         ),
         &[
             ("REQUEST_SCHEME", Some("https")),
@@ -374,7 +380,11 @@ fn a_trusted_proxy_defines_client_scheme_and_host() {
     );
     check(
         "stranger",
-        &variables_of(&php(Some("index.php")), &request(head), SourceFraming::None),
+        &variables_of(
+            &php(Some("index.php")),
+            &request(head),
+            RequestBodyFraming::None,
+        ),
         &[
             ("REQUEST_SCHEME", Some("http")),
             ("HTTPS", None),
@@ -385,12 +395,12 @@ fn a_trusted_proxy_defines_client_scheme_and_host() {
         ],
     );
     let mut out = Vec::new();
-    let config = upstream(Protocol::Ajp);
+    let config = upstream_config(Protocol::Ajp);
     encode_ajp_request(
         &mut out,
         &config,
-        &request_of(head, PROXY),
-        SourceFraming::None,
+        &build_request_from(head, PROXY_ADDRESS),
+        RequestBodyFraming::None,
         SERVER,
     )
     .unwrap();
@@ -419,7 +429,7 @@ fn a_field_set_by_a_rule_replaces_our_variable() {
     request.trusted_headers = TrustedHeaders::new(names.map(str::to_owned));
     check(
         "rules",
-        &variables_of(&fastcgi(), &request, SourceFraming::None),
+        &variables_of(&fastcgi(), &request, RequestBodyFraming::None),
         &[
             ("HTTP_X_FORWARDED_PROTO", Some("https")),
             ("HTTP_X_FORWARDED_HOST", Some("a.test")),
@@ -433,8 +443,15 @@ fn a_field_set_by_a_rule_replaces_our_variable() {
         ],
     );
     let mut out = Vec::new();
-    let config = upstream(Protocol::Ajp);
-    encode_ajp_request(&mut out, &config, &request, SourceFraming::None, SERVER).unwrap();
+    let config = upstream_config(Protocol::Ajp);
+    encode_ajp_request(
+        &mut out,
+        &config,
+        &request,
+        RequestBodyFraming::None,
+        SERVER,
+    )
+    .unwrap();
     for (text, count) in [
         ("https", 1),
         ("X-Forwarded-Proto", 1),
@@ -462,7 +479,7 @@ fn params_go_over_everything_but_the_length() {
     let head = "POST / HTTP/1.1\r\nHost: a.test\r\nAccept: x\r\nContent-Length: 3\r\n\r\n";
     check(
         "with a body",
-        &variables_of(&config, &request(head), SourceFraming::Length(3)),
+        &variables_of(&config, &request(head), RequestBodyFraming::Length(3)),
         &[
             ("SERVER_NAME", Some("fixed.test")),
             ("HTTP_ACCEPT", Some("*/*")),
@@ -473,7 +490,7 @@ fn params_go_over_everything_but_the_length() {
         ],
     );
     let head = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
-    let table = variables_of(&config, &request(head), SourceFraming::None);
+    let table = variables_of(&config, &request(head), RequestBodyFraming::None);
     check(
         "without",
         &table,
@@ -498,7 +515,7 @@ fn the_host_is_the_one_that_is_configured() {
         let head = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
         check(
             expected,
-            &variables_of(&config, &request(head), SourceFraming::None),
+            &variables_of(&config, &request(head), RequestBodyFraming::None),
             &[
                 ("HTTP_HOST", Some(expected)),
                 ("SERVER_NAME", Some(name)),
@@ -518,7 +535,7 @@ fn both_addresses_of_the_connection_are_set_if_known() {
         variables_of(
             &fastcgi(),
             &request_at(old, peer, scheme, listens),
-            SourceFraming::None,
+            RequestBodyFraming::None,
         )
     };
     check(
@@ -594,9 +611,21 @@ impl Packet<'_> {
     }
 }
 
-fn ajp_of(config: &config::Upstream, head: &str, peer: &str, framing: SourceFraming) -> Vec<u8> {
+fn ajp_of(
+    config: &config::Upstream,
+    head: &str,
+    peer: &str,
+    framing: RequestBodyFraming,
+) -> Vec<u8> {
     let mut out = Vec::new();
-    encode_ajp_request(&mut out, config, &request_of(head, peer), framing, SERVER).unwrap();
+    encode_ajp_request(
+        &mut out,
+        config,
+        &build_request_from(head, peer),
+        framing,
+        SERVER,
+    )
+    .unwrap();
     assert_eq!(out[..2], [0x12, 0x34]);
     assert_eq!(
         usize::from(u16::from_be_bytes([out[2], out[3]])),
@@ -607,12 +636,12 @@ fn ajp_of(config: &config::Upstream, head: &str, peer: &str, framing: SourceFram
 
 #[test]
 fn an_ajp_packet_has_the_same_values() {
-    let mut config = upstream(Protocol::Ajp);
+    let mut config = upstream_config(Protocol::Ajp);
     config.secret = Some("s3".to_owned());
     let head = "POST /a%20b;j=1?q=1 HTTP/1.1\r\nHost: a.test:81\r\nCookie: a=1\r\nCookie: b=2\r\n\
                 X-Forwarded-For: 9.9.9.9\r\nConnection: X-Hop\r\nX-Hop: 1\r\nProxy: evil\r\n\
                 A_B: 1\r\nContent-Length: 5\r\n\r\n";
-    let bytes = ajp_of(&config, head, CLIENT, SourceFraming::Length(5));
+    let bytes = ajp_of(&config, head, CLIENT_ADDRESS, RequestBodyFraming::Length(5));
     let mut packet = Packet(&bytes);
     assert_eq!((packet.byte(), packet.byte()), (2, 4));
     let mut texts = || packet.text();
@@ -652,9 +681,9 @@ fn an_ajp_packet_has_the_same_values() {
 
 #[test]
 fn an_ajp_packet_always_has_the_body_length() {
-    let config = upstream(Protocol::Ajp);
+    let config = upstream_config(Protocol::Ajp);
     let head = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
-    let bytes = ajp_of(&config, head, "unix", SourceFraming::None);
+    let bytes = ajp_of(&config, head, "unix", RequestBodyFraming::None);
     let length = b"\xa0\x08\0\x010\0";
     assert!(bytes.windows(length.len()).any(|piece| piece == length));
 }
@@ -666,12 +695,12 @@ fn a_packet_that_is_too_small_for_a_head_is_not_sent() {
         "x".repeat(9000)
     );
     let mut out = b"before".to_vec();
-    let config = upstream(Protocol::Ajp);
+    let config = upstream_config(Protocol::Ajp);
     let done = encode_ajp_request(
         &mut out,
         &config,
         &request(&head),
-        SourceFraming::None,
+        RequestBodyFraming::None,
         SERVER,
     );
     assert_eq!(done, Err(EncodeError::TooLarge));

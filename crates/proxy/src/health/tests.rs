@@ -240,7 +240,7 @@ fn reports_each_transition_and_the_next_tick() {
     assert_eq!(bed.ejection.next_tick(), Some(bed.at(11)));
     assert_eq!(
         bed.ejection.state(),
-        ServerState::Ejected { until: bed.at(11) }
+        ServerHealthState::Ejected { until: bed.at(11) }
     );
     assert_eq!(bed.apply(11, Tick), Some(HealthTransition::Trial));
     assert_eq!(bed.ejection.next_tick(), None);
@@ -331,7 +331,7 @@ fn with_a_bound_of_zero_no_failure_ejects() {
         ..RULES
     });
     assert!((0..1000).all(|_| bed.apply(0, Bad).is_none()));
-    assert_eq!(bed.ejection.state(), ServerState::Up);
+    assert_eq!(bed.ejection.state(), ServerHealthState::Up);
 }
 
 #[test]
@@ -403,7 +403,7 @@ fn a_disabled_server_counts_nothing() {
         assert_eq!(bed.apply(1, input), None, "{input:?}");
     }
     bed.apply(2, AdminSet(Ready));
-    assert_eq!(bed.ejection.state(), ServerState::Up);
+    assert_eq!(bed.ejection.state(), ServerHealthState::Up);
     assert_eq!(bed.apply(3, Bad), None, "the count begins anew");
 }
 
@@ -413,9 +413,9 @@ fn a_draining_server_keeps_its_health() {
     bed.apply(0, AdminSet(Draining));
     assert!(bed.ejection.wants_probes());
     bed.down(1);
-    assert_eq!(bed.ejection.state(), ServerState::Draining);
+    assert_eq!(bed.ejection.state(), ServerHealthState::Draining);
     bed.apply(2, AdminSet(Ready));
-    assert_eq!(bed.ejection.state(), ServerState::Down);
+    assert_eq!(bed.ejection.state(), ServerHealthState::Down);
 }
 
 #[test]
@@ -512,7 +512,7 @@ fn random_inputs(seed: u64) {
     }
     bed.apply(seconds + 300, Tick);
     bed.apply(seconds + 300, Good);
-    assert_eq!(bed.ejection.state(), ServerState::Up);
+    assert_eq!(bed.ejection.state(), ServerHealthState::Up);
     assert_eq!(
         bed.ejection.slow_start_permille(bed.at(seconds + 310)),
         1000
@@ -548,7 +548,7 @@ fn check_step(
         assert!(matches!(input, Bad));
         assert_eq!(ejection.next_tick(), Some(now + time));
     }
-    let is_ejected = matches!(ejection.condition, ServerState::Ejected { .. });
+    let is_ejected = matches!(ejection.condition, ServerHealthState::Ejected { .. });
     let is_disabled = ejection.admin_state == Disabled;
     assert_eq!(ejection.next_tick().is_some(), is_ejected && !is_disabled);
     if matches!(input, Tick) {

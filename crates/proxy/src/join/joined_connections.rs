@@ -72,13 +72,13 @@ impl JoinedConnections {
         }
     }
 
-    pub(super) fn set_capacity(&self, capacity: u32) {
+    pub(super) fn set_max_active(&self, capacity: u32) {
         self.state.lock().capacity = capacity;
     }
 
     /// The limit of active requests, with `open` connections counted as the member's: as announced,
     /// but once no more connections arrive, at most one request per connection.
-    pub(super) fn capacity(&self, open: u32) -> u32 {
+    pub(super) fn max_active(&self, open: u32) -> u32 {
         let state = self.state.lock();
         if state.supply != SupplyState::Ended {
             return state.capacity;
@@ -90,7 +90,7 @@ impl JoinedConnections {
     }
 
     /// Whether no more connections arrive.
-    pub(crate) fn has_supply_ended(&self) -> bool {
+    pub(crate) fn is_exhausted(&self) -> bool {
         self.state.lock().supply == SupplyState::Ended
     }
 
@@ -135,7 +135,7 @@ impl JoinedConnections {
 
     /// How many connections to request; waits until it is at least one. Cancel safety: no demand is
     /// lost.
-    pub(super) async fn wait_for_demand(&self) -> u32 {
+    pub(super) async fn wait_for_connection_demand(&self) -> u32 {
         loop {
             let wanted = std::mem::take(&mut self.state.lock().wanted);
             if wanted > 0 {
@@ -147,7 +147,7 @@ impl JoinedConnections {
 
     /// Adds a connection that is registered with no loop; returns it if there are too many. A
     /// connection that no task needs while the member leaves is closed.
-    pub(super) fn offer(&self, socket: OwnedFd) -> Result<(), OwnedFd> {
+    pub(super) fn offer_connection(&self, socket: OwnedFd) -> Result<(), OwnedFd> {
         let mut state = self.state.lock();
         let (most, is_leaving) = match state.supply {
             SupplyState::OnRequest | SupplyState::Ended => (state.capacity.min(MAX_IDLE), false),
@@ -177,7 +177,7 @@ impl JoinedConnections {
 
     /// No more connections arrive. Call [`JoinedConnections::wake_waiters`] after the follow-up
     /// work.
-    pub(super) fn end_supply(&self) {
+    pub(super) fn mark_exhausted(&self) {
         let mut state = self.state.lock();
         if state.supply != SupplyState::Left {
             state.supply = SupplyState::Ended;

@@ -36,7 +36,7 @@ use super::{
 };
 
 /// Serves an opened connection on the current loop; the bytes were read from it already.
-pub type ServeConnection = Arc<dyn Fn(Stream, PeerAddress, Vec<u8>) + Send + Sync>;
+pub type ServeConnectionFn = Arc<dyn Fn(Stream, PeerAddress, Vec<u8>) + Send + Sync>;
 
 /// The setup of a joiner.
 pub struct JoinerSetup {
@@ -45,13 +45,13 @@ pub struct JoinerSetup {
     /// The name under which it joins.
     pub label: String,
     /// Maximum active requests.
-    pub capacity: u32,
+    pub max_active: u32,
     /// The loops that serve requests.
     pub loops: Vec<LoopHandle>,
     /// The pool for name look-ups.
-    pub pool: Pool,
+    pub lookup_pool: Pool,
     /// Serves one connection.
-    pub serve: ServeConnection,
+    pub serve: ServeConnectionFn,
 }
 
 /// A joiner. It keeps running when dropped.
@@ -65,7 +65,7 @@ struct JoinerInner {
     label: String,
     loops: Vec<LoopHandle>,
     pool: Pool,
-    serve: ServeConnection,
+    serve: ServeConnectionFn,
     /// The state to announce.
     desired: watch::Sender<DesiredState>,
     next_loop: AtomicUsize,
@@ -124,7 +124,7 @@ impl Joiner {
     #[must_use]
     pub fn start(setup: JoinerSetup) -> Self {
         let desired = DesiredState {
-            capacity: setup.capacity.max(1),
+            capacity: setup.max_active.max(1),
             is_leaving: false,
         };
         let inner = Arc::new(JoinerInner {
@@ -133,7 +133,7 @@ impl Joiner {
             upstream: setup.config.upstream,
             label: join::sanitise_label(&setup.label),
             loops: setup.loops,
-            pool: setup.pool,
+            pool: setup.lookup_pool,
             serve: setup.serve,
             desired: watch::channel(desired).0,
             next_loop: AtomicUsize::new(0),
@@ -147,7 +147,7 @@ impl Joiner {
     }
 
     /// Changes the maximum of active requests.
-    pub fn set_capacity(&self, capacity: u32) {
+    pub fn set_max_active(&self, capacity: u32) {
         let capacity = capacity.max(1);
         let replace =
             |desired: &mut DesiredState| std::mem::replace(&mut desired.capacity, capacity);

@@ -250,7 +250,7 @@ impl JoinListenerInner {
                 if !early.is_empty() {
                     return Err(join::JoinError::Malformed.into());
                 }
-                let offered = connections.offer(into_guarded_socket(stream));
+                let offered = connections.offer_connection(into_guarded_socket(stream));
                 offered.map_err(|_| refused("more connections than requested"))
             }
         }
@@ -299,11 +299,11 @@ impl JoinListenerInner {
             .lines
             .send(&JoinReply::Accepted(member_id).encode())
             .await?;
-        let capacity = maintenance::member_capacity(&shared.config, capacity);
+        let capacity = maintenance::member_max_active(&shared.config, capacity);
         let spec = ServerSpec {
             address: config::ServerAddr::Joined(member_id),
             weight: 1,
-            capacity,
+            max_active: capacity,
             backup: false,
             generation: 0,
         };
@@ -311,7 +311,7 @@ impl JoinListenerInner {
         session.name = unique_name(shared, format!("{label} (joined)"));
         session.server_id = shared.add_server(address, session.name.as_str().into(), spec);
         session.upstream = Arc::downgrade(shared);
-        maintenance::notify_changes(shared);
+        maintenance::wake_maintenance(shared);
         log::info!(
             "{}: {} joined (capacity={capacity})",
             shared.name,
@@ -339,7 +339,7 @@ async fn send_refusal(lines: &LineStream, why: String) -> Result<(), JoinFailure
 }
 
 /// Sets a member's capacity by its announcement and its connections.
-pub(crate) fn update_member_capacity(
+pub(crate) fn update_member_max_active(
     shared: &SharedUpstream,
     id: ServerId,
     connections: &JoinedConnections,
@@ -349,10 +349,10 @@ pub(crate) fn update_member_capacity(
         let Some(member) = pool.server(id) else {
             return;
         };
-        let capacity = connections.capacity(member.open_connections());
-        let capacity = maintenance::member_capacity(&shared.config, capacity);
-        if capacity != member.spec.capacity {
-            pool.change_spec(now, id, |spec| spec.capacity = capacity);
+        let capacity = connections.max_active(member.open_connections());
+        let capacity = maintenance::member_max_active(&shared.config, capacity);
+        if capacity != member.spec.max_active {
+            pool.change_spec(now, id, |spec| spec.max_active = capacity);
         }
     });
 }
@@ -395,8 +395,8 @@ impl MemberSession {
         while let Some(shared) = self.upstream.upgrade() {
             let gives_way = *changes.borrow_and_update();
             if gives_way {
-                self.connections.end_supply();
-                update_member_capacity(&shared, self.server_id, &self.connections);
+                self.connections.mark_exhausted();
+                update_member_max_active(&shared, self.server_id, &self.connections);
                 self.connections.wake_waiters();
             }
             let may_dial = gives_way || self.can_dial_in();
@@ -426,7 +426,7 @@ impl MemberSession {
                     heard_at = clock::now();
                     self.handle_message(message);
                 }
-                count = self.connections.wait_for_demand() => {
+                count = self.connections.wait_for_connection_demand() => {
                     // A member of a server that steps down would connect to the next one.
                     if !gives_way {
                         self.lines.send(&FrontEndMessage::Dial(count).encode()).await?;
@@ -483,9 +483,9 @@ impl MemberSession {
         match message {
             JoinerMessage::Heartbeat => {}
             JoinerMessage::Capacity(capacity) => {
-                self.connections.set_capacity(capacity);
+                self.connections.set_max_active(capacity);
                 if let Some(shared) = self.upstream.upgrade() {
-                    update_member_capacity(&shared, self.server_id, &self.connections);
+                    update_member_max_active(&shared, self.server_id, &self.connections);
                 }
             }
             JoinerMessage::Leave => {

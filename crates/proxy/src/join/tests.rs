@@ -16,8 +16,8 @@ use penstock_wire::join::{self as words, JoinPurpose, JoinSecret, JoinSide};
 
 use super::line_stream::LineStream;
 use super::*;
-use crate::connection::{ConnectionParts, ResolvedAddress};
-use crate::maintenance::tests::{claim, eventually, on_a_loop, release, start, states};
+use crate::connection::{ResolvedAddress, UpstreamConnectionInner};
+use crate::maintenance::tests::{claim, release, run_on_loop, server_states, start, wait_until};
 use crate::testing::request;
 use crate::{BufferingMode, ServerChange, Upstream};
 
@@ -74,7 +74,7 @@ fn listen_for(front: &Arc<ArcSwap<JoinListener>>) -> SocketAddr {
 fn joiner(address: SocketAddr, upstream: &str, key: &str) -> (Joiner, Arc<AtomicUsize>) {
     let brought = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&brought);
-    let serve: ServeConnection = Arc::new(move |stream, _, early| {
+    let serve: ServeConnectionFn = Arc::new(move |stream, _, early| {
         counted.fetch_add(1, Ordering::Relaxed);
         loops::spawn_here(async move {
             let mut lines = LineStream::new(stream, early);
@@ -93,9 +93,9 @@ fn joiner(address: SocketAddr, upstream: &str, key: &str) -> (Joiner, Arc<Atomic
             key_file: None,
         },
         label: "web 2".to_owned(),
-        capacity: 3,
+        max_active: 3,
         loops: vec![LoopHandle::current().unwrap()],
-        pool: Pool::new("names", 1, 1),
+        lookup_pool: Pool::new("names", 1, 1),
         serve,
     };
     (Joiner::start(setup), brought)
@@ -145,19 +145,19 @@ async fn send_line(stream: Stream, line: &str) -> String {
 
 #[test]
 fn a_joined_server_gets_requests_until_it_leaves() {
-    on_a_loop(async {
+    run_on_loop(async {
         let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let (joiner, brought) = joiner(listen(&front), "shop", KEY);
-        eventually("it is in", || states(&upstream).len() == 1).await;
+        wait_until("it is in", || server_states(&upstream).len() == 1).await;
         assert_eq!(
-            states(&upstream),
+            server_states(&upstream),
             [("web-2 (joined)".to_owned(), "up")],
             "as it is called"
         );
         let first = &upstream.snapshot().servers[0];
         assert_eq!(first.max_active, Some(3));
-        eventually("the first are there", || {
+        wait_until("the first are there", || {
             brought.load(Ordering::Relaxed) == 3
         })
         .await;
@@ -166,13 +166,13 @@ fn a_joined_server_gets_requests_until_it_leaves() {
         for number in 0..5 {
             let place = claim(&upstream);
             let deadline = clock::now() + Duration::from_secs(10);
-            let connection = ConnectionParts::open(&place.server, deadline)
+            let connection = UpstreamConnectionInner::open(&place.server, deadline)
                 .await
                 .unwrap();
             release(&upstream, &place);
             open.push((number, connection));
         }
-        eventually("each of them was asked for", || {
+        wait_until("each of them was asked for", || {
             brought.load(Ordering::Relaxed) == 5
         })
         .await;
@@ -199,15 +199,15 @@ fn a_joined_server_gets_requests_until_it_leaves() {
                 .unwrap();
             assert_eq!(&buffer[..count], format!("{text}!\n").as_bytes());
         }
-        joiner.set_capacity(7);
-        eventually("it may have more", || {
+        joiner.set_max_active(7);
+        wait_until("it may have more", || {
             upstream.snapshot().servers[0].max_active == Some(7)
         })
         .await;
         assert_eq!(joiner.state(), JoinerState::Joined);
         let place = claim(&upstream);
         joiner.leave();
-        eventually("it leaves", || states(&upstream)[0].1 == "leaving").await;
+        wait_until("it leaves", || server_states(&upstream)[0].1 == "leaving").await;
         // A slot granted before is served.
         let stream = place.server.address.connect().await.unwrap();
         assert_eq!(send_line(stream, "last").await, "last!");
@@ -219,7 +219,7 @@ fn a_joined_server_gets_requests_until_it_leaves() {
             "it has one"
         );
         release(&upstream, &place);
-        assert_eq!(states(&upstream), []);
+        assert_eq!(server_states(&upstream), []);
         let left = clock::timeout(Duration::from_secs(10), joiner.wait_until_drained());
         left.await.expect("nothing comes any more");
     });
@@ -227,14 +227,14 @@ fn a_joined_server_gets_requests_until_it_leaves() {
 
 #[test]
 fn a_lost_member_gets_no_requests_and_its_waiters_fail() {
-    on_a_loop(async {
+    run_on_loop(async {
         let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
         let (lines, _) = handshake_manually(address, KEY, control_purpose("shop"))
             .await
             .unwrap();
-        eventually("it is in", || states(&upstream).len() == 1).await;
+        wait_until("it is in", || server_states(&upstream).len() == 1).await;
         let place = claim(&upstream);
         let waits = place.server.address.connect();
         // The connection is requested and does not arrive.
@@ -242,19 +242,19 @@ fn a_lost_member_gets_no_requests_and_its_waiters_fail() {
         let (failed, ()) = tokio::join!(waits, goes);
         assert_eq!(failed.unwrap_err().to_string(), "the server has left");
         release(&upstream, &place);
-        eventually("it is gone", || states(&upstream).is_empty()).await;
+        wait_until("it is gone", || server_states(&upstream).is_empty()).await;
     });
 }
 
 #[test]
 fn joining_needs_the_key_the_upstream_and_the_member_id() {
-    on_a_loop(async {
+    run_on_loop(async {
         let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
         let other = "another key, of which nobody here knows";
         let (stranger, _) = joiner(address, "shop", other);
-        eventually("it is told", || {
+        wait_until("it is told", || {
             stranger.state() == JoinerState::NotJoined("its key is another".to_owned())
         })
         .await;
@@ -295,14 +295,14 @@ fn joining_needs_the_key_the_upstream_and_the_member_id() {
                 .await
                 .expect("in time")
         );
-        assert_eq!(states(&upstream), []);
+        assert_eq!(server_states(&upstream), []);
     });
 }
 
 #[test]
 fn the_key_of_one_upstream_opens_no_other() {
     const OWN: &str = "pW3sX9vB1nK7mQ5tR2yU8iO4aL6cE0dZ";
-    on_a_loop(async {
+    run_on_loop(async {
         let (front, shop) = (JoinListener::default(), joined("shop"));
         let bank = start(config::Upstream {
             joinable: true,
@@ -323,7 +323,10 @@ fn the_key_of_one_upstream_opens_no_other() {
         let (_lines, of_bank) = handshake_manually(address, OWN, control_purpose("bank"))
             .await
             .unwrap();
-        assert_eq!((states(&shop).len(), states(&bank).len()), (1, 1));
+        assert_eq!(
+            (server_states(&shop).len(), server_states(&bank).len()),
+            (1, 1)
+        );
         // Nor may it open connections for members of another key, whose numbers cross the network.
         for (key, member) in [(KEY, of_bank), (OWN, of_shop)] {
             let failed =
@@ -338,7 +341,7 @@ fn the_key_of_one_upstream_opens_no_other() {
 
 #[test]
 fn an_unproven_joiner_gets_a_nonce_and_no_proof() {
-    on_a_loop(async {
+    run_on_loop(async {
         let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let stream = Stream::connect_tcp(listen(&front)).await.unwrap();
@@ -356,7 +359,7 @@ fn an_unproven_joiner_gets_a_nonce_and_no_proof() {
 
 #[test]
 fn a_front_end_without_the_key_learns_nothing_of_the_joiner() {
-    on_a_loop(async {
+    run_on_loop(async {
         let socket = net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = net::local_address(&socket).unwrap();
         let listener = Listener::new(socket).unwrap();
@@ -378,7 +381,7 @@ fn a_front_end_without_the_key_learns_nothing_of_the_joiner() {
         lines.send(&format!("{proof}\n")).await.unwrap();
         let more = clock::timeout(Duration::from_secs(10), lines.next_line()).await;
         assert!(more.expect("in time").is_err(), "it says nothing more");
-        eventually("it is told", || {
+        wait_until("it is told", || {
             joiner.state() == JoinerState::NotJoined("its key is another".to_owned())
         })
         .await;
@@ -388,7 +391,7 @@ fn a_front_end_without_the_key_learns_nothing_of_the_joiner() {
 
 #[test]
 fn unrequested_connections_are_refused() {
-    on_a_loop(async {
+    run_on_loop(async {
         let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
@@ -421,17 +424,17 @@ fn unrequested_connections_are_refused() {
 
 #[test]
 fn members_rejoin_after_a_step_down_or_reload() {
-    on_a_loop(async {
+    run_on_loop(async {
         let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let listening = Arc::new(ArcSwap::from_pointee(front.clone()));
         let (_joiner, _) = joiner(listen_for(&listening), "shop", KEY);
-        eventually("it is in", || states(&upstream).len() == 1).await;
+        wait_until("it is in", || server_states(&upstream).len() == 1).await;
         let before = claim(&upstream);
         // A reload replaces the upstream: connections granted by the old one are served.
         let other = joined("shop");
         configure(&front, KEY, &[&other]);
-        eventually("it is in the other", || states(&other).len() == 1).await;
+        wait_until("it is in the other", || server_states(&other).len() == 1).await;
         let stream = before.server.address.connect().await.unwrap();
         assert_eq!(send_line(stream, "as before").await, "as before!");
         release(&upstream, &before);
@@ -442,11 +445,11 @@ fn members_rejoin_after_a_step_down_or_reload() {
         configure(&successor, KEY, &[&same]);
         listening.store(Arc::new(successor));
         front.step_down();
-        eventually("it is in where the other listens", || {
-            states(&same).len() == 1
+        wait_until("it is in where the other listens", || {
+            server_states(&same).len() == 1
         })
         .await;
-        let still = states(&other);
+        let still = server_states(&other);
         assert_eq!(
             still,
             [("web-2 (joined)".to_owned(), "up")],
@@ -457,7 +460,7 @@ fn members_rejoin_after_a_step_down_or_reload() {
 
 #[test]
 fn after_the_supply_ends_requests_wait_for_existing_connections() {
-    on_a_loop(async {
+    run_on_loop(async {
         let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
@@ -474,7 +477,7 @@ fn after_the_supply_ends_requests_wait_for_existing_connections() {
         clock::timeout(Duration::from_secs(10), moved)
             .await
             .expect("it is told");
-        eventually("one connection, one request", || most(&upstream) == Some(1)).await;
+        wait_until("one connection, one request", || most(&upstream) == Some(1)).await;
         let place = claim(&upstream);
         assert!(place.server.address.connect().await.is_ok());
         let none = place.server.address.connect().await.unwrap_err();
@@ -487,7 +490,7 @@ fn after_the_supply_ends_requests_wait_for_existing_connections() {
 
 #[test]
 fn a_stepped_down_front_end_finishes_its_requests() {
-    on_a_loop(async {
+    run_on_loop(async {
         let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
@@ -502,9 +505,9 @@ fn a_stepped_down_front_end_finishes_its_requests() {
         let head = clock::timeout(Duration::from_secs(10), carried.next_line()).await;
         assert_eq!(head.expect("in time").unwrap(), POST_LINE);
         // One connection exists, two requests wait for a connection, two for a slot.
-        eventually("the others wait", || upstream.snapshot().queue.length == 2).await;
+        wait_until("the others wait", || upstream.snapshot().queue.length == 2).await;
         front.step_down();
-        eventually("they all wait for the connection", || {
+        wait_until("they all wait for the connection", || {
             upstream.snapshot().queue.length == 4
         })
         .await;
@@ -534,7 +537,7 @@ fn a_stepped_down_front_end_finishes_its_requests() {
 
 #[test]
 fn a_member_has_a_unique_name_and_a_bounded_capacity() {
-    on_a_loop(async {
+    run_on_loop(async {
         let front = JoinListener::default();
         let upstream = start(config::Upstream {
             joinable: true,
@@ -549,7 +552,7 @@ fn a_member_has_a_unique_name_and_a_bounded_capacity() {
         let _second = handshake_manually(address, KEY, control_purpose("shop"))
             .await
             .unwrap();
-        eventually("both are in", || states(&upstream).len() == 2).await;
+        wait_until("both are in", || server_states(&upstream).len() == 2).await;
         let servers = upstream.snapshot().servers;
         let names: Vec<_> = servers.iter().map(|server| server.name.as_str()).collect();
         assert_eq!(names, ["by-hand (joined)", "by-hand (joined) 2"]);
@@ -559,44 +562,44 @@ fn a_member_has_a_unique_name_and_a_bounded_capacity() {
 
 #[test]
 fn a_member_removed_by_the_operator_rejoins() {
-    on_a_loop(async {
+    run_on_loop(async {
         let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let (_joiner, _) = joiner(listen(&front), "shop", KEY);
-        eventually("it is in", || states(&upstream).len() == 1).await;
+        wait_until("it is in", || server_states(&upstream).len() == 1).await;
         let remove = ServerChange::Remove("web-2 (joined)".to_owned());
         upstream.apply_change(remove).unwrap();
-        assert_eq!(states(&upstream), []);
-        eventually("it is in again", || states(&upstream).len() == 1).await;
+        assert_eq!(server_states(&upstream), []);
+        wait_until("it is in again", || server_states(&upstream).len() == 1).await;
     });
 }
 
 #[test]
 fn a_member_with_an_old_key_gets_no_requests() {
-    on_a_loop(async {
+    run_on_loop(async {
         let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let (joiner, _) = joiner(listen(&front), "shop", KEY);
-        eventually("it is in", || states(&upstream).len() == 1).await;
+        wait_until("it is in", || server_states(&upstream).len() == 1).await;
         configure(
             &front,
             "another key, that the member does not know",
             &[&upstream],
         );
-        eventually("it is out", || states(&upstream).is_empty()).await;
-        eventually("and is told", || {
+        wait_until("it is out", || server_states(&upstream).is_empty()).await;
+        wait_until("and is told", || {
             joiner.state() == JoinerState::NotJoined("its key is another".to_owned())
         })
         .await;
         configure(&front, KEY, &[&upstream]);
-        eventually("it is in again", || states(&upstream).len() == 1).await;
+        wait_until("it is in again", || server_states(&upstream).len() == 1).await;
         assert_eq!(joiner.state(), JoinerState::Joined);
     });
 }
 
 #[test]
 fn a_request_waiting_for_a_leaving_member_goes_to_the_next_server() {
-    on_a_loop(async {
+    run_on_loop(async {
         let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
         let address = listen(&front);
@@ -609,7 +612,7 @@ fn a_request_waiting_for_a_leaving_member_goes_to_the_next_server() {
             assert_eq!(next_line_but_heartbeats(&mut lines).await, expected);
         }
         drop(lines);
-        eventually("it waits in line", || upstream.snapshot().queue.length == 1).await;
+        wait_until("it waits in line", || upstream.snapshot().queue.length == 1).await;
         let (_control, member) = handshake_manually(address, KEY, control_purpose("shop"))
             .await
             .unwrap();

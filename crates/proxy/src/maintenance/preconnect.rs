@@ -14,7 +14,7 @@ use std::time::Duration;
 use penstock_config::{self as config, Protocol};
 use penstock_runtime::clock;
 
-use crate::connection::{BackendServer, ConnectionParts};
+use crate::connection::{BackendServer, UpstreamConnectionInner};
 use crate::server_pool::ServerId;
 use crate::upstream::SharedUpstream;
 
@@ -40,7 +40,7 @@ pub(super) async fn maintain_min_connections(shared: Weak<SharedUpstream>, id: S
         let mut is_well = true;
         for _ in 0..missing {
             let deadline = clock::now() + config.connect_timeout;
-            let Ok(mut connection) = ConnectionParts::open(&server, deadline).await else {
+            let Ok(mut connection) = UpstreamConnectionInner::open(&server, deadline).await else {
                 is_well = false;
                 break;
             };
@@ -50,7 +50,9 @@ pub(super) async fn maintain_min_connections(shared: Weak<SharedUpstream>, id: S
                 return;
             };
             // This loop serves no requests: its connections belong to the last list.
-            shared.update_pool(|pool| pool.add_idle(clock::now(), id, connection, usize::MAX));
+            shared.update_pool(|pool| {
+                pool.add_idle_connection(clock::now(), id, connection, usize::MAX)
+            });
         }
         pause = next_delay(pause, is_well);
         clock::sleep(pause).await;

@@ -10,7 +10,7 @@ use penstock_exchange::buffering::BufferingSettings;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{clock, loops};
 
-use super::server_capacity;
+use super::server_max_active;
 use crate::resolve::DnsSource;
 use crate::server_pool::{
     AttemptOutcome, AttemptReport, ClaimOutcome, ClaimedSlot, ReusePolicy, SelectionCriteria,
@@ -19,14 +19,14 @@ use crate::server_pool::{
 use crate::{ServerSnapshot, Upstream, UpstreamSetup};
 
 /// Runs a test on its own loop, as the control loop is one. Its servers run on tokio's thread.
-pub(crate) fn on_a_loop(test: impl Future<Output = ()>) {
+pub(crate) fn run_on_loop(test: impl Future<Output = ()>) {
     let tokio = penstock_runtime::start_tokio().unwrap();
     let _entered = tokio.enter();
     loops::block_on(test).unwrap();
 }
 
 /// Waits until the condition becomes true.
-pub(crate) async fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+pub(crate) async fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_true() {
         assert!(Instant::now() < deadline, "never: {what}");
@@ -40,7 +40,7 @@ pub(crate) fn server(address: &str) -> UpstreamServer {
 }
 
 /// An upstream with these servers.
-pub(crate) fn configured(protocol: Protocol, servers: &[&str]) -> config::Upstream {
+pub(crate) fn upstream_config(protocol: Protocol, servers: &[&str]) -> config::Upstream {
     let servers = servers.iter().map(|address| server(address)).collect();
     config::Upstream {
         resolve_interval: Duration::from_secs(1),
@@ -54,7 +54,7 @@ pub(crate) fn start(config: config::Upstream) -> Arc<Upstream> {
 
 /// The same with names resolved by `source`.
 pub(crate) fn start_resolved_by(config: config::Upstream, source: DnsSource) -> Arc<Upstream> {
-    Upstream::start_with_dns(config, setup(), source)
+    Upstream::start_with_dns_source(config, setup(), source)
 }
 
 fn setup() -> UpstreamSetup {
@@ -70,21 +70,21 @@ fn setup() -> UpstreamSetup {
     };
     UpstreamSetup {
         loop_count: 1,
-        body_store: store,
+        buffering_settings: store,
     }
 }
 
 /// Names and states of the servers.
-pub(crate) fn states(upstream: &Upstream) -> Vec<(String, &'static str)> {
+pub(crate) fn server_states(upstream: &Upstream) -> Vec<(String, &'static str)> {
     let servers = upstream.snapshot().servers.into_iter();
     servers.map(|it| (it.name, it.state)).collect()
 }
 
-pub(crate) fn first(upstream: &Upstream) -> ServerSnapshot {
+pub(crate) fn first_server_snapshot(upstream: &Upstream) -> ServerSnapshot {
     upstream.snapshot().servers.remove(0)
 }
 
-pub(crate) fn first_key(upstream: &Upstream) -> ServerId {
+pub(crate) fn first_server_id(upstream: &Upstream) -> ServerId {
     upstream.shared.server_pool.lock().servers[0].id
 }
 
@@ -149,8 +149,8 @@ async fn accepting_server() -> AcceptingServer {
 
 #[test]
 fn configured_servers_are_added_at_once_with_their_limits() {
-    on_a_loop(async {
-        let mut config = configured(Protocol::Http, &["127.0.0.1:81", "unix:/run/a.sock"]);
+    run_on_loop(async {
+        let mut config = upstream_config(Protocol::Http, &["127.0.0.1:81", "unix:/run/a.sock"]);
         config.max_active = Some(7);
         config.servers[1].max_active = Some(2);
         config.servers[1].weight = 3;
@@ -168,7 +168,7 @@ fn configured_servers_are_added_at_once_with_their_limits() {
 
 #[test]
 fn no_server_has_more_in_progress_than_connections() {
-    let mut config = configured(Protocol::Http, &[]);
+    let mut config = upstream_config(Protocol::Http, &[]);
     config.connections.max = 10;
     let rows = [
         ("no limits", None, None, 10),
@@ -178,57 +178,58 @@ fn no_server_has_more_in_progress_than_connections() {
     ];
     for (name, own, of_upstream, want) in rows {
         config.max_active = of_upstream;
-        assert_eq!(server_capacity(&config, own), want, "{name}");
+        assert_eq!(server_max_active(&config, own), want, "{name}");
     }
 }
 
 #[test]
 fn idle_connections_are_opened_in_advance_and_reopened() {
-    on_a_loop(async {
+    run_on_loop(async {
         let taker = accepting_server().await;
-        let mut config = configured(Protocol::Http, &[&taker.address]);
+        let mut config = upstream_config(Protocol::Http, &[&taker.address]);
         config.connections.min = 2;
         let upstream = start(config);
-        eventually("two idle connections", || {
-            first(&upstream).connections_idle == 2
+        wait_until("two idle connections", || {
+            first_server_snapshot(&upstream).connections_idle == 2
         })
         .await;
         assert_eq!(taker.accepted.load(Ordering::Relaxed), 2);
         assert!(upstream.shared.server_pool.lock().servers[0].open_connections() == 2);
         taker.close.notify_waiters();
-        eventually("two new ones", || {
-            taker.accepted.load(Ordering::Relaxed) == 4 && first(&upstream).connections_idle == 2
+        wait_until("two new ones", || {
+            taker.accepted.load(Ordering::Relaxed) == 4
+                && first_server_snapshot(&upstream).connections_idle == 2
         })
         .await;
         // A request gets the connection, flagged as possibly closed meanwhile.
         let place = claim(&upstream);
         let connection = place.idle_connection.as_ref().unwrap();
         assert!(connection.is_reused());
-        assert_eq!(first(&upstream).counters.requests, 1);
+        assert_eq!(first_server_snapshot(&upstream).counters.requests, 1);
     });
 }
 
 #[test]
 fn a_draining_server_keeps_no_connection_of_a_request_that_ends() {
-    on_a_loop(async {
+    run_on_loop(async {
         let taker = accepting_server().await;
-        let mut config = configured(Protocol::Http, &[&taker.address]);
+        let mut config = upstream_config(Protocol::Http, &[&taker.address]);
         config.connections.min = 2;
         let upstream = start(config);
-        eventually("two idle connections", || {
-            first(&upstream).connections_idle == 2
+        wait_until("two idle connections", || {
+            first_server_snapshot(&upstream).connections_idle == 2
         })
         .await;
         let mut place = claim(&upstream);
-        let name = first(&upstream).name;
+        let name = first_server_snapshot(&upstream).name;
         let message = upstream.apply_change(crate::ServerChange::Drain(name.clone()));
         let want = format!("{name} is draining, 1 request in progress");
         assert_eq!(message, Ok(want));
-        assert_eq!(first(&upstream).connections_open, 1);
+        assert_eq!(first_server_snapshot(&upstream).connections_open, 1);
         let kept = place.idle_connection.take().map(|kept| (kept, usize::MAX));
         let report = success();
         (upstream.shared).update_pool(|pool| pool.release(clock::now(), place.id, kept, &report));
-        let seen = first(&upstream);
+        let seen = first_server_snapshot(&upstream);
         assert_eq!((seen.active, seen.connections_open), (0, 0));
     });
 }
@@ -246,7 +247,7 @@ fn a_refusing_server_is_retried_with_growing_delays() {
 
 #[test]
 fn no_preconnect_where_a_connection_serves_one_request() {
-    let mut config = configured(Protocol::Http, &[]);
+    let mut config = upstream_config(Protocol::Http, &[]);
     config.connections.min = 2;
     assert!(super::preconnect::is_enabled(&config));
     for protocol in [Protocol::Uwsgi, Protocol::Scgi] {
@@ -260,24 +261,27 @@ fn no_preconnect_where_a_connection_serves_one_request() {
 
 #[test]
 fn an_ejected_server_comes_to_its_trial_without_any_request() {
-    on_a_loop(async {
-        let mut config = configured(Protocol::Http, &["127.0.0.1:81", "127.0.0.1:82"]);
+    run_on_loop(async {
+        let mut config = upstream_config(Protocol::Http, &["127.0.0.1:81", "127.0.0.1:82"]);
         config.eject.duration = Duration::from_millis(1);
         let upstream = start(config);
-        let (key, now) = (first_key(&upstream), clock::now());
+        let (key, now) = (first_server_id(&upstream), clock::now());
         for _ in 0..3 {
             upstream.shared.update_pool(|pool| {
                 pool.change_health(now, key, |health| health.record_failure(now, true));
             });
         }
-        assert_eq!(first(&upstream).state, "ejected");
-        eventually("a trial", || first(&upstream).state == "trial").await;
+        assert_eq!(first_server_snapshot(&upstream).state, "ejected");
+        wait_until("a trial", || {
+            first_server_snapshot(&upstream).state == "trial"
+        })
+        .await;
     });
 }
 
 #[test]
 fn all_tasks_end_with_the_upstream() {
-    on_a_loop(async {
+    run_on_loop(async {
         let taker = accepting_server().await;
         let tasks = || {
             tokio::runtime::Handle::current()
@@ -285,22 +289,22 @@ fn all_tasks_end_with_the_upstream() {
                 .num_alive_tasks()
         };
         let before = tasks();
-        let mut config = configured(Protocol::Http, &[&taker.address, "localhost:81"]);
+        let mut config = upstream_config(Protocol::Http, &[&taker.address, "localhost:81"]);
         config.connections.min = 1;
         config.health = Some(config::HealthCheck {
             interval: Duration::from_millis(50),
             ..config::HealthCheck::default()
         });
         let upstream = start(config);
-        eventually("the name's servers", || {
+        wait_until("the name's servers", || {
             upstream.snapshot().servers.len() > 1
         })
         .await;
-        eventually("a task for each", || tasks() >= before + 5).await;
+        wait_until("a task for each", || tasks() >= before + 5).await;
         drop(upstream);
         taker.close.notify_waiters();
         // The connections that were taken end as they are closed.
-        eventually("all tasks end", || {
+        wait_until("all tasks end", || {
             taker.close.notify_waiters();
             tasks() <= before
         })
@@ -310,18 +314,18 @@ fn all_tasks_end_with_the_upstream() {
 
 #[test]
 fn a_name_is_no_server_before_it_is_resolved() {
-    on_a_loop(async {
-        let config = configured(Protocol::Http, &["localhost:81"]);
+    run_on_loop(async {
+        let config = upstream_config(Protocol::Http, &["localhost:81"]);
         let upstream = start(config);
-        assert!(states(&upstream).is_empty());
+        assert!(server_states(&upstream).is_empty());
         let address: ServerAddr = "localhost:81".parse().unwrap();
-        eventually("an address of it", || {
+        wait_until("an address of it", || {
             let pool = upstream.shared.server_pool.lock();
             let mut members = pool.servers.iter();
             members.any(|it| it.spec.address == address)
         })
         .await;
-        let first = first(&upstream);
+        let first = first_server_snapshot(&upstream);
         assert_eq!(
             (first.name.as_str(), first.state),
             ("localhost:81 (127.0.0.1)", "up")

@@ -17,13 +17,13 @@ use penstock_wire::gateway::GatewayError;
 use penstock_wire::{ajp, fastcgi, proxy_protocol};
 use thiserror::Error;
 
-use crate::connection::{BackendServer, ResolvedAddress, local_shortage};
+use crate::connection::{BackendServer, ResolvedAddress, exhausted_local_resource};
 
 /// Why a probe failed.
 #[derive(Debug, Error)]
 pub(super) enum ProbeError {
     #[error("cannot connect: out of {0} on this host")]
-    Shortage(&'static str),
+    LocalShortage(&'static str),
     #[error("no response within health.timeout ({0:?})")]
     Timeout(Duration),
     #[error(transparent)]
@@ -37,7 +37,7 @@ pub(super) enum ProbeError {
 impl ProbeError {
     /// Whether the failure says nothing about the server.
     pub(super) fn is_local(&self) -> bool {
-        matches!(self, Self::Shortage(_))
+        matches!(self, Self::LocalShortage(_))
     }
 }
 
@@ -75,8 +75,8 @@ async fn connect(address: &ResolvedAddress) -> Result<Stream, ProbeError> {
     address
         .connect()
         .await
-        .map_err(|error| match local_shortage(address, &error) {
-            Some(what) => ProbeError::Shortage(what),
+        .map_err(|error| match exhausted_local_resource(address, &error) {
+            Some(what) => ProbeError::LocalShortage(what),
             None => ClientError::Connect(error).into(),
         })
 }

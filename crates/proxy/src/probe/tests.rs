@@ -12,7 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::check::{ProbeError, check_server};
 use crate::maintenance::tests::{
-    claim, configured, eventually, first, first_key, on_a_loop, release, start,
+    claim, first_server_id, first_server_snapshot, release, run_on_loop, start, upstream_config,
+    wait_until,
 };
 
 /// What a server does with each connection.
@@ -162,8 +163,8 @@ fn the_final_status_decides_an_http_probe() {
             Err("more interim responses than 16"),
         ),
     ];
-    on_a_loop(async {
-        let mut config = configured(Protocol::Http, &[]);
+    run_on_loop(async {
+        let mut config = upstream_config(Protocol::Http, &[]);
         config.health = Some(health(Some("/up?deep=1")));
         for (name, script, want) in rows {
             let (result, received) = probe_once(&config, script).await;
@@ -228,9 +229,9 @@ fn each_protocol_has_its_own_probe() {
             (Ok(()), b""),
         ),
     ];
-    on_a_loop(async {
+    run_on_loop(async {
         for (name, protocol, script, (want, question)) in rows {
-            let mut config = configured(protocol, &[]);
+            let mut config = upstream_config(protocol, &[]);
             config.health = Some(health(None));
             let (result, received) = probe_once(&config, script).await;
             assert_eq!(result, want.map_err(str::to_owned), "{name}");
@@ -241,8 +242,8 @@ fn each_protocol_has_its_own_probe() {
 
 #[test]
 fn a_probe_sends_the_host_and_a_proxy_header() {
-    on_a_loop(async {
-        let mut config = configured(Protocol::Http, &[]);
+    run_on_loop(async {
+        let mut config = upstream_config(Protocol::Http, &[]);
         config.health = Some(health(Some("/")));
         config.host = HostHeader::Custom("shop.example".to_owned());
         config.proxy_protocol = Some(ProxyProtocol::V1);
@@ -255,7 +256,7 @@ fn a_probe_sends_the_host_and_a_proxy_header() {
 
 #[test]
 fn a_refused_connection_fails_the_probe() {
-    on_a_loop(async {
+    run_on_loop(async {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
@@ -263,7 +264,7 @@ fn a_refused_connection_fails_the_probe() {
             ("tcp", address.as_str()),
             ("unix", "unix:/nonexistent/a.sock"),
         ] {
-            let mut config = configured(Protocol::Uwsgi, &[address]);
+            let mut config = upstream_config(Protocol::Uwsgi, &[address]);
             let upstream = start(config.clone());
             config.health = Some(health(None));
             let server = Arc::clone(&upstream.shared.server_pool.lock().servers[0].server);
@@ -278,23 +279,26 @@ fn a_refused_connection_fails_the_probe() {
 
 #[test]
 fn a_server_goes_down_with_its_probes_and_comes_up_with_them() {
-    on_a_loop(async {
+    run_on_loop(async {
         let origin = Origin::start(answer("HTTP/1.1 200 OK\r\n\r\n")).await;
-        let mut config = configured(Protocol::Http, &[&origin.address]);
+        let mut config = upstream_config(Protocol::Http, &[&origin.address]);
         config.health = Some(health(Some("/up")));
         let upstream = start(config);
         // It accepts requests before the first probe.
-        assert_eq!(first(&upstream).state, "up");
-        eventually("some probes", || origin.all.load(Ordering::Relaxed) >= 3).await;
-        let seen = first(&upstream);
+        assert_eq!(first_server_snapshot(&upstream).state, "up");
+        wait_until("some probes", || origin.all.load(Ordering::Relaxed) >= 3).await;
+        let seen = first_server_snapshot(&upstream);
         assert_eq!((seen.state, seen.last_error), ("up", None));
         origin.play(answer("HTTP/1.1 500 Oh\r\n\r\n"));
-        eventually("down", || first(&upstream).state == "down").await;
-        assert_eq!(first(&upstream).last_error.as_deref(), Some("status 500"));
+        wait_until("down", || first_server_snapshot(&upstream).state == "down").await;
+        assert_eq!(
+            first_server_snapshot(&upstream).last_error.as_deref(),
+            Some("status 500")
+        );
         origin.play(answer("HTTP/1.1 200 OK\r\n\r\n"));
-        eventually("up", || first(&upstream).state == "up").await;
+        wait_until("up", || first_server_snapshot(&upstream).state == "up").await;
         // Probes take no slot and no connection of a request.
-        let seen = first(&upstream);
+        let seen = first_server_snapshot(&upstream);
         assert_eq!(
             (
                 seen.counters.requests,
@@ -308,16 +312,16 @@ fn a_server_goes_down_with_its_probes_and_comes_up_with_them() {
 
 #[test]
 fn a_server_has_one_probe_at_a_time() {
-    on_a_loop(async {
+    run_on_loop(async {
         let origin = Origin::start(ServerScript::Silence).await;
-        let mut config = configured(Protocol::Http, &[&origin.address]);
+        let mut config = upstream_config(Protocol::Http, &[&origin.address]);
         config.health = Some(HealthCheck {
             interval: Duration::from_millis(1),
             timeout: Duration::from_millis(30),
             ..health(Some("/up"))
         });
         let upstream = start(config);
-        eventually("down", || first(&upstream).state == "down").await;
+        wait_until("down", || first_server_snapshot(&upstream).state == "down").await;
         assert!(
             origin.most.load(Ordering::Relaxed) <= 2,
             "the last may not be seen as closed yet"
@@ -329,9 +333,9 @@ fn a_server_has_one_probe_at_a_time() {
 
 #[test]
 fn a_probe_timeout_of_a_full_server_does_not_count() {
-    on_a_loop(async {
+    run_on_loop(async {
         let origin = Origin::start(ServerScript::Silence).await;
-        let mut config = configured(Protocol::Http, &[&origin.address]);
+        let mut config = upstream_config(Protocol::Http, &[&origin.address]);
         config.max_active = Some(1);
         config.health = Some(HealthCheck {
             timeout: Duration::from_millis(20),
@@ -339,11 +343,11 @@ fn a_probe_timeout_of_a_full_server_does_not_count() {
         });
         let upstream = start(config);
         let place = claim(&upstream);
-        eventually("many probes", || origin.all.load(Ordering::Relaxed) >= 8).await;
-        let seen = first(&upstream);
+        wait_until("many probes", || origin.all.load(Ordering::Relaxed) >= 8).await;
+        let seen = first_server_snapshot(&upstream);
         assert_eq!((seen.state, seen.last_error), ("up", None));
         release(&upstream, &place);
-        eventually("down", || first(&upstream).state == "down").await;
+        wait_until("down", || first_server_snapshot(&upstream).state == "down").await;
     });
 }
 
@@ -369,9 +373,9 @@ async fn single_threaded() -> (String, Arc<AtomicUsize>) {
 
 #[test]
 fn a_server_blocked_by_our_idle_connection_stays_up() {
-    on_a_loop(async {
+    run_on_loop(async {
         let (address, answered) = single_threaded().await;
-        let mut config = configured(Protocol::Http, &[&address]);
+        let mut config = upstream_config(Protocol::Http, &[&address]);
         config.health = Some(HealthCheck {
             timeout: Duration::from_millis(50),
             ..health(Some("/up"))
@@ -379,49 +383,52 @@ fn a_server_blocked_by_our_idle_connection_stays_up() {
         // Opened in advance once a second: it occupies the thread first.
         config.connections.min = 1;
         let upstream = start(config);
-        eventually("a connection", || first(&upstream).connections_idle == 1).await;
+        wait_until("a connection", || {
+            first_server_snapshot(&upstream).connections_idle == 1
+        })
+        .await;
         let before = answered.load(Ordering::Relaxed);
-        eventually("answers to probes", || {
-            assert_eq!(first(&upstream).state, "up");
+        wait_until("answers to probes", || {
+            assert_eq!(first_server_snapshot(&upstream).state, "up");
             answered.load(Ordering::Relaxed) >= before + 4
         })
         .await;
-        assert_eq!(first(&upstream).last_error, None);
+        assert_eq!(first_server_snapshot(&upstream).last_error, None);
     });
 }
 
 #[test]
 fn a_frozen_server_goes_down_though_it_has_idle_connections() {
-    on_a_loop(async {
+    run_on_loop(async {
         let origin = Origin::start(ServerScript::Silence).await;
-        let mut config = configured(Protocol::Http, &[&origin.address]);
+        let mut config = upstream_config(Protocol::Http, &[&origin.address]);
         config.health = Some(HealthCheck {
             timeout: Duration::from_millis(20),
             ..health(Some("/up"))
         });
         config.connections.min = 1;
         let upstream = start(config);
-        eventually("down", || first(&upstream).state == "down").await;
+        wait_until("down", || first_server_snapshot(&upstream).state == "down").await;
     });
 }
 
 #[test]
 fn a_local_shortage_does_not_fail_a_server() {
-    on_a_loop(async {
-        let mut config = configured(Protocol::Http, &["127.0.0.1:9"]);
+    run_on_loop(async {
+        let mut config = upstream_config(Protocol::Http, &["127.0.0.1:9"]);
         // Only the settings listed here.
         config.health = Some(HealthCheck {
             interval: Duration::from_secs(3600),
             ..health(None)
         });
         let upstream = start(config);
-        let key = first_key(&upstream);
+        let key = first_server_id(&upstream);
         let server = Arc::clone(&upstream.shared.server_pool.lock().servers[0].server);
         let tell = |result| super::record_result(&upstream.shared, key, &server, result, false);
         for _ in 0..5 {
-            assert!(!tell(Err(ProbeError::Shortage("descriptors"))));
+            assert!(!tell(Err(ProbeError::LocalShortage("descriptors"))));
         }
-        let seen = first(&upstream);
+        let seen = first_server_snapshot(&upstream);
         assert_eq!((seen.state, seen.last_error), ("up", None));
         assert!(tell(Err(ClientError::Closed.into())), "any other counts");
     });
@@ -429,27 +436,27 @@ fn a_local_shortage_does_not_fail_a_server() {
 
 #[test]
 fn disabled_and_removed_servers_are_not_probed() {
-    on_a_loop(async {
+    run_on_loop(async {
         let origin = Origin::start(answer("HTTP/1.1 200 OK\r\n\r\n")).await;
         let other = Origin::start(answer("HTTP/1.1 200 OK\r\n\r\n")).await;
-        let mut config = configured(Protocol::Http, &[&origin.address, &other.address]);
+        let mut config = upstream_config(Protocol::Http, &[&origin.address, &other.address]);
         config.health = Some(health(Some("/up")));
         let upstream = start(config);
         let count = |of: &Origin| of.all.load(Ordering::Relaxed);
-        eventually("a probe", || count(&origin) > 0).await;
-        let name = first(&upstream).name;
+        wait_until("a probe", || count(&origin) > 0).await;
+        let name = first_server_snapshot(&upstream).name;
         upstream
             .apply_change(crate::ServerChange::Disable(name.clone()))
             .unwrap();
         // One may be under way.
         let (before, others) = (count(&origin) + 1, count(&other));
-        eventually("probes of the other", || count(&other) >= others + 6).await;
+        wait_until("probes of the other", || count(&other) >= others + 6).await;
         assert!(count(&origin) <= before);
         upstream
             .apply_change(crate::ServerChange::Enable(name))
             .unwrap();
-        eventually("probes again", || count(&origin) > before).await;
-        let key = first_key(&upstream);
+        wait_until("probes again", || count(&origin) > before).await;
+        let key = first_server_id(&upstream);
         let tasks = || {
             tokio::runtime::Handle::current()
                 .metrics()
@@ -457,10 +464,10 @@ fn disabled_and_removed_servers_are_not_probed() {
         };
         (upstream.shared).update_pool(|pool| pool.remove(clock::now(), key));
         let (removed_at, others) = (count(&origin), count(&other));
-        eventually("probes of the other", || count(&other) >= others + 6).await;
+        wait_until("probes of the other", || count(&other) >= others + 6).await;
         assert!(count(&origin) <= removed_at + 1);
         drop(upstream);
-        eventually("the end of all that probes", || tasks() <= LISTENERS).await;
+        wait_until("the end of all that probes", || tasks() <= LISTENERS).await;
     });
 }
 

@@ -7,16 +7,19 @@ use penstock_exchange::field_policy::TrustedHeaders;
 use penstock_exchange::{Mount, TrustedProxies};
 
 use super::*;
-use crate::testing::{CLIENT, PROXY, request_of, request_trusting, request_vouched, upstream};
+use crate::testing::{
+    CLIENT_ADDRESS, PROXY_ADDRESS, build_request_from, build_request_trusting,
+    build_request_with_trusted_headers, upstream_config,
+};
 
 const SERVER: &str = "10.0.0.5:3000";
-/// The default forwarding fields for `CLIENT`.
+/// The default forwarding fields for `CLIENT_ADDRESS`.
 const DEFAULT_FORWARDING_FIELDS: &str = "X-Forwarded-For: 192.0.2.7\r\n\
                     X-Forwarded-Proto: http\r\n\
                     X-Forwarded-Host: a.test\r\n";
 
 fn http_upstream() -> config::Upstream {
-    upstream(config::Protocol::Http)
+    upstream_config(config::Protocol::Http)
 }
 
 /// The head that is sent, and whether it asks for another protocol.
@@ -24,10 +27,10 @@ fn sent_head(
     config: &config::Upstream,
     head: &str,
     peer: &str,
-    framing: SourceFraming,
+    framing: RequestBodyFraming,
 ) -> (String, bool) {
     let before = clock::wall_time();
-    let (text, upgrades) = encoded_head(config, &request_of(head, peer), framing);
+    let (text, upgrades) = encoded_head(config, &build_request_from(head, peer), framing);
     let start = "X-Request-Start: t=";
     let at = text.find(start).unwrap();
     let end = at + text[at..].find("\r\n").unwrap();
@@ -41,7 +44,7 @@ fn sent_head(
 fn encoded_head(
     config: &config::Upstream,
     request: &Request,
-    framing: SourceFraming,
+    framing: RequestBodyFraming,
 ) -> (String, bool) {
     let mut out = b"before".to_vec();
     let upgrades = encode_request_head(&mut out, config, request, framing, SERVER);
@@ -50,9 +53,9 @@ fn encoded_head(
 }
 
 /// The fields between `Host` and the forwarding fields.
-fn passed_fields(fields: &str, framing: SourceFraming) -> (String, bool) {
+fn passed_fields(fields: &str, framing: RequestBodyFraming) -> (String, bool) {
     let head = format!("GET /p?q HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
-    let (text, upgrades) = sent_head(&http_upstream(), &head, CLIENT, framing);
+    let (text, upgrades) = sent_head(&http_upstream(), &head, CLIENT_ADDRESS, framing);
     let text = text.strip_prefix("GET /p?q HTTP/1.1\r\nHost: a.test\r\n");
     let (passed, rest) = text.unwrap().split_once(DEFAULT_FORWARDING_FIELDS).unwrap();
     assert!(rest.starts_with("Via: 1.1 penstock\r\n"), "{rest}");
@@ -79,15 +82,20 @@ fn a_head_is_encoded_from_its_parts() {
             "PURGE / HTTP/1.1\r\nHost: a.test\r\n",
         ),
     ] {
-        let (text, _) = sent_head(&http_upstream(), head, CLIENT, SourceFraming::None);
+        let (text, _) = sent_head(
+            &http_upstream(),
+            head,
+            CLIENT_ADDRESS,
+            RequestBodyFraming::None,
+        );
         let expected = format!("{expected}{DEFAULT_FORWARDING_FIELDS}Via: 1.1 penstock\r\n\r\n");
         assert_eq!(text, expected, "{row}");
     }
     let (old, _) = sent_head(
         &http_upstream(),
         "GET / HTTP/1.0\r\n\r\n",
-        CLIENT,
-        SourceFraming::None,
+        CLIENT_ADDRESS,
+        RequestBodyFraming::None,
     );
     assert!(old.starts_with("GET / HTTP/1.1\r\nHost: \r\n"), "{old}");
     assert!(old.ends_with("Via: 1.0 penstock\r\n\r\n"), "{old}");
@@ -188,7 +196,7 @@ fn fields_are_forwarded_or_dropped() {
         ),
     ] {
         assert_eq!(
-            passed_fields(fields, SourceFraming::None),
+            passed_fields(fields, RequestBodyFraming::None),
             (expected.to_owned(), false),
             "{row}"
         );
@@ -202,64 +210,74 @@ fn an_upgrade_is_forwarded_where_it_is_safe() {
         (
             "websocket",
             asks("websocket"),
-            SourceFraming::None,
+            RequestBodyFraming::None,
             Some("websocket"),
         ),
         (
             "any other",
             asks("foo/1"),
-            SourceFraming::None,
+            RequestBodyFraming::None,
             Some("foo/1"),
         ),
-        ("http/2", asks("h2c"), SourceFraming::None, None),
-        ("http/2 in capitals", asks("H2C"), SourceFraming::None, None),
+        ("http/2", asks("h2c"), RequestBodyFraming::None, None),
+        (
+            "http/2 in capitals",
+            asks("H2C"),
+            RequestBodyFraming::None,
+            None,
+        ),
         (
             "http/2 by its name",
             asks("HTTP/2.0"),
-            SourceFraming::None,
+            RequestBodyFraming::None,
             None,
         ),
         (
             "http/2 among others",
             asks("websocket, h2c"),
-            SourceFraming::None,
+            RequestBodyFraming::None,
             None,
         ),
-        ("tls", asks("TLS/1.0, HTTP/1.1"), SourceFraming::None, None),
+        (
+            "tls",
+            asks("TLS/1.0, HTTP/1.1"),
+            RequestBodyFraming::None,
+            None,
+        ),
         (
             "no option",
             "Upgrade: websocket\r\n".to_owned(),
-            SourceFraming::None,
+            RequestBodyFraming::None,
             None,
         ),
         (
             "no field",
             "Connection: Upgrade\r\n".to_owned(),
-            SourceFraming::None,
+            RequestBodyFraming::None,
             None,
         ),
         (
             "before a body",
             asks("websocket"),
-            SourceFraming::Length(5),
+            RequestBodyFraming::Length(5),
             None,
         ),
         (
             "before chunks",
             asks("websocket"),
-            SourceFraming::Chunked,
+            RequestBodyFraming::Chunked,
             None,
         ),
         (
             "behind a body",
             asks("tcp"),
-            SourceFraming::Length(5),
+            RequestBodyFraming::Length(5),
             Some("tcp"),
         ),
         (
             "behind chunks",
             asks("tcp"),
-            SourceFraming::Chunked,
+            RequestBodyFraming::Chunked,
             Some("tcp"),
         ),
     ] {
@@ -270,13 +288,13 @@ fn an_upgrade_is_forwarded_where_it_is_safe() {
     }
     let settings = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAM\r\n";
     assert_eq!(
-        passed_fields(settings, SourceFraming::None),
+        passed_fields(settings, RequestBodyFraming::None),
         (String::new(), false)
     );
     let keys = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n";
     let expected = "Sec-WebSocket-Key: k\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n";
     assert_eq!(
-        passed_fields(keys, SourceFraming::None),
+        passed_fields(keys, RequestBodyFraming::None),
         (expected.to_owned(), true)
     );
 }
@@ -287,7 +305,7 @@ fn the_client_address_is_forwarded_in_every_form() {
     for (form, peer, expected) in [
         (
             XForwarded,
-            CLIENT,
+            CLIENT_ADDRESS,
             "X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a.test:81\r\n",
         ),
         (
@@ -326,12 +344,12 @@ fn the_client_address_is_forwarded_in_every_form() {
             "X-Forwarded-For: 1.20.255.0\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a.test:81\r\n\
              Forwarded: for=1.20.255.0;proto=http;host=\"a.test:81\"\r\n",
         ),
-        (Off, CLIENT, ""),
+        (Off, CLIENT_ADDRESS, ""),
     ] {
         let mut config = http_upstream();
         config.forwarded = form;
         let head = "GET / HTTP/1.1\r\nHost: a.test:81\r\n\r\n";
-        let (text, _) = sent_head(&config, head, peer, SourceFraming::None);
+        let (text, _) = sent_head(&config, head, peer, RequestBodyFraming::None);
         let expected =
             format!("GET / HTTP/1.1\r\nHost: a.test:81\r\n{expected}Via: 1.1 penstock\r\n\r\n");
         assert_eq!(text, expected, "{form:?} {peer}");
@@ -369,7 +387,7 @@ fn addresses_of_a_trusted_proxy_are_kept_and_extended() {
         let mut config = http_upstream();
         config.forwarded = form;
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{forwarding}\r\n");
-        let (text, _) = sent_head(&config, &head, PROXY, SourceFraming::None);
+        let (text, _) = sent_head(&config, &head, PROXY_ADDRESS, RequestBodyFraming::None);
         let expected = format!(
             "GET / HTTP/1.1\r\nHost: a.test\r\n{expected}Via: 1.1 front, 1.1 penstock\r\n\r\n"
         );
@@ -377,11 +395,21 @@ fn addresses_of_a_trusted_proxy_are_kept_and_extended() {
     }
     let over_a_file =
         "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-For: 192.0.2.1, 192.0.2.2\r\n\r\n";
-    let (text, _) = sent_head(&http_upstream(), over_a_file, "unix", SourceFraming::None);
+    let (text, _) = sent_head(
+        &http_upstream(),
+        over_a_file,
+        "unix",
+        RequestBodyFraming::None,
+    );
     let expected = "\r\nX-Forwarded-For: 192.0.2.1, 192.0.2.2\r\n";
     assert!(text.contains(expected), "{text}");
     let empty = "GET / HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-For:\r\nX-Forwarded-Proto:\r\n\r\n";
-    let (text, _) = sent_head(&http_upstream(), empty, PROXY, SourceFraming::None);
+    let (text, _) = sent_head(
+        &http_upstream(),
+        empty,
+        PROXY_ADDRESS,
+        RequestBodyFraming::None,
+    );
     let expected = "X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\n";
     assert!(text.contains(expected), "{text}");
 }
@@ -436,7 +464,7 @@ fn proxy_values_are_converted_to_the_configured_form() {
         let mut config = http_upstream();
         config.forwarded = form;
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
-        let (text, _) = sent_head(&config, &head, PROXY, SourceFraming::None);
+        let (text, _) = sent_head(&config, &head, PROXY_ADDRESS, RequestBodyFraming::None);
         let expected =
             format!("GET / HTTP/1.1\r\nHost: a.test\r\n{expected}Via: 1.1 penstock\r\n\r\n");
         assert_eq!(text, expected, "{row}");
@@ -449,7 +477,7 @@ fn forwarding_fields_of_untrusted_peers_are_dropped() {
                   X-Scheme: https\r\nX-Original-URI: /admin\r\nClient-IP: 198.51.100.1\r\n\
                   X-Thing: 1\r\n";
     assert_eq!(
-        passed_fields(fields, SourceFraming::None).0,
+        passed_fields(fields, RequestBodyFraming::None).0,
         "X-Thing: 1\r\n"
     );
 }
@@ -457,7 +485,10 @@ fn forwarding_fields_of_untrusted_peers_are_dropped() {
 /// An unlisted proxy may forward what its client made up.
 #[test]
 fn forwarding_fields_pass_if_trusted_or_true() {
-    let (peer, local) = (PROXY.parse().unwrap(), "127.0.0.1:8080".parse().unwrap());
+    let (peer, local) = (
+        PROXY_ADDRESS.parse().unwrap(),
+        "127.0.0.1:8080".parse().unwrap(),
+    );
     let address = "X-Forwarded-For: 203.0.113.9\r\n";
     let https = "X-Forwarded-Proto: https\r\n";
     for (extra, field, passes, passes_of_listed) in [
@@ -500,8 +531,8 @@ fn forwarding_fields_pass_if_trusted_or_true() {
             (listed, passes_of_listed),
         ] {
             let peer = PeerAddress::Tcp(peer);
-            let request = request_trusting(&head, peer, "http", Some(local), trust);
-            let (text, _) = encoded_head(&http_upstream(), &request, SourceFraming::None);
+            let request = build_request_trusting(&head, peer, "http", Some(local), trust);
+            let (text, _) = encoded_head(&http_upstream(), &request, RequestBodyFraming::None);
             assert_eq!(text.contains(field), passes, "{extra}{field}: {text}");
         }
     }
@@ -509,7 +540,10 @@ fn forwarding_fields_pass_if_trusted_or_true() {
 
 #[test]
 fn a_client_address_field_passes_only_if_it_matches() {
-    let (peer, local) = (PROXY.parse().unwrap(), "127.0.0.1:8080".parse().unwrap());
+    let (peer, local) = (
+        PROXY_ADDRESS.parse().unwrap(),
+        "127.0.0.1:8080".parse().unwrap(),
+    );
     for (field, passes) in [
         ("CF-Connecting-IP: 203.0.113.9", true),
         ("CF-Connecting-IP: 10.0.0.1, 203.0.113.9", false),
@@ -518,8 +552,8 @@ fn a_client_address_field_passes_only_if_it_matches() {
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{field}\r\n\r\n");
         let trust = TrustedProxies::default().with_client_address_field(Some("CF-Connecting-IP"));
         let peer = PeerAddress::Tcp(peer);
-        let request = request_trusting(&head, peer, "http", Some(local), trust);
-        let (text, _) = encoded_head(&http_upstream(), &request, SourceFraming::None);
+        let request = build_request_trusting(&head, peer, "http", Some(local), trust);
+        let (text, _) = encoded_head(&http_upstream(), &request, RequestBodyFraming::None);
         assert_eq!(text.contains(field), passes, "{text}");
     }
 }
@@ -527,8 +561,9 @@ fn a_client_address_field_passes_only_if_it_matches() {
 #[test]
 fn a_stripped_prefix_is_forwarded() {
     let head = "GET /cart HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-Prefix: /spoofed\r\n\r\n";
-    let mut request = request_of(head, CLIENT);
-    let encode = |request: &Request| encoded_head(&http_upstream(), request, SourceFraming::None).0;
+    let mut request = build_request_from(head, CLIENT_ADDRESS);
+    let encode =
+        |request: &Request| encoded_head(&http_upstream(), request, RequestBodyFraming::None).0;
     assert!(!encode(&request).contains("Prefix"), "{}", encode(&request));
     request.mount = Mount::new("/a b/shop");
     let text = encode(&request);
@@ -545,8 +580,11 @@ fn a_joined_server_gets_the_client_address() {
     config.joinable = true;
     let fields = "X-Forwarded-For: 198.51.100.1, 203.0.113.9\r\nX-Real-IP: 198.51.100.1\r\n";
     let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
-    for (peer, client) in [(PROXY, "203.0.113.9"), (CLIENT, "192.0.2.7")] {
-        let (text, _) = sent_head(&config, &head, peer, SourceFraming::None);
+    for (peer, client) in [
+        (PROXY_ADDRESS, "203.0.113.9"),
+        (CLIENT_ADDRESS, "192.0.2.7"),
+    ] {
+        let (text, _) = sent_head(&config, &head, peer, RequestBodyFraming::None);
         assert!(
             text.contains(&format!("\r\nX-Real-IP: {client}\r\n")),
             "{text}"
@@ -565,7 +603,7 @@ fn a_field_set_by_a_rule_replaces_ours() {
         (
             "address",
             XForwarded,
-            CLIENT,
+            CLIENT_ADDRESS,
             "X-Forwarded-For: 203.0.113.1\r\n",
             &["x-forwarded-for"][..],
             format!("X-Forwarded-For: 203.0.113.1\r\n{proto}{host}{via}"),
@@ -573,7 +611,7 @@ fn a_field_set_by_a_rule_replaces_ours() {
         (
             "address, to somebody who is believed",
             XForwarded,
-            PROXY,
+            PROXY_ADDRESS,
             "X-Forwarded-For: 203.0.113.1\r\n",
             &["X-Forwarded-For"],
             format!("X-Forwarded-For: 203.0.113.1\r\n{proto}{host}{via}"),
@@ -581,7 +619,7 @@ fn a_field_set_by_a_rule_replaces_ours() {
         (
             "scheme, host and what nobody here knows",
             XForwarded,
-            CLIENT,
+            CLIENT_ADDRESS,
             "X-Forwarded-Proto: https\r\nX-Forwarded-Host: b\r\nX-Real-IP: 203.0.113.1\r\n",
             &["X-Forwarded-Proto", "X-Forwarded-Host", "X-Real-IP"],
             format!(
@@ -592,7 +630,7 @@ fn a_field_set_by_a_rule_replaces_ours() {
         (
             "the standard field",
             Rfc7239,
-            CLIENT,
+            CLIENT_ADDRESS,
             "Forwarded: for=_x\r\n",
             &["Forwarded"],
             format!("Forwarded: for=_x\r\n{via}"),
@@ -600,7 +638,7 @@ fn a_field_set_by_a_rule_replaces_ours() {
         (
             "one of both",
             Both,
-            PROXY,
+            PROXY_ADDRESS,
             "Forwarded: for=_x\r\n",
             &["Forwarded"],
             format!("Forwarded: for=_x\r\nX-Forwarded-For: 127.0.0.1\r\n{proto}{host}{via}"),
@@ -608,7 +646,7 @@ fn a_field_set_by_a_rule_replaces_ours() {
         (
             "what only a front end says",
             Off,
-            CLIENT,
+            CLIENT_ADDRESS,
             "X_Secret: 1\r\nProxy: p\r\nX-Sendfile-Type: X-Accel-Redirect\r\n",
             &["X_Secret", "Proxy", "X-Sendfile-Type"],
             format!("X_Secret: 1\r\nProxy: p\r\nX-Sendfile-Type: X-Accel-Redirect\r\n{via}"),
@@ -616,7 +654,7 @@ fn a_field_set_by_a_rule_replaces_ours() {
         (
             "what a client names as of its hop",
             Off,
-            CLIENT,
+            CLIENT_ADDRESS,
             "Connection: X-User, X-Other\r\nX-User: a\r\nX-Other: b\r\n",
             &["X-User"],
             format!("X-User: a\r\n{via}"),
@@ -624,7 +662,7 @@ fn a_field_set_by_a_rule_replaces_ours() {
         (
             "hops",
             Off,
-            CLIENT,
+            CLIENT_ADDRESS,
             "Via: 1.1 cdn\r\n",
             &["Via"],
             "Via: 1.1 cdn, 1.1 penstock\r\n".to_owned(),
@@ -632,7 +670,7 @@ fn a_field_set_by_a_rule_replaces_ours() {
         (
             "fields of the hop never",
             Off,
-            CLIENT,
+            CLIENT_ADDRESS,
             "TE: trailers\r\nKeep-Alive: 1\r\n",
             &["TE", "Keep-Alive"],
             via.to_owned(),
@@ -643,8 +681,8 @@ fn a_field_set_by_a_rule_replaces_ours() {
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
         let names = names.iter().map(|&name| name.to_owned());
         let vouched = TrustedHeaders::new(names.chain(["X-Request-Start".to_owned()]));
-        let request = request_vouched(&head, peer, vouched);
-        let (text, _) = encoded_head(&config, &request, SourceFraming::None);
+        let request = build_request_with_trusted_headers(&head, peer, vouched);
+        let (text, _) = encoded_head(&config, &request, RequestBodyFraming::None);
         let expected = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{expected}\r\n");
         assert_eq!(text, expected, "{row}");
     }
@@ -659,25 +697,25 @@ fn a_rule_names_no_client_twice() {
     let (stranger, proxy) = (node("192.0.2.7", "http"), node("127.0.0.1", "http"));
     for (peer, field, addresses, nodes) in [
         (
-            CLIENT,
+            CLIENT_ADDRESS,
             "X-Real-IP: 192.0.2.7",
             "192.0.2.7",
             stranger.clone(),
         ),
         (
-            CLIENT,
+            CLIENT_ADDRESS,
             "X-Forwarded-Scheme: https",
             "192.0.2.7",
             node("192.0.2.7", "https"),
         ),
         (
-            CLIENT,
+            CLIENT_ADDRESS,
             "X-Real-IP: 203.0.113.9",
             "203.0.113.9, 192.0.2.7",
             format!("{}, {stranger}", node("203.0.113.9", "http")),
         ),
         (
-            PROXY,
+            PROXY_ADDRESS,
             "X-Real-IP: 203.0.113.9",
             "203.0.113.9, 127.0.0.1",
             format!("{}, {proxy}", node("203.0.113.9", "http")),
@@ -687,8 +725,9 @@ fn a_rule_names_no_client_twice() {
         config.forwarded = Both;
         let (name, _) = field.split_once(':').unwrap();
         let head = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{field}\r\n\r\n");
-        let request = request_vouched(&head, peer, TrustedHeaders::new([name.to_owned()]));
-        let (text, _) = encoded_head(&config, &request, SourceFraming::None);
+        let request =
+            build_request_with_trusted_headers(&head, peer, TrustedHeaders::new([name.to_owned()]));
+        let (text, _) = encoded_head(&config, &request, RequestBodyFraming::None);
         for line in [
             format!("X-Forwarded-For: {addresses}"),
             format!("Forwarded: {nodes}"),
@@ -709,7 +748,7 @@ fn the_host_is_the_one_that_is_configured() {
         let mut config = http_upstream();
         config.host = host;
         let head = "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
-        let (text, _) = sent_head(&config, head, CLIENT, SourceFraming::None);
+        let (text, _) = sent_head(&config, head, CLIENT_ADDRESS, RequestBodyFraming::None);
         let expected = format!("GET / HTTP/1.1\r\nHost: {expected}\r\n{DEFAULT_FORWARDING_FIELDS}");
         assert!(text.starts_with(&expected), "{text}");
         assert_eq!(text.matches("\r\nHost:").count(), 1);
@@ -719,39 +758,49 @@ fn the_host_is_the_one_that_is_configured() {
 #[test]
 fn framing_follows_the_body_not_the_client_fields() {
     for (method, fields, framing, expected) in [
-        ("GET", "", SourceFraming::None, ""),
-        ("GET", "Content-Length: 7\r\n", SourceFraming::None, ""),
-        ("POST", "", SourceFraming::None, "Content-Length: 0\r\n"),
+        ("GET", "", RequestBodyFraming::None, ""),
+        ("GET", "Content-Length: 7\r\n", RequestBodyFraming::None, ""),
+        (
+            "POST",
+            "",
+            RequestBodyFraming::None,
+            "Content-Length: 0\r\n",
+        ),
         (
             "PUT",
             "Content-Length: 0\r\n",
-            SourceFraming::None,
+            RequestBodyFraming::None,
             "Content-Length: 0\r\n",
         ),
-        ("PATCH", "", SourceFraming::None, "Content-Length: 0\r\n"),
-        ("DELETE", "", SourceFraming::None, ""),
+        (
+            "PATCH",
+            "",
+            RequestBodyFraming::None,
+            "Content-Length: 0\r\n",
+        ),
+        ("DELETE", "", RequestBodyFraming::None, ""),
         (
             "POST",
             "Transfer-Encoding: chunked\r\n",
-            SourceFraming::Length(9),
+            RequestBodyFraming::Length(9),
             "Content-Length: 9\r\n",
         ),
         (
             "POST",
             "Content-Length: 7\r\nConnection: x\r\n",
-            SourceFraming::Length(7),
+            RequestBodyFraming::Length(7),
             "Content-Length: 7\r\n",
         ),
         (
             "POST",
             "Content-Length: 7\r\n",
-            SourceFraming::Chunked,
+            RequestBodyFraming::Chunked,
             "Transfer-Encoding: chunked\r\n",
         ),
     ] {
         let row = format!("{method} {fields:?} {framing:?}");
         let head = format!("{method} / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n");
-        let (text, _) = sent_head(&http_upstream(), &head, CLIENT, framing);
+        let (text, _) = sent_head(&http_upstream(), &head, CLIENT_ADDRESS, framing);
         let expected = format!("Via: 1.1 penstock\r\n{expected}\r\n");
         assert!(text.ends_with(&expected), "{row}: {text}");
         let length = text.matches("ontent-").count() + text.matches("ransfer-").count();
@@ -783,7 +832,7 @@ fn connection_close_is_sent_without_keep_alive() {
             Some("Connection: Upgrade\r\n"),
         ),
     ] {
-        let (text, _) = sent_head(config, head, CLIENT, SourceFraming::None);
+        let (text, _) = sent_head(config, head, CLIENT_ADDRESS, RequestBodyFraming::None);
         assert_eq!(
             text.matches("Connection:").count(),
             usize::from(expected.is_some()),

@@ -25,7 +25,8 @@ use penstock_runtime::clock;
 use thiserror::Error;
 
 use super::targets::{
-    DnsTarget, SrvTarget, host_and_port, merge_families, targets_of_host, targets_of_services,
+    DnsTarget, SrvTarget, host_and_port, merge_address_families, targets_of_host,
+    targets_of_services,
 };
 
 #[derive(Debug, Clone)]
@@ -223,7 +224,7 @@ impl LoadedResolver {
             .flat_map(answer_addresses)
             .collect();
         if !of_file.is_empty() {
-            let all = merge_families(&[], Some(of_file), Some(Vec::new()));
+            let all = merge_address_families(&[], Some(of_file), Some(Vec::new()));
             return Ok((all, MAX_FILES_AGE));
         }
         let resolver = &self.resolver;
@@ -242,9 +243,9 @@ impl LoadedResolver {
             }
             // The search list led to two different names: the first one is meant.
             (Ok(one), Ok(other)) if one.query().name() != other.query().name() => {
-                merge_families(&known, family_addresses(&v4), Some(Vec::new()))
+                merge_address_families(&known, family_addresses(&v4), Some(Vec::new()))
             }
-            _ => merge_families(&known, family_addresses(&v4), family_addresses(&v6)),
+            _ => merge_address_families(&known, family_addresses(&v4), family_addresses(&v6)),
         };
         if merged.is_empty() {
             return Err(LookupError::NoRecords("A or AAAA"));

@@ -44,7 +44,7 @@ pub(super) struct TargetChanges {
 
 /// Merges the addresses of a host, in order and without duplicates; `known` ones stand in for a
 /// family without an answer (`None`). An empty result does not prove that there are none.
-pub(super) fn merge_families(
+pub(super) fn merge_address_families(
     known: &[IpAddr],
     v4: Option<Vec<IpAddr>>,
     v6: Option<Vec<IpAddr>>,
@@ -218,7 +218,11 @@ mod tests {
             ),
         ];
         for (name, v4, v6, want) in cases {
-            assert_eq!(merge_families(&ips(&known), v4, v6), ips(&want), "{name}");
+            assert_eq!(
+                merge_address_families(&ips(&known), v4, v6),
+                ips(&want),
+                "{name}"
+            );
         }
     }
 

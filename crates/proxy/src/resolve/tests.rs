@@ -16,7 +16,8 @@ use tokio::net::{TcpListener, UdpSocket};
 
 use super::DnsSource;
 use crate::maintenance::tests::{
-    claim, configured, eventually, on_a_loop, release, start_resolved_by as start, states,
+    claim, release, run_on_loop, server_states, start_resolved_by as start, upstream_config,
+    wait_until,
 };
 use crate::{ServerChange, Upstream};
 
@@ -151,30 +152,36 @@ impl TestZone {
 }
 
 fn names(upstream: &Upstream) -> Vec<String> {
-    let mut names: Vec<_> = states(upstream).into_iter().map(|(name, _)| name).collect();
+    let mut names: Vec<_> = server_states(upstream)
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
     names.sort();
     names
 }
 
 #[test]
 fn servers_follow_the_addresses_of_their_name() {
-    on_a_loop(async {
+    run_on_loop(async {
         let dns = TestNameServer::start().await;
         dns.set_addresses("app.test", &["192.0.2.1", "2001:db8::1"]);
-        let upstream = start(configured(Protocol::Http, &["app.test:80"]), dns.source());
+        let upstream = start(
+            upstream_config(Protocol::Http, &["app.test:80"]),
+            dns.source(),
+        );
         let both = ["app.test:80 (192.0.2.1)", "app.test:80 (2001:db8::1)"];
-        eventually("both addresses", || names(&upstream) == both).await;
+        wait_until("both addresses", || names(&upstream) == both).await;
         let place = claim(&upstream);
         let was_first = place.server.name.contains("192.0.2.1");
         dns.set_addresses("app.test", &["192.0.2.2"]);
-        eventually("another", || {
+        wait_until("another", || {
             names(&upstream).contains(&"app.test:80 (192.0.2.2)".to_owned())
         })
         .await;
         // The server with an active request is removed with it.
         let left = if was_first { both[0] } else { both[1] };
-        assert!(states(&upstream).contains(&(left.to_owned(), "leaving")));
-        assert_eq!(states(&upstream).len(), 2);
+        assert!(server_states(&upstream).contains(&(left.to_owned(), "leaving")));
+        assert_eq!(server_states(&upstream).len(), 2);
         release(&upstream, &place);
         assert_eq!(names(&upstream), ["app.test:80 (192.0.2.2)"]);
     });
@@ -182,7 +189,7 @@ fn servers_follow_the_addresses_of_their_name() {
 
 #[test]
 fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
-    on_a_loop(async {
+    run_on_loop(async {
         let dns = TestNameServer::start().await;
         let service = "_http._tcp.app.test";
         dns.set_services(
@@ -197,7 +204,7 @@ fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
         dns.set_addresses("b.test", &["192.0.2.2"]);
         dns.set_addresses("c.test", &["192.0.2.3"]);
         let upstream = start(
-            configured(Protocol::Http, &[&format!("srv:{service}")]),
+            upstream_config(Protocol::Http, &[&format!("srv:{service}")]),
             dns.source(),
         );
         let seen = || -> Vec<(String, u32, bool)> {
@@ -210,7 +217,7 @@ fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
             row("b.test:8002 (192.0.2.2)", 1, false),
             row("c.test:8003 (192.0.2.3)", 9, true),
         ];
-        eventually("all targets", || seen().len() == 3).await;
+        wait_until("all targets", || seen().len() == 3).await;
         let mut sorted = seen();
         sorted.sort();
         assert_eq!(sorted, want);
@@ -235,7 +242,7 @@ fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
             row("b.test:8002 (192.0.2.2)", 1, true),
             row("c.test:8003 (192.0.2.3)", 9, false),
         ];
-        eventually("the new ranks", || {
+        wait_until("the new ranks", || {
             let mut sorted = seen();
             sorted.sort();
             sorted == want
@@ -249,7 +256,7 @@ fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
             .records
             .remove(&("b.test.".to_owned(), RecordType::A));
         dns.set_addresses("a.test", &["192.0.2.11"]);
-        eventually("the new address", || {
+        wait_until("the new address", || {
             names(&upstream)[0] == "a.test:8001 (192.0.2.11)"
         })
         .await;
@@ -259,21 +266,24 @@ fn a_service_has_the_ports_weights_and_ranks_of_its_records() {
 
 #[test]
 fn failed_lookups_change_nothing() {
-    on_a_loop(async {
+    run_on_loop(async {
         let dns = TestNameServer::start().await;
         dns.set_addresses("app.test", &["192.0.2.1"]);
-        let upstream = start(configured(Protocol::Http, &["app.test:80"]), dns.source());
+        let upstream = start(
+            upstream_config(Protocol::Http, &["app.test:80"]),
+            dns.source(),
+        );
         let one = ["app.test:80 (192.0.2.1)"];
-        eventually("its address", || names(&upstream) == one).await;
+        wait_until("its address", || names(&upstream) == one).await;
         for (name, is_broken) in [("the server fails", true), ("the name is unknown", false)] {
             dns.zone.lock().unwrap().records.clear();
             dns.set_broken(is_broken);
             let questions = dns.question_count();
-            eventually("more questions", || dns.question_count() > questions + 1).await;
+            wait_until("more questions", || dns.question_count() > questions + 1).await;
             assert_eq!(names(&upstream), one, "{name}");
         }
         dns.set_addresses("app.test", &["192.0.2.2"]);
-        eventually("the next answer", || {
+        wait_until("the next answer", || {
             names(&upstream) == ["app.test:80 (192.0.2.2)"]
         })
         .await;
@@ -282,66 +292,69 @@ fn failed_lookups_change_nothing() {
 
 #[test]
 fn a_name_that_is_unknown_at_the_start_is_asked_for_again() {
-    on_a_loop(async {
+    run_on_loop(async {
         let dns = TestNameServer::start().await;
         let servers = ["127.0.0.1:81", "app.test:80"];
-        let upstream = start(configured(Protocol::Http, &servers), dns.source());
-        eventually("questions", || dns.question_count() >= 2).await;
+        let upstream = start(upstream_config(Protocol::Http, &servers), dns.source());
+        wait_until("questions", || dns.question_count() >= 2).await;
         assert_eq!(names(&upstream), ["127.0.0.1:81"]);
         dns.set_addresses("app.test", &["192.0.2.1"]);
         let both = ["127.0.0.1:81", "app.test:80 (192.0.2.1)"];
-        eventually("its server", || names(&upstream) == both).await;
+        wait_until("its server", || names(&upstream) == both).await;
     });
 }
 
 #[test]
 fn an_address_that_the_operator_removed_stays_away_until_the_dns_gives_it_anew() {
-    on_a_loop(async {
+    run_on_loop(async {
         let dns = TestNameServer::start().await;
         dns.set_addresses("app.test", &["192.0.2.1", "192.0.2.2"]);
-        let upstream = start(configured(Protocol::Http, &["app.test:80"]), dns.source());
-        eventually("both", || names(&upstream).len() == 2).await;
+        let upstream = start(
+            upstream_config(Protocol::Http, &["app.test:80"]),
+            dns.source(),
+        );
+        wait_until("both", || names(&upstream).len() == 2).await;
         let (one, two) = ("app.test:80 (192.0.2.1)", "app.test:80 (192.0.2.2)");
         upstream
             .apply_change(ServerChange::Remove(one.to_owned()))
             .unwrap();
         // Two queries per look-up: the third means that the first two are handled.
         let questions = dns.question_count();
-        eventually("one more answer", || dns.question_count() >= questions + 3).await;
+        wait_until("one more answer", || dns.question_count() >= questions + 3).await;
         assert_eq!(names(&upstream), [two]);
         dns.set_addresses("app.test", &["192.0.2.2"]);
         let questions = dns.question_count();
-        eventually("an answer without it", || {
+        wait_until("an answer without it", || {
             dns.question_count() >= questions + 3
         })
         .await;
         dns.set_addresses("app.test", &["192.0.2.1", "192.0.2.2"]);
-        eventually("both again", || names(&upstream) == [one, two]).await;
+        wait_until("both again", || names(&upstream) == [one, two]).await;
     });
 }
 
 #[test]
 fn changes_of_a_name_apply_to_servers_added_later() {
-    on_a_loop(async {
+    run_on_loop(async {
         let dns = TestNameServer::start().await;
         dns.set_addresses("app.test", &["192.0.2.1"]);
-        let upstream = start(configured(Protocol::Http, &[]), dns.source());
+        let upstream = start(upstream_config(Protocol::Http, &[]), dns.source());
         let name = "app.test:80".to_owned();
         let added =
             upstream.apply_change(ServerChange::Add(crate::maintenance::tests::server(&name)));
         assert_eq!(added.as_deref(), Ok("app.test:80 was added"));
-        eventually("its address", || names(&upstream).len() == 1).await;
+        wait_until("its address", || names(&upstream).len() == 1).await;
         upstream
-            .apply_change(ServerChange::Weight(name.clone(), 4))
+            .apply_change(ServerChange::SetWeight(name.clone(), 4))
             .unwrap();
         upstream
-            .apply_change(ServerChange::MaxActive(name.clone(), Some(2)))
+            .apply_change(ServerChange::SetMaxActive(name.clone(), Some(2)))
             .unwrap();
         upstream
             .apply_change(ServerChange::Drain(name.clone()))
             .unwrap();
         dns.set_addresses("app.test", &["192.0.2.1", "192.0.2.2"]);
-        eventually("both", || names(&upstream).len() == 2).await;
+        wait_until("both", || names(&upstream).len() == 2).await;
         for server in upstream.snapshot().servers {
             let seen = (server.weight, server.max_active, server.state);
             assert_eq!(seen, (4, Some(2), "draining"), "{}", server.name);
@@ -362,16 +375,16 @@ fn changes_of_a_name_apply_to_servers_added_later() {
         );
         // Added again while the old follower may still wait, it exists once.
         upstream.add_server(crate::maintenance::tests::server(&name), 0);
-        eventually("both", || names(&upstream).len() == 2).await;
+        wait_until("both", || names(&upstream).len() == 2).await;
         let questions = dns.question_count();
-        eventually("more answers", || dns.question_count() >= questions + 3).await;
+        wait_until("more answers", || dns.question_count() >= questions + 3).await;
         assert_eq!(names(&upstream).len(), 2);
     });
 }
 
 #[test]
 fn a_silent_or_truncating_name_server_delays_only_briefly() {
-    on_a_loop(async {
+    run_on_loop(async {
         for (name, silent_to, truncates) in [
             ("silent to AAAA", Some(RecordType::AAAA), false),
             ("truncates", None, true),
@@ -394,7 +407,7 @@ fn a_silent_or_truncating_name_server_delays_only_briefly() {
 
 #[test]
 fn a_silent_name_server_times_out_in_seconds() {
-    on_a_loop(async {
+    run_on_loop(async {
         let dns = TestNameServer::start().await;
         dns.zone.lock().unwrap().silent_to = Some(RecordType::SRV);
         let began = std::time::Instant::now();
@@ -411,7 +424,7 @@ fn a_silent_name_server_times_out_in_seconds() {
 
 #[test]
 fn answers_expire_after_the_interval_at_most() {
-    on_a_loop(async {
+    run_on_loop(async {
         // The hosts file has no TTL.
         let mut asker = super::DnsResolver::new(DnsSource::System);
         let name = UpstreamServer::new("localhost:80".parse().unwrap());
@@ -429,7 +442,7 @@ fn answers_expire_after_the_interval_at_most() {
 
 #[test]
 fn without_name_servers_the_reason_is_logged() {
-    on_a_loop(async {
+    run_on_loop(async {
         let nobody = ResolverConfig::from_parts(None, Vec::new(), Vec::new());
         let mut asker = super::DnsResolver::new(DnsSource::Custom(nobody));
         let name = UpstreamServer::new("app.test:80".parse().unwrap());

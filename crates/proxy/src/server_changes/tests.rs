@@ -5,7 +5,8 @@ use penstock_config as config;
 
 use super::{ServerChange, ServerChangeError};
 use crate::maintenance::tests::{
-    claim, configured, first, on_a_loop, release, server, start, states,
+    claim, first_server_snapshot, release, run_on_loop, server, server_states, start,
+    upstream_config,
 };
 
 const A: &str = "127.0.0.1:81";
@@ -17,8 +18,8 @@ fn named(name: &str) -> String {
 
 #[test]
 fn each_change_is_applied_and_described() {
-    on_a_loop(async {
-        let upstream = start(configured(Protocol::Http, &[A]));
+    run_on_loop(async {
+        let upstream = start(upstream_config(Protocol::Http, &[A]));
         let rows = [
             (
                 ServerChange::Add(server(B)),
@@ -41,12 +42,12 @@ fn each_change_is_applied_and_described() {
                 vec![(A, "up"), (B, "disabled")],
             ),
             (
-                ServerChange::Weight(named(A), 5),
+                ServerChange::SetWeight(named(A), 5),
                 "127.0.0.1:81 has weight 5",
                 vec![(A, "up"), (B, "disabled")],
             ),
             (
-                ServerChange::MaxActive(named(A), Some(3)),
+                ServerChange::SetMaxActive(named(A), Some(3)),
                 "127.0.0.1:81 may have 3 requests in progress",
                 vec![(A, "up"), (B, "disabled")],
             ),
@@ -63,17 +64,17 @@ fn each_change_is_applied_and_described() {
                 .iter()
                 .map(|&(it, state)| (named(it), state))
                 .collect();
-            assert_eq!(states(&upstream), servers, "{name}");
+            assert_eq!(server_states(&upstream), servers, "{name}");
         }
-        let first = first(&upstream);
+        let first = first_server_snapshot(&upstream);
         assert_eq!((first.weight, first.max_active), (5, Some(3)));
     });
 }
 
 #[test]
 fn an_invalid_change_changes_nothing() {
-    on_a_loop(async {
-        let upstream = start(configured(Protocol::Http, &[A]));
+    run_on_loop(async {
+        let upstream = start(upstream_config(Protocol::Http, &[A]));
         let mut weightless = server(B);
         weightless.weight = 0;
         let rows = [
@@ -83,7 +84,7 @@ fn an_invalid_change_changes_nothing() {
             ),
             (
                 ServerChange::Add(weightless),
-                ServerChangeError::Zero("weight"),
+                ServerChangeError::ZeroValue("weight"),
             ),
             (
                 ServerChange::Remove(named(B)),
@@ -94,12 +95,12 @@ fn an_invalid_change_changes_nothing() {
                 ServerChangeError::NoSuchServer(named("127.0.0.1")),
             ),
             (
-                ServerChange::Weight(named(A), 0),
-                ServerChangeError::Zero("weight"),
+                ServerChange::SetWeight(named(A), 0),
+                ServerChangeError::ZeroValue("weight"),
             ),
             (
-                ServerChange::MaxActive(named(A), Some(0)),
-                ServerChangeError::Zero("max_active"),
+                ServerChange::SetMaxActive(named(A), Some(0)),
+                ServerChangeError::ZeroValue("max_active"),
             ),
         ];
         let before = upstream.snapshot().servers;
@@ -113,8 +114,8 @@ fn an_invalid_change_changes_nothing() {
 
 #[test]
 fn a_server_that_leaves_finishes_what_it_has() {
-    on_a_loop(async {
-        let upstream = start(configured(Protocol::Http, &[A]));
+    run_on_loop(async {
+        let upstream = start(upstream_config(Protocol::Http, &[A]));
         let address = A.parse().unwrap();
         let place = claim(&upstream);
         let message = upstream.apply_change(ServerChange::Remove(named(A)));
@@ -122,23 +123,26 @@ fn a_server_that_leaves_finishes_what_it_has() {
             message.as_deref(),
             Ok("127.0.0.1:81 was removed, 1 request in progress")
         );
-        assert_eq!(states(&upstream), [(named(A), "leaving")]);
+        assert_eq!(server_states(&upstream), [(named(A), "leaving")]);
         assert_eq!(upstream.active_requests(&address), 1);
         // It is no server any more: it can be added, and not be changed.
         let again = upstream.apply_change(ServerChange::Drain(named(A)));
         assert_eq!(again, Err(ServerChangeError::NoSuchServer(named(A))));
         upstream.apply_change(ServerChange::Add(server(A))).unwrap();
-        assert_eq!(states(&upstream), [(named(A), "leaving"), (named(A), "up")]);
+        assert_eq!(
+            server_states(&upstream),
+            [(named(A), "leaving"), (named(A), "up")]
+        );
         release(&upstream, &place);
-        assert_eq!(states(&upstream), [(named(A), "up")]);
+        assert_eq!(server_states(&upstream), [(named(A), "up")]);
         assert_eq!(upstream.active_requests(&address), 0);
     });
 }
 
 #[test]
 fn a_draining_server_gets_nothing_new() {
-    on_a_loop(async {
-        let upstream = start(configured(Protocol::Http, &[A, B]));
+    run_on_loop(async {
+        let upstream = start(upstream_config(Protocol::Http, &[A, B]));
         upstream
             .apply_change(ServerChange::Drain(named(A)))
             .unwrap();
@@ -151,13 +155,13 @@ fn a_draining_server_gets_nothing_new() {
 
 #[test]
 fn a_smaller_bound_holds_from_now_on() {
-    on_a_loop(async {
-        let upstream = start(configured(Protocol::Http, &[A]));
+    run_on_loop(async {
+        let upstream = start(upstream_config(Protocol::Http, &[A]));
         upstream
-            .apply_change(ServerChange::MaxActive(named(A), Some(1)))
+            .apply_change(ServerChange::SetMaxActive(named(A), Some(1)))
             .unwrap();
         let place = claim(&upstream);
-        assert_eq!(first(&upstream).active, 1);
+        assert_eq!(first_server_snapshot(&upstream).active, 1);
         let mut roster = upstream.shared.server_pool.lock();
         let waiter = || crate::server_pool::SlotWaiter {
             grant_sender: tokio::sync::oneshot::channel().0,
@@ -179,13 +183,13 @@ fn a_smaller_bound_holds_from_now_on() {
 fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() {
     use penstock_exchange::buffering::{CapacityDemand, ResponseProducer};
 
-    on_a_loop(async {
-        let upstream = start(configured(Protocol::Http, &[A]));
+    run_on_loop(async {
+        let upstream = start(upstream_config(Protocol::Http, &[A]));
         upstream
-            .apply_change(ServerChange::MaxActive(named(A), Some(1)))
+            .apply_change(ServerChange::SetMaxActive(named(A), Some(1)))
             .unwrap();
         let held = claim(&upstream);
-        let place = crate::upstream::ServerPlace {
+        let place = crate::upstream::ServerProducer {
             shared: std::sync::Arc::clone(&upstream.shared),
             server: held.server_id,
         };
@@ -226,19 +230,22 @@ fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() 
 
 #[test]
 fn a_process_of_an_application_is_replaced_by_the_next_at_its_address() {
-    on_a_loop(async {
-        let upstream = start(configured(Protocol::Http, &[]));
+    run_on_loop(async {
+        let upstream = start(upstream_config(Protocol::Http, &[]));
         let address = A.parse().unwrap();
         upstream.add_server(server(A), 1);
         let old = claim(&upstream);
         upstream.add_server(server(A), 2);
-        assert_eq!(states(&upstream), [(named(A), "leaving"), (named(A), "up")]);
+        assert_eq!(
+            server_states(&upstream),
+            [(named(A), "leaving"), (named(A), "up")]
+        );
         let new = claim(&upstream);
         assert_ne!(old.server_id, new.server_id);
         assert_eq!(upstream.active_requests(&address), 2);
         upstream.remove_server(&address);
         release(&upstream, &old);
         release(&upstream, &new);
-        assert!(states(&upstream).is_empty());
+        assert!(server_states(&upstream).is_empty());
     });
 }

@@ -12,8 +12,8 @@ use penstock_runtime::Stream;
 use super::{AttemptOutcome, KEEP_ALIVE_PROOF, ServerId};
 use crate::balance::{Candidate, hash_key};
 use crate::connection::{BackendServer, UpstreamConnection};
-use crate::health::{HealthTransition, ServerHealth, ServerState};
-use crate::saturation::Saturation;
+use crate::health::{HealthTransition, ServerHealth, ServerHealthState};
+use crate::saturation::SaturationDetector;
 use crate::snapshot::{ServerCounters, ServerSnapshot};
 
 #[derive(Debug)]
@@ -24,9 +24,9 @@ pub(crate) struct ServerEntry {
     pub(crate) health: ServerHealth,
     pub(super) slot: SlotId,
     /// The slot's current capacity.
-    pub(crate) capacity: u32,
+    pub(crate) current_max_active: u32,
     pub(crate) active: u32,
-    pub(super) idle: IdleConnections,
+    pub(super) idle_connections: IdleUpstreamConnections,
     pub(super) last_used: u64,
     /// Identifies the server for balancing and sticky cookies.
     pub(super) name_hash: u64,
@@ -36,7 +36,7 @@ pub(crate) struct ServerEntry {
     /// Timeouts since its last response.
     pub(crate) consecutive_timeouts: u32,
     pub(super) last_probe_error: Option<Arc<str>>,
-    saturation: Saturation,
+    saturation: SaturationDetector,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,14 +44,14 @@ pub(crate) struct ServerSpec {
     pub(crate) address: config::ServerAddr,
     pub(crate) weight: u32,
     /// Maximum active requests.
-    pub(crate) capacity: u32,
+    pub(crate) max_active: u32,
     pub(crate) backup: bool,
     /// Newer ones are preferred while both exist.
     pub(crate) generation: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct IdleConnections {
+pub(super) struct IdleUpstreamConnections {
     /// By the loop that watches them, most recently used last.
     by_loop: Vec<Vec<UpstreamConnection>>,
     count: usize,
@@ -73,9 +73,9 @@ impl ServerEntry {
             spec,
             health,
             slot,
-            capacity: 0,
+            current_max_active: 0,
             active: 0,
-            idle: IdleConnections {
+            idle_connections: IdleUpstreamConnections {
                 by_loop: (0..=loop_count).map(|_| Vec::new()).collect(),
                 count: 0,
             },
@@ -84,7 +84,7 @@ impl ServerEntry {
             counters: ServerCounters::default(),
             consecutive_timeouts: 0,
             last_probe_error: None,
-            saturation: Saturation::default(),
+            saturation: SaturationDetector::default(),
         }
     }
 
@@ -121,28 +121,31 @@ impl ServerEntry {
 
     /// The same for one that was just used: another connection may wait until the server has
     /// finished with it.
-    pub(super) fn keeps_connection_at(&self, now: Instant) -> bool {
-        self.keeps_connections() && !self.saturation.is_full(now, &self.server.load)
+    pub(super) fn keeps_used_connection(&self, now: Instant) -> bool {
+        self.keeps_connections()
+            && !self
+                .saturation
+                .should_close_used_connection(now, &self.server.load)
     }
 
     pub(super) fn is_up(&self) -> bool {
-        !self.is_leaving && self.health.state() == ServerState::Up
+        !self.is_leaving && self.health.state() == ServerHealthState::Up
     }
 
     pub(super) fn has_free_slot(&self) -> bool {
-        self.active < self.capacity
+        self.active < self.current_max_active
     }
 
     pub(super) fn candidate(&self, index: usize, home: usize, now: Instant) -> Candidate {
-        let idle_here = self.idle.by_loop.get(home);
+        let idle_here = self.idle_connections.by_loop.get(home);
         Candidate {
             index,
             name_hash: self.name_hash,
             weight: self.spec.weight,
             active: self.active,
-            capacity: self.capacity,
-            has_idle_on_this_loop: idle_here.is_some_and(|list| !list.is_empty()),
-            has_idle: self.idle.count > 0,
+            max_active: self.current_max_active,
+            has_idle_connection_on_this_loop: idle_here.is_some_and(|list| !list.is_empty()),
+            has_idle_connection: self.idle_connections.count > 0,
             last_used: self.last_used,
             slow_start_permille: self.health.slow_start_permille(now),
         }
@@ -150,7 +153,7 @@ impl ServerEntry {
 
     /// Drops idle connections that another one waits for or that their server closed, and above
     /// `max_idle` those idle for `idle_timeout`.
-    pub(super) fn sweep(
+    pub(super) fn drop_stale_idle_connections(
         &mut self,
         now: Instant,
         limits: &config::ConnectionLimits,
@@ -158,10 +161,10 @@ impl ServerEntry {
     ) {
         let stuck = self.saturation.tick(now, &self.server.load);
         for _ in 0..stuck {
-            dropped.extend(self.idle.take_longest());
+            dropped.extend(self.idle_connections.take_longest());
         }
         let mut above = (self.open_connections() as usize).saturating_sub(limits.max_idle as usize);
-        for list in &mut self.idle.by_loop {
+        for list in &mut self.idle_connections.by_loop {
             // One system call per loop: the lock is held.
             let mut stirred = Stream::have_events(list.iter().map(|idle| &idle.stream)).into_iter();
             // Longest idle first.
@@ -177,7 +180,7 @@ impl ServerEntry {
                 is_dropped
             }));
         }
-        self.idle.count = self.idle.by_loop.iter().map(Vec::len).sum();
+        self.idle_connections.count = self.idle_connections.by_loop.iter().map(Vec::len).sum();
     }
 
     pub(crate) fn open_connections(&self) -> u32 {
@@ -195,16 +198,16 @@ impl ServerEntry {
             weight: self.spec.weight,
             backup: self.spec.backup,
             active: self.active,
-            max_active: (self.spec.capacity != u32::MAX).then_some(self.spec.capacity),
+            max_active: (self.spec.max_active != u32::MAX).then_some(self.spec.max_active),
             connections_open: self.open_connections(),
-            connections_idle: self.idle.count,
+            connections_idle: self.idle_connections.count,
             counters: self.counters,
             last_error: self.last_probe_error.as_deref().map(str::to_owned),
         }
     }
 }
 
-impl IdleConnections {
+impl IdleUpstreamConnections {
     pub(super) fn push(&mut self, mut connection: UpstreamConnection, home: usize, now: Instant) {
         connection.idle_since = now;
         let last = self.by_loop.len() - 1;

@@ -48,7 +48,7 @@ impl PoolTest {
             let spec = ServerSpec {
                 address: ServerAddr::Tcp(address(at)),
                 weight: 1,
-                capacity,
+                max_active: capacity,
                 backup,
                 generation: 0,
             };

@@ -6,7 +6,7 @@
 use penstock_config::Upstream;
 
 use super::*;
-use crate::testing::{request, upstream};
+use crate::testing::{request, upstream_config};
 
 const GET: &str = "GET /x HTTP/1.1\r\nHost: a.test\r\n\r\n";
 const STDOUT: u8 = 6;
@@ -33,7 +33,7 @@ fn packet(payload: &[u8]) -> Vec<u8> {
 fn started(
     config: &Upstream,
     head: &str,
-    framing: SourceFraming,
+    framing: RequestBodyFraming,
 ) -> (Codec, BodyEncoding, Vec<u8>) {
     let mut out = Vec::new();
     let (codec, form) =
@@ -42,7 +42,7 @@ fn started(
 }
 
 fn codec(config: &Upstream) -> Codec {
-    started(config, GET, SourceFraming::None).0
+    started(config, GET, RequestBodyFraming::None).0
 }
 
 /// Decodes a response up to its end or a failure; `is_closed` means that the server then closes.
@@ -78,7 +78,7 @@ fn decode_all(
                 format!("{} {}|", head.status.code(), string(head.fields.as_bytes()))
             }
             ResponseEvent::Data(piece) => string(piece),
-            ResponseEvent::Log(_) => String::new(),
+            ResponseEvent::LogLines(_) => String::new(),
             ResponseEvent::BodyRequested(count) => format!("<wants {count}>"),
             ResponseEvent::End(end) => return (format!("{text}|{}", end.is_reusable), None),
             other => panic!("{other:?}"),
@@ -91,34 +91,38 @@ fn each_protocol_begins_in_its_own_way() {
     for (protocol, framing, form, start) in [
         (
             Protocol::FastCgi,
-            SourceFraming::None,
+            RequestBodyFraming::None,
             BodyEncoding::FastCgi,
             &b"\x01\x01\0\x01\0\x08\0\0\0\x01\x01"[..],
         ),
         (
             Protocol::FastCgi,
-            SourceFraming::Length(5),
+            RequestBodyFraming::Length(5),
             BodyEncoding::FastCgi,
             b"\x01\x01\0\x01",
         ),
         (
             Protocol::Ajp,
-            SourceFraming::Length(5),
+            RequestBodyFraming::Length(5),
             BodyEncoding::Ajp,
             b"\x12\x34",
         ),
         (
             Protocol::Uwsgi,
-            SourceFraming::Length(5),
+            RequestBodyFraming::Length(5),
             BodyEncoding::Plain,
             b"\0",
         ),
     ] {
-        let (_, found, out) = started(&upstream(protocol), GET, framing);
+        let (_, found, out) = started(&upstream_config(protocol), GET, framing);
         assert_eq!(found, form, "{protocol:?}");
         assert!(out.starts_with(start), "{protocol:?}: {out:x?}");
     }
-    let (_, form, out) = started(&upstream(Protocol::Scgi), GET, SourceFraming::Length(5));
+    let (_, form, out) = started(
+        &upstream_config(Protocol::Scgi),
+        GET,
+        RequestBodyFraming::Length(5),
+    );
     let colon = out.iter().position(|&byte| byte == b':').unwrap();
     assert_eq!(form, BodyEncoding::Plain);
     assert!(out[colon + 1..].starts_with(b"CONTENT_LENGTH\x005\0SCGI\x001\0"));
@@ -133,9 +137,15 @@ fn a_body_without_a_length_is_rejected() {
         Protocol::Ajp,
     ] {
         let mut out = Vec::new();
-        let config = upstream(protocol);
-        let failure = encode_request(&config, &request(GET), SourceFraming::Chunked, "", &mut out)
-            .unwrap_err();
+        let config = upstream_config(protocol);
+        let failure = encode_request(
+            &config,
+            &request(GET),
+            RequestBodyFraming::Chunked,
+            "",
+            &mut out,
+        )
+        .unwrap_err();
         assert_eq!(
             (failure.stage, out.len()),
             (AttemptStage::Local, 0),
@@ -152,9 +162,15 @@ fn an_oversized_request_head_is_a_client_fault() {
     );
     for protocol in [Protocol::Uwsgi, Protocol::Ajp] {
         let mut out = Vec::new();
-        let config = upstream(protocol);
-        let failure = encode_request(&config, &request(&long), SourceFraming::None, "", &mut out)
-            .unwrap_err();
+        let config = upstream_config(protocol);
+        let failure = encode_request(
+            &config,
+            &request(&long),
+            RequestBodyFraming::None,
+            "",
+            &mut out,
+        )
+        .unwrap_err();
         let found = (failure.kind, failure.stage, out.len());
         assert_eq!(
             found,
@@ -192,7 +208,7 @@ fn a_response_is_the_same_however_it_is_split() {
         (Protocol::Ajp, ajp, true),
         (Protocol::Uwsgi, uwsgi.to_vec(), false),
     ] {
-        let config = upstream(protocol);
+        let config = upstream_config(protocol);
         for split in 0..=bytes.len() {
             let (text, failure) = decode_all(&mut codec(&config), &bytes, split, true);
             // Edge removes it from the response to the client.
@@ -253,7 +269,12 @@ fn a_response_that_is_cut_fails() {
         ),
         ("nothing", Protocol::Uwsgi, b"", AttemptStage::Sent),
     ] {
-        let (_, failure) = decode_all(&mut codec(&upstream(protocol)), bytes, bytes.len(), true);
+        let (_, failure) = decode_all(
+            &mut codec(&upstream_config(protocol)),
+            bytes,
+            bytes.len(),
+            true,
+        );
         let failure = failure.unwrap_or_else(|| panic!("{protocol:?} {row}"));
         let found = (failure.kind, failure.stage);
         assert_eq!(
@@ -284,7 +305,7 @@ fn a_refusal_before_the_head_allows_any_retry() {
         ),
         ("complete without a head", end(0), AttemptStage::Sent),
     ] {
-        let mut codec = codec(&upstream(Protocol::FastCgi));
+        let mut codec = codec(&upstream_config(Protocol::FastCgi));
         let (_, failure) = decode_all(&mut codec, &bytes, bytes.len(), false);
         let failure = failure.unwrap_or_else(|| panic!("{row}"));
         assert_eq!(
@@ -304,9 +325,9 @@ fn a_refusal_before_the_head_allows_any_retry() {
 fn a_connection_that_is_not_kept_alive_is_not_reusable() {
     let response = [record(STDOUT, b"A: 1\r\n\r\n"), record(STDOUT, b""), end(0)].concat();
     for (soft, expected) in [(0, false), (1, true)] {
-        let mut config = upstream(Protocol::FastCgi);
+        let mut config = upstream_config(Protocol::FastCgi);
         config.connections.max_idle = soft;
-        let (mut codec, _, out) = started(&config, GET, SourceFraming::None);
+        let (mut codec, _, out) = started(&config, GET, RequestBodyFraming::None);
         // The flags of BEGIN_REQUEST.
         assert_eq!(out[10], u8::from(expected), "{soft}");
         let (text, _) = decode_all(&mut codec, &response, 0, false);
@@ -319,14 +340,14 @@ fn the_log_of_a_request_has_a_bound() {
     let message = record(STDERR, &[b'x'; 10_000]);
     let mut bytes = message.repeat(100);
     bytes.extend(record(STDOUT, b"A: 1\r\n\r\n"));
-    let mut codec = codec(&upstream(Protocol::FastCgi));
+    let mut codec = codec(&upstream_config(Protocol::FastCgi));
     let (mut at, mut logged, mut cuts) = (0, 0, 0);
     loop {
         let decoded = codec.decode(&bytes[at..]).unwrap();
         at += decoded.consumed;
         match decoded.event {
-            Some(ResponseEvent::Log(LOG_TRUNCATED)) => cuts += 1,
-            Some(ResponseEvent::Log(piece)) => logged += piece.len(),
+            Some(ResponseEvent::LogLines(LOG_TRUNCATED)) => cuts += 1,
+            Some(ResponseEvent::LogLines(piece)) => logged += piece.len(),
             // Skipped events must not hide what follows them.
             Some(ResponseEvent::Head(_)) => break,
             other => panic!("{other:?}"),
@@ -337,7 +358,7 @@ fn the_log_of_a_request_has_a_bound() {
 
 #[test]
 fn body_requests_of_a_container_are_reported() {
-    let mut codec = codec(&upstream(Protocol::Ajp));
+    let mut codec = codec(&upstream_config(Protocol::Ajp));
     let (text, _) = decode_all(&mut codec, b"AB\0\x03\x06\x1f\xfa", 3, false);
     assert_eq!(text, "<wants 8186>");
 }
