@@ -83,7 +83,7 @@ impl AdminOperations for AdminBackend {
         let app = self
             .server
             .upgrade()
-            .and_then(|server| server.live().components.apps.get(app).cloned());
+            .and_then(|server| server.live_state().components.apps.get(app).cloned());
         Box::pin(async move {
             let app = app?;
             run_detached(async move { app.restart().await }).await
@@ -96,7 +96,7 @@ impl AdminOperations for AdminBackend {
         change: ServerChangeRequest,
     ) -> BoxFuture<'static, Result<String, ChangeError>> {
         let found = self.server.upgrade().and_then(|server| {
-            let live = server.live();
+            let live = server.live_state();
             // The lock is released before the change takes its own.
             let found = live.components.upstreams.get(upstream).cloned()?;
             Some((found, live.components.apps.contains_key(upstream)))
@@ -114,7 +114,7 @@ impl AdminOperations for AdminBackend {
         let caches = self
             .server
             .upgrade()
-            .map(|server| server.live().components.caches.clone());
+            .map(|server| server.live_state().components.caches.clone());
         let pool = self.purge_pool.clone();
         Box::pin(async move {
             let stopped = || ChangeError::unavailable(STOPPED_ERROR.to_owned());
@@ -149,7 +149,7 @@ impl AdminOperations for AdminBackend {
     }
 
     fn control_socket(&self) -> Option<String> {
-        control_socket_name(&self.server.upgrade()?.live())
+        control_socket_name(&self.server.upgrade()?.live_state())
     }
 
     fn stop(&self) {
@@ -163,7 +163,13 @@ impl AdminOperations for AdminBackend {
         if server.is_draining() {
             return Err("the server is stopping".to_owned());
         }
-        let apps: Vec<_> = server.live().components.apps.values().cloned().collect();
+        let apps: Vec<_> = server
+            .live_state()
+            .components
+            .apps
+            .values()
+            .cloned()
+            .collect();
         let unready = apps.iter().map(|app| app.snapshot()).find(|app| {
             // A degraded application still answers.
             !matches!(app.state.as_str(), "ready" | "degraded")
@@ -171,7 +177,7 @@ impl AdminOperations for AdminBackend {
         if let Some(app) = unready {
             return Err(format!("application {} is {}", app.name, app.state));
         }
-        let joins = join_status(&server.live(), server.joiner.get());
+        let joins = join_status(&server.live_state(), server.joiner.get());
         match joins.and_then(|joins| Some((joins.address, joins.cause?))) {
             Some((address, cause)) => Err(format!("not a server of {address}: {cause}")),
             None => Ok(()),
@@ -200,7 +206,7 @@ fn control_socket_name(live: &LiveState) -> Option<String> {
 }
 
 fn snapshot(server: &Server) -> Snapshot {
-    let live = server.live();
+    let live = server.live_state();
     let connections = server.edge.open_connections() as u64;
     let limits = &live.config.limits;
     Snapshot {
@@ -231,10 +237,10 @@ fn snapshot(server: &Server) -> Snapshot {
         warnings: [
             server.options.exposures.clone(),
             hardening::warnings(&live.config),
-            server.options.bounds.warnings(&live.config),
+            server.options.app_limits.warnings(&live.config),
         ]
         .concat(),
-        event_loop_stalls: server.watchdog.stalls(),
+        event_loop_stalls: server.watchdog.stall_count(),
         machine: hub::machine_status(connections),
         hub: HubStatus {
             hub: server.hub_service.hub.snapshot(),

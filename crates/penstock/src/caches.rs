@@ -53,7 +53,7 @@ pub(crate) fn route_name(site: &Site, route: &Route) -> String {
 
 /// Puts the caches of `route` in front of `inner`, its handler. A route of `old_routes` keeps its
 /// counters.
-pub(crate) fn put_in_front(
+pub(crate) fn with_caches(
     inner: Arc<dyn Handler>,
     (site, route): (&Site, &Route),
     caches: &Caches,

@@ -78,7 +78,7 @@ pub(crate) fn start_components(
     let pool = default_pool(&pools);
     let space = &old.temp_space;
     started.components.temp_space = Arc::clone(space);
-    let store = wiring::body_store(&config.limits, pool, space);
+    let store = wiring::buffering_settings(&config.limits, pool, space);
     let running = (&old.caches, &old.pool_limits);
     started.components.caches =
         caches::start_caches(config, running, |name| pool_named(&pools, name));
@@ -119,7 +119,7 @@ pub(crate) fn start_components(
                 let account = beside.options.accounts.account_of(wanted)?;
                 let setup = AppSetup {
                     initial_size: before.or_else(|| beside.sizes.get(name).copied()),
-                    cgroup: beside.options.bounds.of(wanted, account)?,
+                    cgroup: beside.options.app_limits.cgroup_of(wanted, account)?,
                     account: account.cloned(),
                     ..setup.clone()
                 };
@@ -214,13 +214,13 @@ impl ServerSet for AppServers {
 /// The handler of an application that runs servers: requests go to its upstream, and the processes
 /// live while a route holds this.
 #[derive(Debug)]
-pub(crate) struct AppUpstreamHandler {
+pub(crate) struct ServerAppHandler {
     /// Kept alive by this, and asked whether its code runs at all.
     app: Arc<App>,
     upstream: Arc<dyn Handler>,
 }
 
-impl AppUpstreamHandler {
+impl ServerAppHandler {
     pub(crate) fn new(app: &Arc<App>, upstream: Arc<dyn Handler>) -> Self {
         Self {
             app: Arc::clone(app),
@@ -229,7 +229,7 @@ impl AppUpstreamHandler {
     }
 }
 
-impl Handler for AppUpstreamHandler {
+impl Handler for ServerAppHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         match self.app.refusal_fault() {
             Some(fault) => HandlerProgress::Ready(Err(fault)),

@@ -138,7 +138,7 @@ pub(crate) fn open_control_socket(
     match &server.control_socket {
         ControlSocket::Off => return Ok(None),
         ControlSocket::Path(path) => {
-            check_maker(
+            check_socket_creator(
                 config,
                 ("server.control_socket", path, ListenerRole::Control),
                 supply,
@@ -160,7 +160,7 @@ pub(crate) fn open_control_socket(
         return listeners::open_listener(&wanted, role, supply, 1).map(Some);
     }
     let (uid, _) = account::effective_ids();
-    if let Some(why) = other_maker(config, follows) {
+    if let Some(why) = wrong_creator_reason(config, follows) {
         log::warn!(
             "control: no control socket: {why}. `penstock reload` and the other commands do not work"
         );
@@ -189,7 +189,7 @@ pub(crate) fn open_control_socket(
 
 /// Why this process must not create a socket for changes: after an upgrade it would belong to the
 /// user that applications run as, not to the user that started the first server.
-fn other_maker(config: &Config, follows: bool) -> Option<String> {
+fn wrong_creator_reason(config: &Config, follows: bool) -> Option<String> {
     let (uid, _) = account::effective_ids();
     let is_other = follows && config.server.user.is_some() && uid != 0;
     is_other.then(|| {
@@ -205,7 +205,7 @@ fn other_maker(config: &Config, follows: bool) -> Option<String> {
 ///
 /// # Errors
 /// The socket, and what to do.
-pub(crate) fn check_maker(
+pub(crate) fn check_socket_creator(
     config: &Config,
     (key, path, role): (&str, &Path, ListenerRole),
     supply: &SocketSource<'_>,
@@ -215,7 +215,7 @@ pub(crate) fn check_maker(
     if matches!(given, Some(ListenAddr::Unix(given)) if given == *path) {
         return Ok(());
     }
-    match other_maker(config, follows) {
+    match wrong_creator_reason(config, follows) {
         Some(why) => Err(format!(
             "{key}: unix:{} is not created: {why}",
             path.display()
@@ -271,7 +271,7 @@ pub(crate) fn find_control_socket(server: &penstock_config::Server) -> Result<Pa
         };
         let connected = connected.and_then(|()| {
             let connected = UnixStream::connect(&path);
-            connected.map_err(|error| explain_connect(&path, &error))
+            connected.map_err(|error| explain_connect_error(&path, &error))
         });
         match connected {
             Ok(_) => return Ok(path),
@@ -282,7 +282,7 @@ pub(crate) fn find_control_socket(server: &penstock_config::Server) -> Result<Pa
 }
 
 /// Explains why a control socket cannot be connected to, and what to do.
-pub(crate) fn explain_connect(path: &Path, error: &std::io::Error) -> String {
+pub(crate) fn explain_connect_error(path: &Path, error: &std::io::Error) -> String {
     let hint = match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
             ": only root and the user that started the server may use it (try sudo)"

@@ -88,7 +88,7 @@ async fn watch_and_apply(server: Arc<Server>, watch: DirWatcher, mut changes: Ch
     let (mut due, mut ongoing) = (BTreeSet::new(), BTreeSet::new());
     let (done, mut finished) = mpsc::channel(1);
     while !server.is_draining() {
-        let now = WatchedPaths::from_live(&server.live(), &outputs);
+        let now = WatchedPaths::from_live(&server.live_state(), &outputs);
         if now != places {
             places = now;
             watch_folders(&server, &watch, places.roots()).await;
@@ -159,7 +159,7 @@ async fn watch_folders(
         return;
     }
     let (pool, watch) = (
-        default_pool(&server.live().components.pools),
+        default_pool(&server.live_state().components.pools),
         Arc::clone(watch),
     );
     let looked = pool.run(move || {
@@ -189,7 +189,7 @@ fn start_actions(
         let app = match &action {
             Action::Reload => None,
             Action::Restart(name) => {
-                let Some(app) = server.live().components.apps.get(name).cloned() else {
+                let Some(app) = server.live_state().components.apps.get(name).cloned() else {
                     continue;
                 };
                 log::info!("{name}: restarting: files have changed");

@@ -163,7 +163,7 @@ impl HubRouteBuilder<'_> {
 }
 
 /// Errors in the keys of a configuration, each with its place.
-pub(crate) fn validate_keys(config: &Config) -> Vec<String> {
+pub(crate) fn validate_signing_keys(config: &Config) -> Vec<String> {
     let mut wrong: Vec<String> = grip_signer(config).err().into_iter().collect();
     let routes = config.sites.iter().flat_map(|site| &site.routes);
     for (route, mercure) in routes.filter_map(|route| Some((route, route.mercure.as_ref()?))) {

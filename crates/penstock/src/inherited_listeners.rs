@@ -109,7 +109,7 @@ impl InheritedListeners {
     }
 
     /// The configured addresses with used sockets.
-    pub(crate) fn taken(&self) -> &[ListenAddr] {
+    pub(crate) fn taken_addresses(&self) -> &[ListenAddr] {
         &self.taken_addresses
     }
 }
@@ -182,7 +182,7 @@ mod tests {
             taken(all.take(ListenerRole::Admin, &tcp(any))).unwrap(),
             "127.0.0.1:2"
         );
-        assert_eq!(all.taken().len(), 2);
+        assert_eq!(all.taken_addresses().len(), 2);
     }
 
     #[test]

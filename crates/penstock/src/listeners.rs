@@ -354,17 +354,17 @@ impl Listener {
     }
 
     /// The listener of a configuration that this is, if it is for clients and still has its place.
-    pub(crate) fn find_in<'c>(&self, config: &'c Config) -> Option<ClientListener<'c>> {
+    pub(crate) fn find_in_config<'c>(&self, config: &'c Config) -> Option<ClientListener<'c>> {
         client_listeners(config).find(|wanted| self.is(wanted))
     }
 
     /// Whether a new configuration removes or changes it.
     pub(crate) fn is_removed_by(&self, config: &Config) -> bool {
-        self.role.is_for_clients() && self.find_in(config).is_none()
+        self.role.is_for_clients() && self.find_in_config(config).is_none()
     }
 
     /// The owner of a Unix socket; for a borrowed one, the owner of its file.
-    pub(crate) fn owner(&self) -> std::io::Result<u32> {
+    pub(crate) fn owner_uid(&self) -> std::io::Result<u32> {
         if let (true, ListenAddr::Unix(path)) = (self.is_borrowed, &self.configured_address) {
             return Ok(path.symlink_metadata()?.uid());
         }
@@ -373,7 +373,7 @@ impl Listener {
     }
 
     /// The file of a Unix socket that this process created and the configuration gives no owner.
-    pub(crate) fn created_socket(&self) -> Option<&Path> {
+    pub(crate) fn created_socket_path(&self) -> Option<&Path> {
         let file = self.unserved_file.as_deref();
         file.filter(|_| !self.has_owner)
     }
@@ -454,7 +454,7 @@ impl Listener {
         }
     }
 
-    pub(crate) async fn stopped(&self) {
+    pub(crate) async fn wait_until_stopped(&self) {
         self.stop.wait_until_finished().await;
     }
 }

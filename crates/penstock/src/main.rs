@@ -4,25 +4,25 @@
 //! and `wiring` (the handlers of routes). Exit codes: 0 done or stopped, 1 failed at run time, 2
 //! wrong usage or configuration.
 
+mod accounts;
 mod admin_backend;
 mod admin_token;
-mod bounds;
+mod app_kind_handler;
+mod app_resource_limits;
 mod caches;
 mod cli;
 mod code;
 mod components;
 mod control;
 mod dev;
-mod guessed_kind;
 mod hardening;
 mod hub_service;
-mod identity;
 mod inherited_listeners;
 mod listeners;
 mod logs;
 mod preflight;
 mod publishing;
-mod refused_calls;
+mod refused_syscalls;
 mod sendfile_grant;
 mod served_dirs;
 mod server;

@@ -21,8 +21,8 @@ use penstock_sys::port_owner::{PortOwner, find_port_owners};
 use penstock_sys::process::Launcher;
 use penstock_sys::{daemon, net, process};
 
+use crate::accounts::{self, AppAccounts};
 use crate::admin_token;
-use crate::identity::{self, AppAccounts};
 
 #[derive(Debug, Default)]
 pub(crate) struct PreflightReport {
@@ -104,7 +104,7 @@ impl PreflightReport {
     }
 
     /// Looks up the host names of upstreams. Blocks, at most a few seconds per name.
-    pub(crate) fn check_names(&mut self, config: &Config) -> io::Result<()> {
+    pub(crate) fn check_host_names(&mut self, config: &Config) -> io::Result<()> {
         let servers = config.upstreams.iter().flat_map(|(name, upstream)| {
             let servers = upstream.servers.iter();
             servers.map(move |server| (name, &server.address))
@@ -129,12 +129,12 @@ impl PreflightReport {
     /// Switches to `server.user`, if this is root, and checks that it can use the configured paths.
     /// The switch cannot be undone: checks that need root come before. Blocks.
     pub(crate) fn check_user(&mut self, config: &Config, cwd: &Path) {
-        let identity = match identity::identity_to_assume(&config.server) {
+        let identity = match accounts::account_to_switch_to(&config.server) {
             Ok(Some(identity)) => identity,
             Ok(None) => return,
             Err(error) => return self.warnings.push(format!("{error}: not checked")),
         };
-        let variables = daemon::set_env_vars(&identity.variables());
+        let variables = daemon::set_env_vars(&identity.env_vars());
         let variables = variables.map_err(|error| format!("the environment: {error}"));
         let assumed =
             variables.and_then(|()| identity.switch_user_and_check(config, cwd, iter::empty()));
@@ -147,9 +147,9 @@ impl PreflightReport {
         &mut self,
         config: &Config,
     ) -> io::Result<Option<(Launcher, AppAccounts)>> {
-        let server = identity::configured_identity(&config.server).ok().flatten();
+        let server = accounts::configured_account(&config.server).ok().flatten();
         let accounts = match AppAccounts::resolve(config, server.as_ref()) {
-            Ok(accounts) if accounts.is_needed() => accounts,
+            Ok(accounts) if accounts.has_separate_users() => accounts,
             Ok(_) => return Ok(None),
             Err(error) if penstock_sys::account::effective_ids().0 != 0 => {
                 self.warnings.push(format!("{error}: not checked"));
@@ -162,7 +162,7 @@ impl PreflightReport {
         };
         // Without cgroups: the service's own bounds apply while code is loaded.
         let launcher = Launcher::start(
-            &accounts.privileges(server.as_ref(), None, Vec::new()),
+            &accounts.launcher_privileges(server.as_ref(), None, Vec::new()),
             || Ok(()),
         )?;
         Ok(Some((launcher, accounts)))
@@ -170,7 +170,7 @@ impl PreflightReport {
 
     /// Finds symbolic links in served directories that are not followed: their targets get 404
     /// although they are plainly there.
-    pub(crate) fn check_links(&mut self, config: &Config) {
+    pub(crate) fn check_symlinks(&mut self, config: &Config) {
         let routes = config.sites.iter().flat_map(|site| &site.routes);
         let mut folders: Vec<_> = routes.filter_map(|route| route.files.as_ref()).collect();
         folders.sort_by(|one, other| one.root.cmp(&other.root));

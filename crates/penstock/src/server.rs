@@ -45,9 +45,10 @@ pub(crate) use self::announce::ReadyFd;
 use self::bound_listeners::BoundListeners;
 use self::signals::Signals;
 pub(crate) use self::upgrade::successor_command;
+use crate::accounts::{AppAccounts, ServerAccount};
 use crate::admin_backend::AdminBackend;
 use crate::admin_token;
-use crate::bounds::AppBounds;
+use crate::app_resource_limits::AppResourceLimits;
 use crate::components::{
     self, AppSizes, AppStartContext, Components, StartedComponents, default_pool,
 };
@@ -55,12 +56,11 @@ use crate::control;
 use crate::dev;
 use crate::hardening;
 use crate::hub_service::HubService;
-use crate::identity::{AppAccounts, ServerIdentity};
 use crate::inherited_listeners::{InheritedListeners, ListenerRole};
 use crate::listeners::Listener;
 use crate::logs;
 use crate::publishing::PublishSetup;
-use crate::refused_calls;
+use crate::refused_syscalls;
 use crate::service_manager::ServiceNotifier;
 use crate::upgrade_protocol::Predecessor;
 use crate::watchdog::Watchdog;
@@ -86,7 +86,7 @@ pub(crate) struct Options {
     pub(crate) launcher: Arc<Launcher>,
     /// The users that applications run as.
     pub(crate) accounts: Arc<AppAccounts>,
-    pub(crate) bounds: Arc<AppBounds>,
+    pub(crate) app_limits: Arc<AppResourceLimits>,
     /// Prints lines for the terminal, which may be closed.
     pub(crate) announce: LogWriter,
     pub(crate) manager: ServiceNotifier,
@@ -105,7 +105,7 @@ pub(crate) struct StartInput {
     pub(crate) inherited: InheritedListeners,
     /// The server that this one replaces.
     pub(crate) predecessor: Option<Predecessor>,
-    pub(crate) identity: Option<ServerIdentity>,
+    pub(crate) server_account: Option<ServerAccount>,
     /// The parent process that waits until the server is ready.
     pub(crate) daemon_parent: Option<daemon::ReadinessSender>,
 }
@@ -142,7 +142,7 @@ pub(crate) struct Server {
     successor_pid: AtomicU32,
     successor_channel: OnceLock<SignalTarget>,
     /// The state that a reload replaces; never held across an await.
-    live: Mutex<LiveState>,
+    live_state: Mutex<LiveState>,
     /// Accepts other servers that join upstreams here.
     join_front_end: JoinListener,
     /// Counts their connections until the handshake is done.
@@ -187,7 +187,7 @@ pub(crate) fn run(
     let StartInput {
         inherited: sockets,
         predecessor,
-        identity,
+        server_account: identity,
         daemon_parent: word,
     } = beginning;
     let handed_over = predecessor.as_ref().and_then(|old| old.token_digest);
@@ -205,9 +205,9 @@ pub(crate) fn run(
             .map_err(|error| format!("server.log: {error}"))?;
         options.log.set_output(log).map_err(say)?;
     }
-    platform_check::check_required_calls()?;
+    platform_check::check_required_syscalls()?;
     platform_check::log_missing_features(&config.limits.temp_dir);
-    let not_held = options.bounds.warnings(&config);
+    let not_held = options.app_limits.warnings(&config);
     let of_boundary = hardening::warnings(&config).into_iter().chain(not_held);
     for warning in options.exposures.iter().cloned().chain(of_boundary) {
         log::warn!("{warning}");
@@ -220,12 +220,12 @@ pub(crate) fn run(
         let old = predecessor.as_ref();
         let mut signals = Signals::new(old.map(|old| old.pid)).map_err(say)?;
         let secret = old.and_then(|old| old.publish_secret);
-        let publishing = PublishSetup::new(secret, doors.admin().as_ref())?;
+        let publishing = PublishSetup::new(secret, doors.admin_address().as_ref())?;
         let given = (token, publishing);
         let server = Server::start(invocation, config, options, started, (old, given))?;
         signals.handle_control_signals(&server);
         if let Some(reports) = server.options.launcher.take_report_socket() {
-            refused_calls::follow(reports, &server);
+            refused_syscalls::log_refused_syscalls(reports, &server);
         }
         let began = tokio::select! {
             began = server.begin_serving(doors, predecessor, word) => began,
@@ -245,7 +245,7 @@ fn prepare_process(
     config: &Config,
     invocation: &Invocation,
     (sockets, follows): (InheritedListeners, bool),
-    identity: Option<ServerIdentity>,
+    identity: Option<ServerAccount>,
 ) -> Result<BoundListeners, String> {
     raise_open_files(config.server.max_open_files)?;
     process::allow_priority_restore();
@@ -254,7 +254,7 @@ fn prepare_process(
     }
     let doors = BoundListeners::open(config, sockets, follows)?;
     if let Some(identity) = identity {
-        identity.switch_user_and_check(config, &invocation.cwd, doors.created_sockets())?;
+        identity.switch_user_and_check(config, &invocation.cwd, doors.created_socket_paths())?;
         hardening::deny_inspection()?;
     }
     if let Some(folder) = &config.server.dir {
@@ -411,7 +411,7 @@ impl Server {
                 is_serving: AtomicBool::new(false),
                 successor_pid: AtomicU32::new(0),
                 successor_channel: OnceLock::new(),
-                live: Mutex::new(LiveState {
+                live_state: Mutex::new(LiveState {
                     config,
                     components: rooms,
                     draining_apps: Vec::new(),
@@ -430,7 +430,7 @@ impl Server {
         let connections = server.edge.max_connections();
         server
             .hub_service
-            .apply_config(&server.live().config, connections);
+            .apply_config(&server.live_state().config, connections);
         log::info!(
             "server: at most {connections} client connections: {}",
             server.edge.connection_limit_reason()
@@ -440,7 +440,7 @@ impl Server {
         let numbers = Box::new(move || numbers().unwrap_or_default());
         server
             .hub_service
-            .join_cluster(&server.live().config, numbers)?;
+            .join_cluster(&server.live_state().config, numbers)?;
         Ok(server)
     }
 
@@ -461,7 +461,7 @@ impl Server {
             let serving = old.report_ready(&doors.taken_addresses).await?;
             self.serve_listeners(doors);
             let admin = self
-                .live()
+                .live_state()
                 .listener(ListenerRole::Admin)
                 .map(Listener::address);
             if let Err(error) = serving.report_serving(admin).await {
@@ -478,7 +478,7 @@ impl Server {
         };
         self.wait_for_apps().await?;
         self.announce_ready().await;
-        let pool = default_pool(&self.live().components.pools);
+        let pool = default_pool(&self.live_state().components.pools);
         let leaving = Arc::clone(self);
         let left = pool.run(move || leaving.leave_terminal()).await;
         left.map_err(|error| error.to_string()).flatten()?;
@@ -487,13 +487,19 @@ impl Server {
     }
 
     async fn wait_for_apps(&self) -> Result<(), String> {
-        let apps: Vec<_> = self.live().components.apps.values().cloned().collect();
+        let apps: Vec<_> = self
+            .live_state()
+            .components
+            .apps
+            .values()
+            .cloned()
+            .collect();
         reload::wait_for_apps(&apps).await
     }
 
     fn serve_listeners(self: &Arc<Self>, doors: BoundListeners) {
         self.is_serving.store(true, Ordering::Relaxed);
-        let mut live = self.live();
+        let mut live = self.live_state();
         let upstreams = live.components.upstreams.clone();
         let join = live.config.server.join.as_ref();
         self.join_front_end.configure(join, upstreams.values());
@@ -511,12 +517,18 @@ impl Server {
 
     /// Joins the configured front end, if any, once the application serves.
     async fn start_joiner(self: Arc<Self>) {
-        let apps: Vec<_> = self.live().components.apps.values().cloned().collect();
+        let apps: Vec<_> = self
+            .live_state()
+            .components
+            .apps
+            .values()
+            .cloned()
+            .collect();
         for app in apps {
             app.wait_until_up().await;
         }
         let setup = {
-            let live = self.live();
+            let live = self.live_state();
             let pool = default_pool(&live.components.pools);
             work::joiner_setup(
                 &live.config,
@@ -551,7 +563,7 @@ impl Server {
     /// Redirects the standard streams to the log file or to nothing. Blocks until all announcements
     /// are written.
     fn leave_terminal(&self) -> Result<(), String> {
-        let log = self.live().config.server.log.clone();
+        let log = self.live_state().config.server.log.clone();
         let file = match &log {
             LogTarget::File(path) => Some(logs::open_log_file(path)?),
             LogTarget::Stdout | LogTarget::Stderr => None,
@@ -565,8 +577,10 @@ impl Server {
             .map_err(|error| format!("the standard streams: {error}"))
     }
 
-    pub(crate) fn live(&self) -> MutexGuard<'_, LiveState> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn live_state(&self) -> MutexGuard<'_, LiveState> {
+        self.live_state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -77,7 +77,7 @@ impl ManagerEnvironment {
     }
 
     /// The passed sockets.
-    pub(crate) fn sockets(&self) -> Result<InheritedListeners, String> {
+    pub(crate) fn take_inherited_listeners(&self) -> Result<InheritedListeners, String> {
         let Some((count, names)) = &self.listen_fds else {
             return Ok(InheritedListeners::default());
         };
@@ -95,7 +95,7 @@ impl ManagerEnvironment {
         Ok(InheritedListeners::new(given))
     }
 
-    pub(crate) fn manager(self) -> ServiceNotifier {
+    pub(crate) fn into_notifier(self) -> ServiceNotifier {
         let open = |name: &str| {
             let opened = sd_notify::ServiceManager::new(name);
             opened.inspect_err(|error| log::warn!("systemd: {NOTIFY_SOCKET_VAR}: {error}"))
@@ -174,7 +174,7 @@ impl ServiceNotifier {
     }
 
     /// The variables that a successor needs.
-    pub(crate) fn variables(&self) -> Vec<(OsString, OsString)> {
+    pub(crate) fn successor_env_vars(&self) -> Vec<(OsString, OsString)> {
         let name = self.0.socket_name.as_ref();
         let name = name.map(|name| (NOTIFY_SOCKET_VAR.into(), name.into()));
         let often = self.0.watchdog_interval;
@@ -249,10 +249,10 @@ mod tests {
 
     #[test]
     fn nobody_is_told_without_complaint() {
-        let manager = ManagerEnvironment::default().manager();
+        let manager = ManagerEnvironment::default().into_notifier();
         manager.notify_ready("serving\nREADY=0");
         assert_eq!(manager.watchdog_interval(), None);
-        assert!(manager.variables().is_empty());
+        assert!(manager.successor_env_vars().is_empty());
         assert_eq!(first_line("serving\nREADY=0"), "serving");
     }
 }

@@ -157,7 +157,7 @@ impl std::fmt::Display for UpgradeOutcome {
 
 impl UpgradeOutcome {
     /// Parses the new admin address from the sentence, if it has one.
-    pub(crate) fn parse_new_admin(sentence: &str) -> Option<Option<ListenAddr>> {
+    pub(crate) fn parse_new_admin_address(sentence: &str) -> Option<Option<ListenAddr>> {
         if sentence.ends_with(ADMIN_OFF) {
             return Some(None);
         }
@@ -338,7 +338,10 @@ impl Predecessor {
     ///
     /// # Errors
     /// The old server continues by itself.
-    pub(crate) async fn report_ready(self, taken: &[ListenAddr]) -> Result<ServingAck, String> {
+    pub(crate) async fn report_ready(
+        self,
+        taken: &[ListenAddr],
+    ) -> Result<ServingReporter, String> {
         let say = |error| format!("the previous server: {error}");
         let line = UpgradeChannel::new(self.socket).map_err(|error| error.to_string())?;
         let taken = taken.iter().cloned().map(AddressText);
@@ -362,7 +365,7 @@ impl Predecessor {
         {
             log::warn!("upgrade: cannot take over standard error: {error}");
         }
-        Ok(ServingAck(line))
+        Ok(ServingReporter(line))
     }
 }
 
@@ -381,9 +384,9 @@ async fn has_exited(pid: u32) -> bool {
 
 /// The state between `go` and `serving`.
 #[derive(Debug)]
-pub(crate) struct ServingAck(UpgradeChannel);
+pub(crate) struct ServingReporter(UpgradeChannel);
 
-impl ServingAck {
+impl ServingReporter {
     /// Reports that every listener is served, and the admin address. Waits until the service
     /// manager knows this process, so that it accepts this process's notifications.
     ///
@@ -489,7 +492,7 @@ mod tests {
             }
             .to_string();
             assert!(told.starts_with("process 7 serves"));
-            let again = UpgradeOutcome::parse_new_admin(&told);
+            let again = UpgradeOutcome::parse_new_admin_address(&told);
             assert_eq!(
                 UpgradeOutcome {
                     pid: 7,

@@ -28,7 +28,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The watchdog's thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    stalls: Arc<AtomicU64>,
+    stall_count: Arc<AtomicU64>,
     _stop_sender: SyncSender<()>,
 }
 
@@ -63,14 +63,14 @@ impl Watchdog {
             }
         })?;
         Ok(Self {
-            stalls,
+            stall_count: stalls,
             _stop_sender: end,
         })
     }
 
     /// How often a loop did not respond in time.
-    pub(crate) fn stalls(&self) -> u64 {
-        self.stalls.load(Ordering::Relaxed)
+    pub(crate) fn stall_count(&self) -> u64 {
+        self.stall_count.load(Ordering::Relaxed)
     }
 }
 

@@ -23,10 +23,10 @@ use penstock_proxy::{BufferingMode, Upstream, is_script_path};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LogMask, LogWriter};
 
+use crate::app_kind_handler::AppKindHandler;
 use crate::caches;
-use crate::components::{AppUpstreamHandler, Components, Pools, default_pool};
+use crate::components::{Components, Pools, ServerAppHandler, default_pool};
 use crate::dev;
-use crate::guessed_kind::GuessedKindHandler;
 use crate::hub_service::HubService;
 use crate::logs;
 use crate::sendfile_grant;
@@ -82,7 +82,7 @@ pub(crate) fn build_settings(
                 // Nearest to the back end: a cache must store the response, not the instruction.
                 let handler = match (&config.join_target, config.effective_grip(route)) {
                     // Its instructions are for the front end that has the client's connection.
-                    (Some(_), _) => work::with_pass_through(handler),
+                    (Some(_), _) => work::with_instruction_pass_through(handler),
                     (None, None) => handler,
                     (None, Some(grip)) => {
                         let held = |sockets| {
@@ -90,7 +90,7 @@ pub(crate) fn build_settings(
                             of_hub.with_grip(Arc::clone(&handler), &grip, how)
                         };
                         match app.filter(|app| app.config().kind_is_guess) {
-                            Some(app) => Arc::new(GuessedKindHandler {
+                            Some(app) => Arc::new(AppKindHandler {
                                 app: Arc::clone(app),
                                 native_handler: held(WebSocketSupport::Native)?,
                                 websocket_over_http_handler: held(WebSocketSupport::MayHijack)?,
@@ -106,7 +106,7 @@ pub(crate) fn build_settings(
                     _ => handler,
                 };
                 let (handler, cached) =
-                    caches::put_in_front(handler, (site, route), &rooms.caches, old_routes)?;
+                    caches::with_caches(handler, (site, route), &rooms.caches, old_routes)?;
                 handlers.push(handler);
                 cached_routes.extend(cached);
             }
@@ -231,7 +231,7 @@ fn backend_handler(
         let app = rooms.apps.get(name);
         let app = app.ok_or_else(|| format!("no application `{name}`"))?;
         let handler = match rooms.upstreams.get(name) {
-            Some(upstream) if app.config().upstream.is_some() => Arc::new(AppUpstreamHandler::new(
+            Some(upstream) if app.config().upstream.is_some() => Arc::new(ServerAppHandler::new(
                 app,
                 upstream_handler(upstream, route),
             )),
@@ -339,7 +339,11 @@ pub(crate) fn log_mask(server: &penstock_config::Server) -> LogMask {
 }
 
 /// The storage of buffered bodies, and its bounds.
-pub(crate) fn body_store(limits: &Limits, pool: Pool, space: &Arc<TempSpace>) -> BufferingSettings {
+pub(crate) fn buffering_settings(
+    limits: &Limits,
+    pool: Pool,
+    space: &Arc<TempSpace>,
+) -> BufferingSettings {
     BufferingSettings {
         max_body_memory: limits.max_body_memory,
         max_response_memory: limits.max_response_memory,

@@ -49,7 +49,7 @@ pub(crate) fn joiner_setup(
             penstock_sys::process::host_name(),
             std::process::id()
         ),
-        max_active: join_capacity(apps),
+        max_active: max_joined_requests(apps),
         loops: loops.to_vec(),
         lookup_pool: pool,
         serve: Arc::new(move |stream, peer, early| {
@@ -61,7 +61,7 @@ pub(crate) fn joiner_setup(
 }
 
 /// Maximum number of requests that the application may have in progress.
-pub(crate) fn join_capacity(apps: &Apps) -> u32 {
+pub(crate) fn max_joined_requests(apps: &Apps) -> u32 {
     let of_app = |app: &Arc<App>| {
         let processes = u32::try_from(app.config().processes.max).unwrap_or(u32::MAX);
         app.process_request_capacity().saturating_mul(processes)
@@ -71,7 +71,7 @@ pub(crate) fn join_capacity(apps: &Apps) -> u32 {
 }
 
 /// Wraps a handler so that instructions to a front end pass through.
-pub(crate) fn with_pass_through(handler: Arc<dyn Handler>) -> Arc<dyn Handler> {
+pub(crate) fn with_instruction_pass_through(handler: Arc<dyn Handler>) -> Arc<dyn Handler> {
     Arc::new(PassThroughHandler {
         handler,
         default_trusted: TrustedHeaders::new(["X-Request-Start".to_owned()]),

@@ -29,28 +29,28 @@ const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(super) fn status(to: &ServerLocation, json: bool) -> Result<String, String> {
-    let target = target::locate_for_reading(to)?;
+    let target = target::locate_read_target(to)?;
     match json {
         true => target.send("GET", "/status.json", "", RESPONSE_TIMEOUT),
-        false => Ok(format_status(&target.status()?)),
+        false => Ok(format_status(&target.fetch_status()?)),
     }
 }
 
 pub(super) fn reload(to: &ServerLocation) -> Result<String, String> {
-    target::locate_for_changes(to)?.send("POST", "/reload", "", CHANGE_TIMEOUT)?;
+    target::locate_write_target(to)?.send("POST", "/reload", "", CHANGE_TIMEOUT)?;
     Ok("reloaded".to_owned())
 }
 
 pub(super) fn restart(to: &ServerLocation, app: &str) -> Result<String, String> {
     let path = format!("/apps/{app}/restart");
-    target::locate_for_changes(to)?.send("POST", &path, "", CHANGE_TIMEOUT)?;
+    target::locate_write_target(to)?.send("POST", &path, "", CHANGE_TIMEOUT)?;
     Ok(format!("{app}: restarted"))
 }
 
 /// Upgrades, and waits until the new server answers: at the same address, or at the one in its
 /// configuration.
 pub(super) fn upgrade(to: &ServerLocation, binary: Option<&Path>) -> Result<String, String> {
-    let target = target::locate_for_changes(to)?;
+    let target = target::locate_write_target(to)?;
     let cwd = std::env::current_dir().map_err(|error| error.to_string())?;
     let body = match binary {
         Some(binary) => json!({ "binary": cwd.join(binary).display().to_string() }).to_string(),
@@ -60,11 +60,11 @@ pub(super) fn upgrade(to: &ServerLocation, binary: Option<&Path>) -> Result<Stri
     let message = message_of(&target.send("POST", "/upgrade", &body, CHANGE_TIMEOUT)?);
     // Its control socket may be another, too.
     let mut places = vec![target];
-    match UpgradeOutcome::parse_new_admin(&message) {
+    match UpgradeOutcome::parse_new_admin_address(&message) {
         // Without an admin address the address for changes may be the only one.
         Some(None) => {}
         Some(Some(elsewhere)) => places.insert(0, AdminTarget::without_token(elsewhere)),
-        None => places.extend(target::locate_for_reading(to)),
+        None => places.extend(target::locate_read_target(to)),
     }
     let is_ready = |place: &AdminTarget| {
         pid_of_server(place).is_ok_and(|pid| pid != old)
@@ -82,12 +82,12 @@ pub(super) fn upgrade(to: &ServerLocation, binary: Option<&Path>) -> Result<Stri
 }
 
 fn pid_of_server(target: &AdminTarget) -> Result<u64, String> {
-    let pid = target.status()?["pid"].as_u64();
+    let pid = target.fetch_status()?["pid"].as_u64();
     pid.ok_or_else(|| format!("{} does not report its process id", target.address))
 }
 
 pub(super) fn reopen(to: &ServerLocation) -> Result<String, String> {
-    let target = target::locate_for_changes(to)?;
+    let target = target::locate_write_target(to)?;
     let answer = target.send("POST", "/logs/reopen", "", RESPONSE_TIMEOUT)?;
     Ok(message_of(&answer))
 }
@@ -104,11 +104,11 @@ fn sleep_briefly() {
 }
 
 pub(super) fn stop(to: &ServerLocation) -> Result<String, String> {
-    let target = target::locate_for_changes(to)?;
+    let target = target::locate_write_target(to)?;
     target.send("POST", "/stop", "", RESPONSE_TIMEOUT)?;
     let deadline = Instant::now() + STOP_TIMEOUT;
     // The admin interface closes last.
-    let mut client = Client::new(target.client_address());
+    let mut client = Client::new(target.connect_address());
     while block_on(client.connect(RESPONSE_TIMEOUT)).is_ok_and(|connected| connected.is_ok()) {
         if Instant::now() > deadline {
             return Err("it is still finishing requests".to_owned());
@@ -132,7 +132,7 @@ pub(super) fn purge(
     if let Some(name) = cache {
         wanted["cache"] = json!(name);
     }
-    let target = target::locate_for_changes(to)?;
+    let target = target::locate_write_target(to)?;
     let answer = target.send("POST", "/cache/purge", &wanted.to_string(), PURGE_TIMEOUT)?;
     let value: Value = serde_json::from_str(&answer).unwrap_or_default();
     match value["objects"].as_u64() {

@@ -10,7 +10,7 @@ use penstock_config::{Config, Invocation};
 
 use super::{CheckArguments, CliError, USAGE_EXIT_CODE, pluralize, print_error};
 use crate::preflight::PreflightReport;
-use crate::{bounds, control, hardening, hub_service, identity, temp_limit};
+use crate::{accounts, app_resource_limits, control, hardening, hub_service, temp_limit};
 
 pub(super) fn run(arguments: &CheckArguments) -> Result<String, CliError> {
     // The check loads applications' code.
@@ -62,9 +62,11 @@ fn check_machine(
     findings
         .warnings
         .extend(temp_limit::tmpfs_warning(&config.limits));
-    findings.check_names(config)?;
-    findings.check_links(config);
-    findings.warnings.extend(bounds::probe(config));
+    findings.check_host_names(config)?;
+    findings.check_symlinks(config);
+    findings
+        .warnings
+        .extend(app_resource_limits::unenforceable_limits(config));
     let launcher = findings.start_launcher(config)?;
     findings.check_user(config, cwd);
     findings.warnings.extend(hardening::warnings(config));
@@ -98,8 +100,8 @@ pub(crate) fn resolve_and_validate(invocation: &Invocation) -> Result<Config, St
         .map_err(|report| report.to_string().trim_end().to_owned())?;
     temp_limit::set_default_max_temp_size(&mut config.limits);
     let mut wrong = Vec::new();
-    wrong.extend(identity::configured_identity(&config.server).err());
-    wrong.extend(hub_service::validate_keys(&config));
+    wrong.extend(accounts::configured_account(&config.server).err());
+    wrong.extend(hub_service::validate_signing_keys(&config));
     for app in config.apps.values() {
         if let Err(error) = penstock_apps::find_interpreter(app) {
             wrong.push(format!("application `{}`: {error}", app.name));

@@ -33,7 +33,7 @@ const BACKLOG_TIMEOUT: Duration = Duration::from_secs(30);
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 pub(super) fn run(to: &ServerLocation, what: &PublishArguments) -> Result<String, String> {
-    let target = target::locate_for_changes(to)?;
+    let target = target::locate_write_target(to)?;
     block_on(publish_all(target, what)).map_err(|error| error.to_string())?
 }
 
@@ -123,7 +123,7 @@ struct PublishConnection {
 
 impl PublishConnection {
     async fn connect(target: AdminTarget) -> Result<Self, String> {
-        let mut client = Client::new(target.client_address());
+        let mut client = Client::new(target.connect_address());
         let connected = client.connect(RESPONSE_TIMEOUT).await;
         connected.map_err(|error| target.explain_error(&error))?;
         Ok(Self { target, client })

@@ -16,9 +16,9 @@ use penstock_sys::daemon::{self, ForkSide};
 use penstock_sys::process::{self, Launcher};
 
 use super::{CliError, ProcessArguments, check};
-use crate::bounds::AppBounds;
+use crate::accounts::{self, AppAccounts};
+use crate::app_resource_limits::AppResourceLimits;
 use crate::hardening;
-use crate::identity::{self, AppAccounts};
 use crate::server::{self, Options, ReadyFd, StartInput};
 use crate::service_manager::ManagerEnvironment;
 use crate::upgrade_protocol::{self, Predecessor};
@@ -38,29 +38,29 @@ pub(super) fn run(
     let invocation = invocation.map_err(|error| failed("the current directory", error))?;
     let program = program_path(&invocation.cwd);
     let config = check::resolve_and_validate(&invocation).map_err(CliError::Usage)?;
-    let mut identity = identity::identity_to_assume(&config.server).map_err(CliError::Usage)?;
+    let mut identity = accounts::account_to_switch_to(&config.server).map_err(CliError::Usage)?;
     let accounts = AppAccounts::resolve(&config, identity.as_ref()).map_err(CliError::Usage)?;
     if let Some(identity) = &identity {
-        daemon::set_env_vars(&identity.variables())
+        daemon::set_env_vars(&identity.env_vars())
             .map_err(|error| failed("the environment", error))?;
     }
     let (predecessor, sockets) = match met {
         Some((old, sockets)) => (Some(old), sockets),
-        None => (None, words.sockets()?),
+        None => (None, words.take_inherited_listeners()?),
     };
     let asked = process.ready_fd.filter(|_| predecessor.is_none());
     let ready = asked.map(ReadyFd::claim);
     // The successor of a daemon is in the background already.
     let goes = process.daemonize && predecessor.is_none();
     let word = goes.then(go_to_background).transpose()?;
-    let manager = words.manager();
+    let manager = words.into_notifier();
     let successor = server::successor_command(&program, &invocation, &manager);
     // After a fork the parent waits, in this process's cgroup, until the server is ready.
-    let bounds = AppBounds::make(&config, &accounts, goes);
-    let groups = bounds.groups().cloned().collect();
-    let privileges = accounts.privileges(identity.as_ref(), Some(successor), groups);
+    let bounds = AppResourceLimits::create_cgroups(&config, &accounts, goes);
+    let groups = bounds.cgroups().cloned().collect();
+    let privileges = accounts.launcher_privileges(identity.as_ref(), Some(successor), groups);
     let launcher = Launcher::start(&privileges, || configure_launcher(&config.server));
-    if let Some(identity) = identity.as_mut().filter(|_| accounts.is_needed()) {
+    if let Some(identity) = identity.as_mut().filter(|_| accounts.has_separate_users()) {
         identity.keeps_signal_right = true;
     }
     let launcher = launcher.map_err(|error| failed("cannot fork the launcher", error))?;
@@ -89,7 +89,7 @@ pub(super) fn run(
         launcher: Arc::new(launcher),
         announce: announce.clone(),
         accounts: Arc::new(accounts),
-        bounds: Arc::new(bounds),
+        app_limits: Arc::new(bounds),
         manager,
         program_path: program,
         daemonize: process.daemonize,
@@ -98,7 +98,7 @@ pub(super) fn run(
     let beginning = StartInput {
         inherited: sockets,
         predecessor,
-        identity,
+        server_account: identity,
         daemon_parent: word,
     };
     let result = server::run(invocation, config, options, beginning);

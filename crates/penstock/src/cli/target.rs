@@ -49,7 +49,7 @@ impl AdminTarget {
         Self::without_token(ListenAddr::Unix(path))
     }
 
-    pub(super) fn client_address(&self) -> Address {
+    pub(super) fn connect_address(&self) -> Address {
         match &self.address {
             ListenAddr::Tcp(address) => Address::Tcp(*address),
             ListenAddr::Port(port) => Address::Tcp((Ipv4Addr::LOCALHOST, *port).into()),
@@ -79,7 +79,7 @@ impl AdminTarget {
         timeout: Duration,
     ) -> Result<String, String> {
         let request = self.encode_request(method, path, body);
-        let mut client = Client::new(self.client_address());
+        let mut client = Client::new(self.connect_address());
         let exchange = async {
             client.connect(RESPONSE_TIMEOUT).await?;
             client.exchange(&request, timeout, MAX_RESPONSE_BYTES).await
@@ -96,7 +96,7 @@ impl AdminTarget {
     }
 
     /// Asks for the server's status.
-    pub(super) fn status(&self) -> Result<Value, String> {
+    pub(super) fn fetch_status(&self) -> Result<Value, String> {
         let answer = self.send("GET", "/status.json", "", RESPONSE_TIMEOUT)?;
         serde_json::from_str(&answer).map_err(|error| format!("unreadable status: {error}"))
     }
@@ -105,7 +105,7 @@ impl AdminTarget {
     pub(super) fn explain_error(&self, error: &ClientError) -> String {
         match (&self.address, error) {
             (ListenAddr::Unix(path), ClientError::Connect(error)) => {
-                format!("no server: {}", control::explain_connect(path, error))
+                format!("no server: {}", control::explain_connect_error(path, error))
             }
             (address, ClientError::Connect(error)) => format!("no server at {address}: {error}"),
             (address, _) => format!("{address}: {error}"),
@@ -117,7 +117,7 @@ impl AdminTarget {
 ///
 /// # Errors
 /// The configuration's, or that it leads to no server.
-pub(super) fn locate_for_reading(to: &ServerLocation) -> Result<AdminTarget, String> {
+pub(super) fn locate_read_target(to: &ServerLocation) -> Result<AdminTarget, String> {
     if let Some(address) = &to.admin {
         return Ok(AdminTarget::without_token(address.clone()));
     }
@@ -134,7 +134,7 @@ pub(super) fn locate_for_reading(to: &ServerLocation) -> Result<AdminTarget, Str
 ///
 /// # Errors
 /// The configuration's, or the addresses that were tried.
-pub(super) fn locate_for_changes(to: &ServerLocation) -> Result<AdminTarget, String> {
+pub(super) fn locate_write_target(to: &ServerLocation) -> Result<AdminTarget, String> {
     let config = match &to.admin {
         // The default configuration file may belong to another server.
         Some(_) if to.config.is_none() => None,
@@ -194,7 +194,7 @@ fn locate_over_tcp(
         Some(Err(error)) => format!("; server.admin_token: {error}"),
         None => String::new(),
     };
-    let asked = AdminTarget::without_token(address.clone()).status()?;
+    let asked = AdminTarget::without_token(address.clone()).fetch_status()?;
     let socket = asked["control_socket"].as_str();
     let path = socket.and_then(|socket| socket.strip_prefix("unix:"));
     let path = path.ok_or_else(|| {
@@ -205,7 +205,7 @@ fn locate_over_tcp(
     })?;
     let target = AdminTarget::at_socket(path.into());
     check_owner(Path::new(path))?;
-    let there = target.status()?;
+    let there = target.fetch_status()?;
     if is_same_server(&asked, &there, address) {
         Ok(target)
     } else {
@@ -231,7 +231,7 @@ fn is_same_server(asked: &Value, there: &Value, address: &ListenAddr) -> bool {
 /// Checks that root or this user made the socket; root may use any.
 fn check_owner(path: &Path) -> Result<(), String> {
     let stream = UnixStream::connect(path);
-    let stream = stream.map_err(|error| control::explain_connect(path, &error))?;
+    let stream = stream.map_err(|error| control::explain_connect_error(path, &error))?;
     let owner =
         peer_process::listener_owner_uid(stream.as_fd()).map_err(|error| error.to_string())?;
     let (uid, _) = account::effective_ids();

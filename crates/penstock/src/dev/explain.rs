@@ -20,7 +20,7 @@ use penstock_exchange::{
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::clock;
 
-use super::traceback_frames::{self, Frame};
+use super::traceback_frames::{self, TracebackFrame};
 
 /// How long a worker's output may take after its response, which arrives on another socket.
 const OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
@@ -156,7 +156,9 @@ async fn source_excerpts(traceback: &str, app: &App, pool: &Pool) -> Vec<(String
     let dir = app.config().dir.clone();
     let frames = traceback_frames::find_frames(traceback, &dir);
     let read = pool.run(move || {
-        let shown = |frame: &Frame| Some((frame.title(&dir), frame.source_excerpt(&dir)?));
+        let shown = |frame: &TracebackFrame| {
+            Some((frame.describe_location(&dir), frame.source_excerpt(&dir)?))
+        };
         frames.iter().filter_map(shown).collect::<Vec<_>>()
     });
     let read = clock::timeout(SOURCE_READ_TIMEOUT, read).await;

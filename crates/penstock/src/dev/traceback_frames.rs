@@ -16,7 +16,7 @@ use crate::code::code_paths;
 
 /// A line of a file that a traceback names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub(crate) struct TracebackFrame {
     /// Absolute.
     pub(crate) file: PathBuf,
     /// From 1.
@@ -36,7 +36,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const MAX_LINE_CHARS: usize = 400;
 
 /// Finds the frames of the application in `dir` that a traceback names, in its order, each once.
-pub(crate) fn find_frames(text: &str, dir: &Path) -> Vec<Frame> {
+pub(crate) fn find_frames(text: &str, dir: &Path) -> Vec<TracebackFrame> {
     let mut frames = Vec::new();
     for line in text.lines() {
         let Some((file, line)) = parse_python_frame(line).or_else(|| parse_ruby_frame(line)) else {
@@ -45,7 +45,7 @@ pub(crate) fn find_frames(text: &str, dir: &Path) -> Vec<Frame> {
         let Some(file) = app_source_file(file, dir) else {
             continue;
         };
-        let frame = Frame { file, line };
+        let frame = TracebackFrame { file, line };
         frames.retain(|other| *other != frame);
         frames.push(frame);
     }
@@ -104,9 +104,9 @@ const SOURCE_EXTENSIONS: [&str; 18] = [
     "htm", "jinja", "jinja2", "j2", "mako", "liquid",
 ];
 
-impl Frame {
+impl TracebackFrame {
     /// Its path below the application's directory, and its line.
-    pub(crate) fn title(&self, dir: &Path) -> String {
+    pub(crate) fn describe_location(&self, dir: &Path) -> String {
         let file = self.file.strip_prefix(dir).unwrap_or(&self.file);
         format!("{}, line {}", file.display(), self.line)
     }
@@ -155,7 +155,7 @@ mod tests {
         let dir = Path::new("/srv/app");
         find_frames(text, dir)
             .iter()
-            .map(|frame| frame.title(dir))
+            .map(|frame| frame.describe_location(dir))
             .collect()
     }
 

@@ -54,7 +54,7 @@ impl Server {
     pub(super) async fn announce_ready(&self) {
         let announce = &self.options.announce;
         let (lines, apps): (Vec<String>, Vec<Arc<App>>) = {
-            let live = self.live();
+            let live = self.live_state();
             let listeners = live.listeners.iter().map(describe_listener);
             let upstreams = live.config.upstreams.values().map(describe_upstream);
             let files = describe_files_only(&live.config);
@@ -80,7 +80,7 @@ impl Server {
         let ready = ready.unwrap_or_else(PoisonError::into_inner).take();
         if let Some(ready) = ready {
             let number = ready.number;
-            let pool = default_pool(&self.live().components.pools);
+            let pool = default_pool(&self.live_state().components.pools);
             let announce = announce.clone();
             let written = pool
                 .run(move || {
@@ -98,7 +98,7 @@ impl Server {
 
     /// The status line for the service manager.
     pub(super) fn status_line(&self) -> String {
-        let live = self.live();
+        let live = self.live_state();
         let listeners = live.listeners.iter();
         let listeners = listeners.filter(|listener| listener.role.is_for_clients());
         let names: Vec<_> = listeners.map(Listener::name).collect();

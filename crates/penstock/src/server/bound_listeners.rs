@@ -50,7 +50,7 @@ impl BoundListeners {
         if let Some(admin) = &config.server.admin {
             if let ListenAddr::Unix(path) = admin {
                 let socket = ("server.admin", path.as_path(), ListenerRole::Admin);
-                control::check_maker(config, socket, &supply, follows)?;
+                control::check_socket_creator(config, socket, &supply, follows)?;
             }
             let role = (ListenerRole::Admin, false);
             let opened = listeners::open_listener(admin, role, &mut supply, 1);
@@ -74,20 +74,20 @@ impl BoundListeners {
         }
         Ok(Self {
             listeners: all,
-            taken_addresses: supply.inherited.taken().to_vec(),
+            taken_addresses: supply.inherited.taken_addresses().to_vec(),
         })
     }
 
     /// Files of Unix sockets that this process created, except those for changes: they stay with
     /// the user that starts the server.
-    pub(super) fn created_sockets(&self) -> impl Iterator<Item = &Path> {
+    pub(super) fn created_socket_paths(&self) -> impl Iterator<Item = &Path> {
         let is_for_changes = |role| matches!(role, ListenerRole::Admin | ListenerRole::Control);
         let all = self.listeners.iter();
         let all = all.filter(move |listener| !is_for_changes(listener.role));
-        all.filter_map(Listener::created_socket)
+        all.filter_map(Listener::created_socket_path)
     }
 
-    pub(super) fn admin(&self) -> Option<ListenAddr> {
+    pub(super) fn admin_address(&self) -> Option<ListenAddr> {
         let mut all = self.listeners.iter();
         let admin = all.find(|listener| listener.role == ListenerRole::Admin);
         admin.map(Listener::address)
@@ -120,7 +120,7 @@ impl Server {
             }
             ListenerRole::Admin | ListenerRole::Control => {
                 // If the owner is unknown, only root is admitted.
-                let owner = listener.owner().unwrap_or_default();
+                let owner = listener.owner_uid().unwrap_or_default();
                 let edges = (&self.control_edge, &self.refused_edge);
                 let gate = ControlGate::new(owner, edges, Arc::downgrade(self));
                 let gate: Arc<dyn TunnelHandler> = Arc::new(gate);
@@ -139,7 +139,7 @@ impl Server {
         config: &Config,
         upstreams: &Upstreams,
     ) -> Option<(&Arc<Edge>, Arc<dyn TunnelHandler>)> {
-        match listener.find_in(config)?.target {
+        match listener.find_in_config(config)?.target {
             ListenerTarget::Http => None,
             ListenerTarget::Upstream(name) => {
                 Some((&self.edge, upstreams.get(name)?.tcp_handler()))

@@ -34,7 +34,7 @@ pub(super) fn log_missing_features(temporary: &Path) {
 ///
 /// # Errors
 /// The system calls that a sandbox forbids, and what to do about them.
-pub(super) fn check_required_calls() -> Result<(), String> {
+pub(super) fn check_required_syscalls() -> Result<(), String> {
     match &*kernel::missing_essential_calls() {
         [] => Ok(()),
         names => Err(format!(

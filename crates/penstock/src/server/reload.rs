@@ -64,7 +64,7 @@ impl Server {
             log::info!("reload: waiting for the upgrade in progress");
         }
         let _only = self.reload_lock.lock().await;
-        if self.successor() != 0 {
+        if self.successor_pid() != 0 {
             // The successor may have read the configuration before this request.
             self.forward_signal("SIGHUP", SignalTarget::request_reload);
         }
@@ -72,7 +72,7 @@ impl Server {
     }
 
     async fn reload_locked(self: &Arc<Self>) -> Result<String, String> {
-        if self.is_draining() || self.successor() != 0 {
+        if self.is_draining() || self.successor_pid() != 0 {
             return Err(STOPPING_ERROR.to_owned());
         }
         self.options.manager.notify_reloading();
@@ -84,14 +84,14 @@ impl Server {
             }
         };
         self.options.manager.notify_ready(&self.status_line());
-        self.live().reload_error = result.as_ref().err().cloned();
+        self.live_state().reload_error = result.as_ref().err().cloned();
         result
     }
 
     async fn try_reload(self: &Arc<Self>) -> Result<String, String> {
         let (invocation, pool) = (
             self.invocation.clone(),
-            default_pool(&self.live().components.pools),
+            default_pool(&self.live_state().components.pools),
         );
         let resolved = pool
             .run(move || cli::resolve_and_validate(&invocation))
@@ -99,7 +99,7 @@ impl Server {
         let config = resolved.map_err(|error| error.to_string())??;
         let count = self.loops.handles().len();
         let (opened, pools, old) = {
-            let live = self.live();
+            let live = self.live_state();
             let removed = live.listeners.iter();
             let mut supply = SocketSource {
                 config: &config,
@@ -131,7 +131,7 @@ impl Server {
             wait_for_apps(&fresh).await?;
             let (config, rooms) = (config.clone(), rooms.clone());
             let (held, development) = (self.hub_service.clone(), self.options.development);
-            let routes = self.live().cached_routes.clone();
+            let routes = self.live_state().cached_routes.clone();
             let build =
                 move || wiring::build_settings(&config, &rooms, &held, &routes, count, development);
             let built = pool.run(build).await;
@@ -155,7 +155,7 @@ impl Server {
         // After the reload is reported as done, new connections reach the new listeners only.
         let deadline = clock::now() + LISTENER_CLOSE_TIMEOUT;
         for serving in &gone {
-            clock::timeout_at(deadline, serving.stopped()).await;
+            clock::timeout_at(deadline, serving.wait_until_stopped()).await;
         }
         Ok(done)
     }
@@ -193,7 +193,7 @@ impl Server {
     /// The applications with files that have changed since their code was loaded.
     async fn find_changed_apps(&self) -> Vec<Arc<App>> {
         let (apps, apart, pool) = {
-            let live = self.live();
+            let live = self.live_state();
             let apps: Vec<_> = live.components.apps.values().cloned().collect();
             let apart = NonCodePaths::from_config(&live.config, &code::standard_output_files());
             (apps, apart, default_pool(&live.components.pools))
@@ -237,11 +237,11 @@ impl Server {
         self.edge.replace_settings(settings, self.loops.handles());
         self.hub_service
             .apply_config(&config, self.edge.max_connections());
-        let mut live = self.live();
+        let mut live = self.live_state();
         live.cached_routes = cached_routes;
         let space = &rooms.temp_space;
         space.set_max(config.limits.max_temp_size.unwrap_or(u64::MAX));
-        let store = wiring::body_store(&config.limits, default_pool(&rooms.pools), space);
+        let store = wiring::buffering_settings(&config.limits, default_pool(&rooms.pools), space);
         for app in rooms.apps.values() {
             app.set_buffering_settings(store.clone());
             app.set_websocket_message_limits(wiring::websocket_message_limits(&config.limits));
@@ -299,7 +299,7 @@ impl Server {
         live.listeners.extend(opened);
         live.listeners.sort_by_key(|listener| listener.role);
         if let Some(joiner) = self.joiner.get() {
-            joiner.set_max_active(work::join_capacity(&live.components.apps));
+            joiner.set_max_active(work::max_joined_requests(&live.components.apps));
         }
         for serving in &mut gone {
             serving.stop(&live.listeners);

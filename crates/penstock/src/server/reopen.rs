@@ -24,7 +24,7 @@ impl Server {
     /// The files that could not be opened; the others were.
     pub(crate) async fn reopen_logs(self: &Arc<Self>) -> Result<String, String> {
         let (server_log, access_log, pool) = {
-            let live = self.live();
+            let live = self.live_state();
             let server = &live.config.server;
             let access = server.access_log.as_ref().map(|log| log.path.clone());
             (

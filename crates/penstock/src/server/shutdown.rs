@@ -49,12 +49,12 @@ impl Server {
     pub(super) async fn shut_down(self: Arc<Self>, signals: &mut Signals) {
         self.draining.store(true, Ordering::Relaxed);
         let (timeout, upgrade_timeout) = {
-            let server = &self.live().config.server;
+            let server = &self.live_state().config.server;
             (server.shutdown_timeout, server.upgrade_timeout)
         };
         let soon = clock::now() + timeout;
         let open = format!("{} connections open", self.edge.open_connections());
-        match self.successor() {
+        match self.successor_pid() {
             0 => {
                 log::info!("server: stopping: {open}");
                 self.options.manager.notify_stopping(&open);
@@ -68,11 +68,11 @@ impl Server {
             }
         }
         let mut finished = None;
-        if self.successor() != 0 {
+        if self.successor_pid() != 0 {
             let late = soon.max(clock::now() + upgrade_timeout);
             tokio::select! {
                 () = self.drain_requests_and_streams(soon, late) => finished = Some(late),
-                _ = signals.wait_for_haste(&self) => log::info!("server: stopping: remaining time reduced to {timeout:?}"),
+                _ = signals.wait_for_hurry_signal(&self) => log::info!("server: stopping: remaining time reduced to {timeout:?}"),
             }
         }
         if finished.is_none() {
@@ -99,7 +99,7 @@ impl Server {
             // From here on publishers get 503; all messages accepted before are sent.
             bus.stop().await;
         }
-        for cache in self.live().components.caches.values() {
+        for cache in self.live_state().components.caches.values() {
             cache.stop();
         }
         // Callers take the end of this process for the end of both servers.
@@ -122,13 +122,13 @@ impl Server {
         if let Err(error) = self.options.launcher.stop() {
             log::warn!("server: the launcher did not exit: {error}");
         }
-        let heir = Some(self.successor()).filter(|&heir| heir != 0);
+        let heir = Some(self.successor_pid()).filter(|&heir| heir != 0);
         penstock_apps::end_orphans(heir.as_slice());
         log::info!("server: stopped");
     }
 
     fn close_internal_listeners(&self) {
-        let mut live = self.live();
+        let mut live = self.live_state();
         let all = live.listeners.iter_mut();
         for own in all.filter(|listener| !listener.role.is_for_clients()) {
             own.stop(&[]);
@@ -137,7 +137,7 @@ impl Server {
 
     async fn drain_apps(&self, deadline: Instant) {
         let apps: Vec<Arc<App>> = {
-            let live = self.live();
+            let live = self.live_state();
             let leaving = live.draining_apps.iter().filter_map(Weak::upgrade);
             live.components
                 .apps
@@ -206,7 +206,7 @@ impl Server {
 
     async fn wait_for_empty_queues(&self) {
         let some_waits = || {
-            self.live()
+            self.live_state()
                 .components
                 .apps
                 .values()
@@ -219,7 +219,7 @@ impl Server {
 
     async fn stop_listeners(&self, deadline: Instant) {
         let mut stopping: Vec<_> = {
-            let mut live = self.live();
+            let mut live = self.live_state();
             let all = live.listeners.extract_if(.., |it| it.role.is_for_clients());
             all.collect()
         };
@@ -227,7 +227,7 @@ impl Server {
             serving.stop(&[]);
         }
         for serving in &stopping {
-            clock::timeout_at(deadline, serving.stopped()).await;
+            clock::timeout_at(deadline, serving.wait_until_stopped()).await;
         }
     }
 
@@ -252,14 +252,14 @@ impl Server {
     /// How long before the common deadline idle connections are closed, so that their end is not
     /// taken for a cut request.
     fn idle_close_lead(&self) -> Duration {
-        let timeout = self.live().config.server.shutdown_timeout;
+        let timeout = self.live_state().config.server.shutdown_timeout;
         MAX_IDLE_CLOSE_LEAD.min(timeout / 2)
     }
 
     /// How long an idle connection is kept during shutdown; not at all in development.
     fn keep_alive_drain(&self) -> Duration {
         let spared = self.idle_close_lead();
-        let live = self.live();
+        let live = self.live_state();
         let (server, limits) = (&live.config.server, &live.config.limits);
         match self.options.development {
             true => Duration::ZERO,

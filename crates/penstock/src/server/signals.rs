@@ -55,7 +55,7 @@ impl WatchedSignal {
     async fn accepted(&mut self, server: &Server) -> bool {
         while self.stream.recv().await.is_some() {
             let arrived = self.watch.take_received();
-            let heir = server.successor();
+            let heir = server.successor_pid();
             // Descendants of the successor are applications too.
             let is_heir = |sender: DescendantSender| heir != 0 && sender.pid == heir;
             let inside = arrived.descendant.filter(|sender| !is_heir(*sender));
@@ -132,7 +132,7 @@ impl Signals {
 
     /// Waits for SIGINT or SIGTERM while the successor serves: the remaining time gets shorter.
     /// Returns whether only the successor has sent it.
-    pub(super) async fn wait_for_haste(&mut self, server: &Server) -> bool {
+    pub(super) async fn wait_for_hurry_signal(&mut self, server: &Server) -> bool {
         tokio::select! {
             is_heir = self.terminate.accepted(server) => is_heir,
             is_heir = self.interrupt.accepted(server) => is_heir,
@@ -142,7 +142,7 @@ impl Signals {
     /// Waits for a second SIGINT or SIGTERM: the server stops at once. The successor never requests
     /// that.
     pub(super) async fn wait_for_second_stop(&mut self, server: &Server) {
-        while self.wait_for_haste(server).await {}
+        while self.wait_for_hurry_signal(server).await {}
     }
 }
 
@@ -158,13 +158,13 @@ impl Server {
                 name(pid)
             );
         }
-        if self.successor() == child {
+        if self.successor_pid() == child {
             return format!(
                 "process {pid} ({}), which process {child}, the new server, has started",
                 name(pid)
             );
         }
-        let apps = self.live().components.apps.clone();
+        let apps = self.live_state().components.apps.clone();
         let owner = apps.values().find(|app| {
             let app = app.snapshot();
             let mut all = app.workers.iter().chain(&app.templates);

@@ -58,7 +58,7 @@ pub(crate) fn successor_command(
         program: program.to_owned(),
         args: std::env::args_os().skip(1).collect(),
         dir: invocation.cwd.clone(),
-        env: manager.variables(),
+        env: manager.successor_env_vars(),
     }
 }
 
@@ -72,7 +72,7 @@ impl Server {
         let Ok(_only) = self.reload_lock.try_lock() else {
             return Err(self.describe_running_change());
         };
-        if self.is_draining() || self.successor() != 0 {
+        if self.is_draining() || self.successor_pid() != 0 {
             return Err(STOPPING_ERROR.to_owned());
         }
         self.is_upgrading.store(true, Ordering::Relaxed);
@@ -101,7 +101,7 @@ impl Server {
     }
 
     /// The process that serves in place of this one, or 0.
-    pub(super) fn successor(&self) -> u32 {
+    pub(super) fn successor_pid(&self) -> u32 {
         self.successor_pid.load(Ordering::Relaxed)
     }
 
@@ -116,8 +116,9 @@ impl Server {
             log::info!("upgrade: waiting for the previous server to exit (pid={old})");
             self.hurry_predecessor();
         }
-        let deadline =
-            clock::now() + self.live().config.server.shutdown_timeout + PREDECESSOR_TIMEOUT_SLACK;
+        let deadline = clock::now()
+            + self.live_state().config.server.shutdown_timeout
+            + PREDECESSOR_TIMEOUT_SLACK;
         while is_there() {
             if self.is_draining() {
                 return Err(STOPPING_ERROR.to_owned());
@@ -174,7 +175,7 @@ impl Server {
             );
         }
         let (patience, pool) = {
-            let live = self.live();
+            let live = self.live_state();
             let patience = reload::max_boot_time(&live.config) + BOOT_TIMEOUT_SLACK;
             (patience, default_pool(&live.components.pools))
         };
@@ -303,7 +304,7 @@ impl Server {
     /// Sends the sockets of every listener, and standard error.
     async fn send_listeners(&self, line: &UpgradeChannel) -> Result<(), String> {
         let given = {
-            let live = self.live();
+            let live = self.live_state();
             let messages = live.listeners.iter().enumerate().map(|(number, listener)| {
                 let message = UpgradeMessage::Socket {
                     listener: number,
@@ -323,7 +324,7 @@ impl Server {
             }
         }
         let sizes: Vec<_> = {
-            let live = self.live();
+            let live = self.live_state();
             let apps = live.components.apps.iter();
             let size = |(name, app): (&String, &Arc<App>)| {
                 let AppSize { processes, threads } = app.current_size();
@@ -369,7 +370,7 @@ impl Server {
             self.forward_signal("SIGTERM", SignalTarget::request_stop);
         }
         loops::spawn_here(log_successor_exit(new));
-        let mut live = self.live();
+        let mut live = self.live_state();
         let before = live.listener(ListenerRole::Admin).map(Listener::address);
         for listener in &mut live.listeners {
             // The file of a Unix socket stays for the new server.
@@ -390,7 +391,7 @@ impl Server {
         what: &str,
         send: impl Fn(&SignalTarget) -> std::io::Result<()>,
     ) {
-        let heir = self.successor();
+        let heir = self.successor_pid();
         match self.successor_channel.get().map(send) {
             Some(Ok(())) => log::info!("upgrade: {what} forwarded to the new server (pid={heir})"),
             Some(Err(error)) => log::error!(

@@ -12,7 +12,7 @@ use penstock_exchange::{Handler, HandlerProgress, InlineResponse, Request, Reque
 
 /// Chooses between two handlers by the kind that the application turns out to have.
 #[derive(Debug, Clone)]
-pub(crate) struct GuessedKindHandler {
+pub(crate) struct AppKindHandler {
     pub(crate) app: Arc<App>,
     /// Passes WebSockets on.
     pub(crate) native_handler: Arc<dyn Handler>,
@@ -20,7 +20,7 @@ pub(crate) struct GuessedKindHandler {
     pub(crate) websocket_over_http_handler: Arc<dyn Handler>,
 }
 
-impl GuessedKindHandler {
+impl AppKindHandler {
     fn current_handler(&self) -> &Arc<dyn Handler> {
         match self.app.kind() {
             AppKind::Asgi => &self.native_handler,
@@ -44,7 +44,7 @@ impl GuessedKindHandler {
     }
 }
 
-impl Handler for GuessedKindHandler {
+impl Handler for AppKindHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         match self.must_wait(&request) {
             true => self.handle_when_known(request),

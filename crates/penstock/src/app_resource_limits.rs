@@ -18,13 +18,13 @@ use penstock_sys::cgroup::{
     AppCgroup, AppCgroupLimits, Controller, MissingController, ServerCgroups,
 };
 
-use crate::identity::AppAccounts;
+use crate::accounts::AppAccounts;
 
 /// The bounds of applications as of the start.
 #[derive(Debug)]
-pub(crate) struct AppBounds {
+pub(crate) struct AppResourceLimits {
     stated: BTreeMap<String, Stated>,
-    groups: ServerCgroups,
+    cgroups: ServerCgroups,
 }
 
 /// The bounds in an application's table.
@@ -36,10 +36,14 @@ fn stated(app: &App) -> Stated {
     (app.max_tasks, app.max_total_memory, app.max_cpu)
 }
 
-impl AppBounds {
+impl AppResourceLimits {
     /// Creates a cgroup for each application if any has a bound; within one hierarchy they share
     /// the processors. Blocks. `parent_waits`: the parent process waits for this one.
-    pub(crate) fn make(config: &Config, accounts: &AppAccounts, parent_waits: bool) -> Self {
+    pub(crate) fn create_cgroups(
+        config: &Config,
+        accounts: &AppAccounts,
+        parent_waits: bool,
+    ) -> Self {
         // The launcher knows the users of the start.
         let account = |app: &App| account_name(accounts, app);
         let weight = u32::try_from(config.server.threads).unwrap_or(u32::MAX);
@@ -48,20 +52,20 @@ impl AppBounds {
             stated: apps
                 .map(|(name, app)| (name.clone(), stated(app)))
                 .collect(),
-            groups: ServerCgroups::make(&plans(&config.apps, account), weight, parent_waits),
+            cgroups: ServerCgroups::make(&plans(&config.apps, account), weight, parent_waits),
         }
     }
 
     /// The groups, for the launcher.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = &AppCgroup> {
-        self.groups.iter()
+    pub(crate) fn cgroups(&self) -> impl Iterator<Item = &AppCgroup> {
+        self.cgroups.iter()
     }
 
     /// The group of an application; `None` without bounds.
     ///
     /// # Errors
     /// The bounds differ from those of the start.
-    pub(crate) fn of(
+    pub(crate) fn cgroup_of(
         &self,
         app: &App,
         account: Option<&Account>,
@@ -71,7 +75,7 @@ impl AppBounds {
         let restart = |why: &str| Err(format!("apps.{name}: {why}: restart the server"));
         let Some(then) = self.stated.get(name) else {
             let is_bounded = |group: &AppCgroup| user.is_some() && group.is_for_account(user);
-            return match stated(app) == Stated::default() && !self.groups.iter().any(is_bounded) {
+            return match stated(app) == Stated::default() && !self.cgroups.iter().any(is_bounded) {
                 true => Ok(None),
                 false => restart("it did not exist when the server was started, and has bounds"),
             };
@@ -82,7 +86,7 @@ impl AppBounds {
                  started",
             );
         }
-        match self.groups.find(name) {
+        match self.cgroups.find(name) {
             Some(group) if !group.is_for_account(user) => {
                 restart("it had another user when the server was started")
             }
@@ -93,16 +97,16 @@ impl AppBounds {
     /// Bounds that are not enforced, a line each.
     pub(crate) fn warnings(&self, config: &Config) -> Vec<String> {
         let bounds_user = |app: &App| {
-            let group = self.groups.find(&app.name);
+            let group = self.cgroups.find(&app.name);
             group.is_some_and(|group| group.has_user_task_limit())
         };
-        warnings(&config.apps, self.groups.missing(), bounds_user)
+        warnings(&config.apps, self.cgroups.missing(), bounds_user)
     }
 }
 
 /// Bounds that would not be enforced if this process were the server, a line each. Changes nothing.
-pub(crate) fn probe(config: &Config) -> Vec<String> {
-    let server = crate::identity::configured_identity(&config.server)
+pub(crate) fn unenforceable_limits(config: &Config) -> Vec<String> {
+    let server = crate::accounts::configured_account(&config.server)
         .ok()
         .flatten();
     let accounts = AppAccounts::resolve(config, server.as_ref());
@@ -196,13 +200,13 @@ mod tests {
         App::new(name, "/".into(), AppKind::Wsgi, "app")
     }
 
-    fn bounds(apps: &Apps) -> AppBounds {
-        AppBounds {
+    fn bounds(apps: &Apps) -> AppResourceLimits {
+        AppResourceLimits {
             stated: apps
                 .iter()
                 .map(|(name, app)| (name.clone(), stated(app)))
                 .collect(),
-            groups: ServerCgroups::default(),
+            cgroups: ServerCgroups::default(),
         }
     }
 
@@ -223,10 +227,12 @@ mod tests {
         let mut shop = app("shop");
         shop.max_tasks = Some(100);
         let bounds = bounds(&apps(&[shop.clone(), app("plain")]));
-        assert!(bounds.of(&shop, None).is_ok() && bounds.of(&app("plain"), None).is_ok());
+        assert!(
+            bounds.cgroup_of(&shop, None).is_ok() && bounds.cgroup_of(&app("plain"), None).is_ok()
+        );
         // The number of workers, and so on, may change.
         shop.processes.max += 1;
-        assert!(bounds.of(&shop, None).is_ok());
+        assert!(bounds.cgroup_of(&shop, None).is_ok());
         let changes: [fn(&mut App); 4] = [
             |app| app.max_tasks = Some(101),
             |app| app.max_tasks = None,
@@ -236,14 +242,14 @@ mod tests {
         for change in changes {
             let mut changed = shop.clone();
             change(&mut changed);
-            let error = bounds.of(&changed, None).unwrap_err();
+            let error = bounds.cgroup_of(&changed, None).unwrap_err();
             assert!(error.starts_with("apps.shop: max_tasks, "), "{error}");
             assert!(error.ends_with("restart the server"), "{error}");
         }
         let mut new = app("new");
-        assert!(bounds.of(&new, None).is_ok());
+        assert!(bounds.cgroup_of(&new, None).is_ok());
         new.max_cpu = Some(1.0);
-        let error = bounds.of(&new, None).unwrap_err();
+        let error = bounds.cgroup_of(&new, None).unwrap_err();
         assert!(error.starts_with("apps.new: it did not exist"), "{error}");
     }
 

@@ -19,7 +19,7 @@ use penstock_sys::process::{CommandLine, Privileges};
 
 /// A user to switch to.
 #[derive(Debug)]
-pub(crate) struct ServerIdentity {
+pub(crate) struct ServerAccount {
     account: Account,
     /// Whether the server must still be able to signal applications' processes of other users.
     pub(crate) keeps_signal_right: bool,
@@ -29,8 +29,8 @@ pub(crate) struct ServerIdentity {
 ///
 /// # Errors
 /// The user or group does not exist, or this process cannot switch to it.
-pub(crate) fn identity_to_assume(server: &Server) -> Result<Option<ServerIdentity>, String> {
-    let Some(identity) = configured_identity(server)? else {
+pub(crate) fn account_to_switch_to(server: &Server) -> Result<Option<ServerAccount>, String> {
+    let Some(identity) = configured_account(server)? else {
         return Ok(None);
     };
     let (uid, gid) = account::effective_ids();
@@ -47,9 +47,9 @@ pub(crate) fn identity_to_assume(server: &Server) -> Result<Option<ServerIdentit
 }
 
 /// The configured user and group, if any. May block.
-pub(crate) fn configured_identity(server: &Server) -> Result<Option<ServerIdentity>, String> {
+pub(crate) fn configured_account(server: &Server) -> Result<Option<ServerAccount>, String> {
     let account = resolve_account("server", server.user.as_deref(), server.group.as_deref())?;
-    Ok(account.map(|account| ServerIdentity {
+    Ok(account.map(|account| ServerAccount {
         account,
         keeps_signal_right: false,
     }))
@@ -105,10 +105,7 @@ impl AppAccounts {
     ///
     /// # Errors
     /// The user or group does not exist, or this process cannot switch to it.
-    pub(crate) fn resolve(
-        config: &Config,
-        server: Option<&ServerIdentity>,
-    ) -> Result<Self, String> {
+    pub(crate) fn resolve(config: &Config, server: Option<&ServerAccount>) -> Result<Self, String> {
         let mut all = BTreeMap::new();
         let (uid, gid) = account::effective_ids();
         let own = server.map_or((uid, gid), |it| (it.account.user.uid, it.account.gid));
@@ -160,9 +157,9 @@ impl AppAccounts {
     }
 
     /// The privileges of a launcher that starts programs as these users.
-    pub(crate) fn privileges(
+    pub(crate) fn launcher_privileges(
         &self,
-        server: Option<&ServerIdentity>,
+        server: Option<&ServerAccount>,
         successor: Option<CommandLine>,
         groups: Vec<AppCgroup>,
     ) -> Privileges {
@@ -177,14 +174,14 @@ impl AppAccounts {
     }
 
     /// Whether any application has another user than the server.
-    pub(crate) fn is_needed(&self) -> bool {
+    pub(crate) fn has_separate_users(&self) -> bool {
         self.by_name.values().any(Option::is_some)
     }
 }
 
-impl ServerIdentity {
+impl ServerAccount {
     /// Environment variables that describe the user.
-    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn env_vars(&self) -> Vec<(&'static str, String)> {
         self.account.env_vars()
     }
 

@@ -20,7 +20,7 @@ use crate::server::Server;
 const REPORT_BYTES: usize = 1024;
 
 /// Logs and counts reports from the launcher's socket until it closes.
-pub(crate) fn follow(reports: OwnedFd, server: &Arc<Server>) {
+pub(crate) fn log_refused_syscalls(reports: OwnedFd, server: &Arc<Server>) {
     let server = Arc::downgrade(server);
     loops::spawn_here(async move {
         if let Err(error) = read(reports, &server).await {
@@ -57,7 +57,7 @@ fn tell(refused: &RefusedCall, server: &Server) {
     let (app, pid) = (&*refused.app, refused.pid);
     log::warn!(app, pid; "refused {refused}");
     // An application that a reload has removed may still be ending.
-    if let Some(app) = server.live().components.apps.get(app) {
+    if let Some(app) = server.live_state().components.apps.get(app) {
         app.metrics().refused_calls.add(u64::from(refused.count));
     }
 }
