@@ -99,8 +99,8 @@ pub(crate) fn charts(report: &Report, notes: &[String]) -> Vec<Chart> {
 
 fn draw_chart(spec: ChartSpec, notes: &[String]) -> Option<Chart> {
     let (height, table) = match &spec.content {
-        ChartContent::Bars(bars) => (bars::height(bars)?, bars::value_table(&spec, bars)),
-        ChartContent::Lines(lines) => (lines::height(lines)?, lines::value_table(lines)),
+        ChartContent::Bars(bars) => (bars::chart_height(bars)?, bars::value_table(&spec, bars)),
+        ChartContent::Lines(lines) => (lines::chart_height(lines)?, lines::value_table(lines)),
     };
     let mut svg = String::new();
     let (plot_area, points) = paint_chart(&mut svg, &spec, height, notes).ok()?;

@@ -15,7 +15,7 @@ use crate::connection_steps::ConnectionSteps;
 use crate::hold::{self, HoldArguments};
 use crate::load::RequestOrder;
 use crate::scenario::CoreAssignment;
-use crate::{compare, deploy, load, run, saved, scenario, sweep};
+use crate::{compare, deploy, load, report_file, run, scenario, sweep};
 
 /// A request failed or got an error response.
 pub(crate) const EXIT_FAILED: u8 = 1;
@@ -261,7 +261,7 @@ impl Command {
     #[must_use]
     pub fn run(self) -> ExitCode {
         // At once, so that all deployments of a comparison inherit the same limit.
-        load::allow_all_descriptors();
+        load::raise_descriptor_limit();
         let done = match self {
             Self::Run(arguments) => run::run(&arguments),
             Self::Sweep(arguments) => sweep::run(&arguments),
@@ -270,7 +270,7 @@ impl Command {
             Self::Hold(arguments) => hold::run(&arguments),
             Self::Render(arguments) => crate::output::render(&arguments),
             Self::Schema => {
-                crate::output::print(&saved::json_schema());
+                crate::output::print(&report_file::json_schema());
                 Ok(ExitCode::SUCCESS)
             }
             Self::Keeper => return deploy::run_keeper(),

@@ -23,14 +23,16 @@ use crate::command::{CompareArguments, EXIT_FAILED, VerbResult};
 use crate::deploy::{DeployError, RunningDeployment, Testbed};
 use crate::live_line::LiveLine;
 use crate::load::{Load, LoadPlan, WindowEnd};
-use crate::report::{Compare, Deployment, Figures, Point, ReportResult};
+use crate::report::{CompareResult, DeploymentResult, LoadFigures, Point, ReportResult};
 use crate::run::exit_code;
 use crate::scenario::{self, LoadSpec, Scenario};
-use crate::summary::{MAX_OTHER_PROCESSES_SHARE, alone_name, judge_goals, summarize_deployments};
+use crate::summary::{
+    MAX_OTHER_PROCESSES_SHARE, alone_load_name, judge_goals, summarize_deployments,
+};
 use crate::target::{RequestTemplate, TargetError};
 use crate::text::notes;
-use crate::window::{MeasurementWindow, measure_window};
-use crate::{compare_saved, context, output, saved};
+use crate::window::{WindowMonitor, measure_window};
+use crate::{compare_saved, context, output, report_file};
 
 /// Attempts per window. Other processes make a request cost up to twice as much (cold caches, a
 /// starved generator), so a disturbed window is measured again and the least disturbed one counts.
@@ -48,9 +50,9 @@ pub(crate) fn run(arguments: &CompareArguments) -> VerbResult {
 }
 
 fn compare_reports(old: &Path, new: &Path) -> VerbResult {
-    let changes = compare_saved::compare_saved(&saved::read(old)?, &saved::read(new)?)?;
+    let changes = compare_saved::compare_saved(&report_file::read(old)?, &report_file::read(new)?)?;
     output::print(&changes.to_text());
-    Ok(match changes.has_worse() {
+    Ok(match changes.has_regressions() {
         true => {
             output::print_error(&format!(
                 "bench: exit code {EXIT_FAILED}: a figure became worse"
@@ -65,15 +67,15 @@ fn compare_deployments(file: &Path, arguments: &CompareArguments) -> VerbResult 
     let started = SystemTime::now();
     let scenario = with_overrides(Scenario::read(file)?, arguments)?;
     let live = LiveLine::new(arguments.quiet)?;
-    let testbed = Testbed::new(&scenario.dir, live.stop())?;
+    let testbed = Testbed::new(&scenario.dir, live.stop_flag())?;
     if !arguments.no_setup {
         let done = testbed.run_setup(&scenario.setup);
-        if live.is_stopped() {
+        if live.is_stop_requested() {
             return Ok(exit_code(&[], &live));
         }
         done?;
     }
-    let empty = |one: &scenario::Deployment| Deployment {
+    let empty = |one: &scenario::Deployment| DeploymentResult {
         name: one.name.clone(),
         versions: Vec::new(),
         failure: None,
@@ -91,7 +93,7 @@ fn compare_deployments(file: &Path, arguments: &CompareArguments) -> VerbResult 
     comparison.measure_rounds();
     comparison.running.clear();
     let (live, mut deployments) = (comparison.live, comparison.results);
-    let compare = Compare {
+    let compare = CompareResult {
         ranking: summarize_deployments(&mut deployments, &scenario.baseline),
         goals: judge_goals(&scenario.goals, &deployments),
         title: scenario.title,
@@ -100,13 +102,13 @@ fn compare_deployments(file: &Path, arguments: &CompareArguments) -> VerbResult 
     };
     let reasons = failure_reasons(&compare);
     let result = ReportResult::Compare(compare);
-    let report = context::report_with_context(result, started, live.is_stopped(), &[]);
+    let report = context::report_with_context(result, started, live.is_stop_requested(), &[]);
     output::write_report(&report, &arguments.output)?;
     Ok(exit_code(&reasons, &live))
 }
 
 /// Why a comparison failed, one text per reason.
-fn failure_reasons(compare: &Compare) -> Vec<String> {
+fn failure_reasons(compare: &CompareResult) -> Vec<String> {
     let goals = compare.goals.iter().filter(|goal| !goal.met);
     let goals = goals.map(|goal| format!("missed: {}", goal.text));
     let failed = compare.deployments.iter().filter_map(|one| {
@@ -121,7 +123,7 @@ fn failure_reasons(compare: &Compare) -> Vec<String> {
     goals.chain(failed).chain(loads).collect()
 }
 
-fn all_figures(deployment: &Deployment) -> impl Iterator<Item = &Figures> {
+fn all_figures(deployment: &DeploymentResult) -> impl Iterator<Item = &LoadFigures> {
     let points = deployment.rounds.iter().flatten();
     points.flat_map(|point| &point.loads)
 }
@@ -177,7 +179,7 @@ struct Comparison<'a> {
     runs_setup: bool,
     /// Those that keep running between rounds.
     running: Vec<Option<RunningDeployment>>,
-    results: Vec<Deployment>,
+    results: Vec<DeploymentResult>,
 }
 
 impl Comparison<'_> {
@@ -185,7 +187,7 @@ impl Comparison<'_> {
         let rounds = self.scenario.rounds;
         for round in 1..=rounds {
             for (at, deployment) in self.scenario.deployments.iter().enumerate() {
-                if self.live.is_stopped() {
+                if self.live.is_stop_requested() {
                     return;
                 }
                 if self.results[at].failure.is_some() {
@@ -197,7 +199,7 @@ impl Comparison<'_> {
                 match self.measure_one(at, round == 1, &label) {
                     Ok(points) if points.is_empty() => return,
                     Ok(points) => self.results[at].rounds.push(points),
-                    Err(_) if self.live.is_stopped() => return,
+                    Err(_) if self.live.is_stop_requested() => return,
                     Err(why) => {
                         self.live.print_line(&format!("{name}: {why}"));
                         self.results[at].failure = Some(why.to_string());
@@ -257,18 +259,18 @@ impl Comparison<'_> {
                 return Err(format!("{ended} under load\n{}", running.log_tail()).into());
             }
             let is_empty = point.loads.iter().all(|load| load.requests == 0);
-            if is_empty && self.live.is_stopped() {
+            if is_empty && self.live.is_stop_requested() {
                 break;
             }
             if is_empty {
                 return Err(format!("no response under load\n{}", running.log_tail()).into());
             }
             points.push(point);
-            if self.live.is_stopped() {
+            if self.live.is_stop_requested() {
                 break;
             }
             if at + 1 < count {
-                self.live.pause(self.scenario.cool_down);
+                self.live.sleep_unless_stopped(self.scenario.cool_down);
             }
         }
         Ok(points)
@@ -286,7 +288,7 @@ impl Comparison<'_> {
         let connections: u32 = plan.loads.iter().map(|load| load.connections).sum();
         let label = format!("{label}, {connections} connections:");
         let mut measure = || {
-            let window = MeasurementWindow {
+            let window = WindowMonitor {
                 usage: Some(running),
                 cores: &cores,
                 live: &mut self.live,
@@ -331,7 +333,7 @@ fn plans_for(
         warm_up: scenario.warm_up,
         threads: 1,
         core: scenario.cores.map(|cores| cores.load),
-        stop: live.stop(),
+        stop: live.stop_flag(),
     };
     if let [spec] = &scenario.loads[..] {
         let base = load_for(spec, running)?;
@@ -354,7 +356,7 @@ fn plans_for(
         .zip(&made)
         .filter(|(spec, _)| spec.alone);
     let alone = alone.map(|(_, load)| Load {
-        name: alone_name(&load.name),
+        name: alone_load_name(&load.name),
         ..load.clone()
     });
     let mut plans: Vec<_> = alone.map(|load| (plan(vec![load]), true)).collect();

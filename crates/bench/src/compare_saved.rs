@@ -19,13 +19,13 @@ pub(crate) use verdict::Verdict;
 
 /// What changed between two reports.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Changes {
+pub(crate) struct ReportComparison {
     /// When and with what each was measured.
     pub(crate) contexts: [String; 2],
     /// Why the two may not be comparable, or a figure may not be the server's own.
     pub(crate) warnings: Vec<String>,
     /// Every figure that both have.
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Vec<FigureChange>,
     /// Parts of the first report without a partner.
     pub(crate) only_old: Vec<String>,
     /// Parts of the second report without a partner.
@@ -34,7 +34,7 @@ pub(crate) struct Changes {
 
 /// One figure of both reports.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Change {
+pub(crate) struct FigureChange {
     /// The part: a load, a number of connections, a deployment; empty if there is only one.
     pub(crate) part: String,
     /// The figure with its unit.
@@ -49,7 +49,7 @@ pub(crate) struct Change {
     pub(crate) noise: String,
 }
 
-impl Changes {
+impl ReportComparison {
     /// Formats the changes for a terminal; ends with a line break.
     pub(crate) fn to_text(&self) -> String {
         let [old, new] = &self.contexts;
@@ -72,13 +72,13 @@ impl Changes {
             count(Verdict::Better),
             count(Verdict::Worse),
             count(Verdict::WithinNoise),
-            verdict::METHOD_TEXT
+            verdict::NOISE_CRITERIA_TEXT
         );
         sanitize(&text)
     }
 
     /// Whether any figure became worse beyond the noise.
-    pub(crate) fn has_worse(&self) -> bool {
+    pub(crate) fn has_regressions(&self) -> bool {
         self.changes
             .iter()
             .any(|change| change.verdict == Verdict::Worse)
@@ -87,25 +87,25 @@ impl Changes {
     fn table(&self) -> Table {
         let before = std::iter::once("").chain(self.changes.iter().map(|change| &*change.part));
         Table::of(before.zip(&self.changes))
-            .text("part", |(before, change)| match change.part == *before {
+            .text_column("part", |(before, change)| match change.part == *before {
                 true => String::new(),
                 false => change.part.clone(),
             })
-            .text("figure", |(_, change)| change.figure)
-            .number("old", |(_, change)| format_figure(change.old))
-            .number("new", |(_, change)| format_figure(change.new))
-            .number("change", |(_, change)| {
+            .text_column("figure", |(_, change)| change.figure)
+            .number_column("old", |(_, change)| format_figure(change.old))
+            .number_column("new", |(_, change)| format_figure(change.new))
+            .number_column("change", |(_, change)| {
                 // From nothing there is no percentage.
                 let percent = (change.old != 0.0).then(|| (change.new / change.old - 1.0) * 100.0);
                 percent.map_or_else(|| "-".to_owned(), |it| format!("{it:+.1} %"))
             })
-            .text("", |(_, change)| match change.verdict {
+            .text_column("", |(_, change)| match change.verdict {
                 Verdict::Better => "better",
                 Verdict::Worse => "WORSE",
                 Verdict::WithinNoise => "within noise",
             })
-            .text("noise", |(_, change)| change.noise.clone())
-            .build()
+            .text_column("noise", |(_, change)| change.noise.clone())
+            .build_nonempty_columns()
     }
 }
 
@@ -113,7 +113,7 @@ impl Changes {
 ///
 /// # Errors
 /// The reports are of different kinds.
-pub(crate) fn compare_saved(old: &Report, new: &Report) -> Result<Changes, String> {
+pub(crate) fn compare_saved(old: &Report, new: &Report) -> Result<ReportComparison, String> {
     let (verb, other) = (old.result.verb(), new.result.verb());
     if verb != other {
         return Err(format!(
@@ -125,7 +125,7 @@ pub(crate) fn compare_saved(old: &Report, new: &Report) -> Result<Changes, Strin
     let mut changes = Vec::new();
     for part in &old_parts {
         if let Some(partner) = new_parts.iter().find(|found| found.name == part.name) {
-            let figures = verdict::FIGURES.iter();
+            let figures = verdict::FIGURE_RULES.iter();
             changes.extend(figures.filter_map(|figure| figure.judge(part, partner)));
         }
     }
@@ -134,7 +134,7 @@ pub(crate) fn compare_saved(old: &Report, new: &Report) -> Result<Changes, Strin
         let alone = parts.iter().filter(is_alone);
         alone.map(|part| part.name.clone()).collect()
     };
-    Ok(Changes {
+    Ok(ReportComparison {
         contexts: [
             conditions::describe_context(old),
             conditions::describe_context(new),

@@ -10,7 +10,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::deploy::resource_usage::find_line;
+use crate::deploy::resource_usage::find_field;
 use crate::report::{FORMAT_VERSION, Machine, MeasurementContext, Report, ReportResult};
 
 /// Builds the report of a result measured by this command since `started`; `headers` are the header
@@ -92,13 +92,13 @@ fn machine() -> Machine {
 
 fn cpu_model() -> Option<String> {
     let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = find_line(&info, "model name")?;
+    let line = find_field(&info, "model name")?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
 fn memory() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = find_line(&info, "MemTotal:")?.trim();
+    let line = find_field(&info, "MemTotal:")?.trim();
     Some(line.strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 

@@ -3,7 +3,9 @@
 //! The first row names the columns. Numbers are plain (a decimal point, no thousands separators),
 //! times in milliseconds, unknown values empty. Pure.
 
-use crate::report::{Deployment, Figures, HoldResult, Report, ReportResult, Schedule, ServerCost};
+use crate::report::{
+    ArrivalCounts, DeploymentResult, HoldResult, LoadFigures, Report, ReportResult, ServerCost,
+};
 use crate::text::table::Table;
 use crate::text::units::{format_ms, to_f64};
 
@@ -31,9 +33,9 @@ pub(crate) fn report_csv(report: &Report) -> String {
 /// A load at a point, or a deployment that failed before it was measured.
 #[derive(Default)]
 struct Row<'a> {
-    deployment: Option<&'a Deployment>,
+    deployment: Option<&'a DeploymentResult>,
     round: Option<usize>,
-    load: Option<&'a Figures>,
+    load: Option<&'a LoadFigures>,
     server: Option<&'a ServerCost>,
 }
 
@@ -56,90 +58,90 @@ fn loads_table(result: &ReportResult, interrupted: bool) -> Table {
         }));
     }
     Table::of(rows)
-        .text("deployment", |row| {
+        .text_column("deployment", |row| {
             row.deployment.map_or("", |one| &one.name)
         })
-        .number("round", |row| optional(row.round))
-        .text("load", load(|load| load.name.clone()))
-        .number("connections", load(|load| load.connections))
-        .number("rate", load(|load| optional(load.rate)))
-        .number("seconds", load(|load| load.seconds))
-        .number("requests", load(|load| load.requests))
-        .number(
+        .number_column("round", |row| optional(row.round))
+        .text_column("load", load(|load| load.name.clone()))
+        .number_column("connections", load(|load| load.connections))
+        .number_column("rate", load(|load| optional(load.rate)))
+        .number_column("seconds", load(|load| load.seconds))
+        .number_column("requests", load(|load| load.requests))
+        .number_column(
             "requests_per_second",
             fixed(3, |load| load.requests_per_second),
         )
-        .number("bytes_per_second", fixed(0, |load| load.bytes_per_second))
-        .number("status_2xx", load(|load| load.statuses.success))
-        .number("status_3xx", load(|load| load.statuses.redirection))
-        .number("status_4xx", load(|load| load.statuses.client_error))
-        .number("status_5xx", load(|load| load.statuses.server_error))
-        .number("status_other", load(|load| load.statuses.other))
-        .number("error_connect", load(|load| load.errors.connect))
-        .number("error_timeout", load(|load| load.errors.timeout))
-        .number("error_reset", load(|load| load.errors.reset))
-        .number("error_closed", load(|load| load.errors.closed))
-        .number("error_malformed", load(|load| load.errors.malformed))
-        .number("error_length", load(|load| load.errors.length))
-        .number("unfinished", load(|load| load.unfinished))
-        .number("oldest_unfinished_ms", ms(|load| load.oldest_unfinished_us))
-        .number("retried", load(|load| load.retried))
-        .number("due", schedule(|arrivals| arrivals.due))
-        .number("late", schedule(|arrivals| arrivals.late))
-        .number("skipped", schedule(|arrivals| arrivals.skipped))
-        .number("mean_ms", load(|load| format_ms(load.total.mean)))
-        .number("p50_ms", ms(|load| load.total.p50))
-        .number("p75_ms", ms(|load| load.total.p75))
-        .number("p90_ms", ms(|load| load.total.p90))
-        .number("p95_ms", ms(|load| load.total.p95))
-        .number("p99_ms", ms(|load| load.total.p99))
-        .number("p99_9_ms", ms(|load| load.total.p999))
-        .number("p99_99_ms", ms(|load| load.total.p9999))
-        .number("max_ms", ms(|load| load.total.max))
-        .text("generator_bottleneck", |row| {
+        .number_column("bytes_per_second", fixed(0, |load| load.bytes_per_second))
+        .number_column("status_2xx", load(|load| load.statuses.success))
+        .number_column("status_3xx", load(|load| load.statuses.redirection))
+        .number_column("status_4xx", load(|load| load.statuses.client_error))
+        .number_column("status_5xx", load(|load| load.statuses.server_error))
+        .number_column("status_other", load(|load| load.statuses.other))
+        .number_column("error_connect", load(|load| load.errors.connect))
+        .number_column("error_timeout", load(|load| load.errors.timeout))
+        .number_column("error_reset", load(|load| load.errors.reset))
+        .number_column("error_closed", load(|load| load.errors.closed))
+        .number_column("error_malformed", load(|load| load.errors.malformed))
+        .number_column("error_length", load(|load| load.errors.length))
+        .number_column("unfinished", load(|load| load.unfinished))
+        .number_column("oldest_unfinished_ms", ms(|load| load.oldest_unfinished_us))
+        .number_column("retried", load(|load| load.retried))
+        .number_column("due", schedule(|arrivals| arrivals.due))
+        .number_column("late", schedule(|arrivals| arrivals.late))
+        .number_column("skipped", schedule(|arrivals| arrivals.skipped))
+        .number_column("mean_ms", load(|load| format_ms(load.total.mean)))
+        .number_column("p50_ms", ms(|load| load.total.p50))
+        .number_column("p75_ms", ms(|load| load.total.p75))
+        .number_column("p90_ms", ms(|load| load.total.p90))
+        .number_column("p95_ms", ms(|load| load.total.p95))
+        .number_column("p99_ms", ms(|load| load.total.p99))
+        .number_column("p99_9_ms", ms(|load| load.total.p999))
+        .number_column("p99_99_ms", ms(|load| load.total.p9999))
+        .number_column("max_ms", ms(|load| load.total.max))
+        .text_column("generator_bottleneck", |row| {
             optional(row.load.and_then(|load| load.generator.bottleneck.as_ref()))
         })
-        .number("server_cpu_us_per_request", |row| {
+        .number_column("server_cpu_us_per_request", |row| {
             optional(
                 row.server
                     .map(|cost| format!("{:.3}", cost.cpu_us_per_request)),
             )
         })
-        .number("server_busy_cores", |row| {
+        .number_column("server_busy_cores", |row| {
             optional(row.server.map(|cost| format!("{:.4}", cost.busy_cores)))
         })
-        .number("server_memory_bytes", cost(|it| it.memory_bytes))
-        .number("server_processes", cost(|it| it.processes))
-        .number("other_processes_share", |row| {
+        .number_column("server_memory_bytes", cost(|it| it.memory_bytes))
+        .number_column("server_processes", cost(|it| it.processes))
+        .number_column("other_processes_share", |row| {
             let share = row.server.and_then(|cost| cost.other_processes_share);
             optional(share.map(|share| format!("{share:.4}")))
         })
-        .text("interrupted", |_| interrupted)
-        .text("failed", |row| {
+        .text_column("interrupted", |_| interrupted)
+        .text_column("failed", |row| {
             // Without the log.
             let failure = row.deployment.and_then(|one| one.failure.as_ref());
             optional(failure.and_then(|text| text.lines().next()))
         })
-        .text("doubts", |row| {
+        .text_column("doubts", |row| {
             let summary = row.deployment.and_then(|one| one.summary.as_ref());
             optional(summary.map(|summary| summary.doubts.join("; ")))
         })
-        .whole()
+        .build_all_columns()
 }
 
-fn load<D: ToString>(of: fn(&Figures) -> D) -> impl Fn(&Row<'_>) -> String {
+fn load<D: ToString>(of: fn(&LoadFigures) -> D) -> impl Fn(&Row<'_>) -> String {
     move |row| optional(row.load.map(of))
 }
 
-fn ms(of: fn(&Figures) -> u64) -> impl Fn(&Row<'_>) -> String {
+fn ms(of: fn(&LoadFigures) -> u64) -> impl Fn(&Row<'_>) -> String {
     move |row| optional(row.load.map(|load| format_ms(to_f64(of(load)))))
 }
 
-fn fixed(digits: usize, of: fn(&Figures) -> f64) -> impl Fn(&Row<'_>) -> String {
+fn fixed(digits: usize, of: fn(&LoadFigures) -> f64) -> impl Fn(&Row<'_>) -> String {
     move |row| optional(row.load.map(|load| format!("{:.digits$}", of(load))))
 }
 
-fn schedule(of: fn(Schedule) -> u64) -> impl Fn(&Row<'_>) -> String {
+fn schedule(of: fn(ArrivalCounts) -> u64) -> impl Fn(&Row<'_>) -> String {
     move |row| optional(row.load.and_then(|load| load.schedule).map(of))
 }
 
@@ -154,32 +156,32 @@ fn optional(value: Option<impl ToString>) -> String {
 fn samples_table(hold: &HoldResult, interrupted: bool) -> Table {
     let ms = |us: Option<u64>| optional(us.map(|us| format_ms(to_f64(us))));
     Table::of(&hold.samples)
-        .number("seconds", |sample| format!("{:.3}", sample.at))
-        .text("opening", |sample| sample.is_opening)
-        .number("streams", |sample| sample.open)
-        .number("lost", |sample| sample.lost)
-        .number("receipts_per_second", |sample| {
+        .number_column("seconds", |sample| format!("{:.3}", sample.at))
+        .text_column("opening", |sample| sample.is_opening)
+        .number_column("streams", |sample| sample.open)
+        .number_column("lost", |sample| sample.lost)
+        .number_column("receipts_per_second", |sample| {
             format!("{:.1}", sample.receipts_per_second)
         })
-        .number("server_memory_bytes", |sample| {
+        .number_column("server_memory_bytes", |sample| {
             optional(sample.server_bytes)
         })
-        .number("kernel_memory_bytes", |sample| {
+        .number_column("kernel_memory_bytes", |sample| {
             optional(sample.kernel_bytes)
         })
-        .number("agents_memory_bytes", |sample| sample.tool_bytes)
-        .number("load_average", |sample| {
+        .number_column("agents_memory_bytes", |sample| sample.tool_bytes)
+        .number_column("load_average", |sample| {
             format!("{:.2}", sample.load_average)
         })
-        .number("probe_mean_ms", |sample| {
+        .number_column("probe_mean_ms", |sample| {
             optional(sample.probe_mean.map(format_ms))
         })
-        .number("probe_p99_ms", |sample| ms(sample.probe_p99))
-        .number("probe_errors", |sample| sample.probe_errors)
-        .number("receipt_p50_ms", |sample| ms(sample.latency_p50))
-        .number("receipt_p99_ms", |sample| ms(sample.latency_p99))
-        .text("interrupted", |_| interrupted)
-        .whole()
+        .number_column("probe_p99_ms", |sample| ms(sample.probe_p99))
+        .number_column("probe_errors", |sample| sample.probe_errors)
+        .number_column("receipt_p50_ms", |sample| ms(sample.latency_p50))
+        .number_column("receipt_p99_ms", |sample| ms(sample.latency_p99))
+        .text_column("interrupted", |_| interrupted)
+        .build_all_columns()
 }
 
 #[cfg(test)]
@@ -189,7 +191,7 @@ mod tests {
 
     #[test]
     fn every_row_has_every_column() {
-        for (kind, report) in test_reports::reports() {
+        for (kind, report) in test_reports::all_reports() {
             let text = report_csv(&report);
             let mut reader = csv::ReaderBuilder::new().from_reader(text.as_bytes());
             let columns = reader.headers().unwrap().len();
@@ -203,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_comparison_has_a_row_a_deployment_round_and_point() {
-        let text = report_csv(&test_reports::compare());
+        let text = report_csv(&test_reports::compare_report());
         assert_eq!(
             text.matches("\r\n").count(),
             1 + 3 * 2 * 3 + 1,
@@ -220,16 +222,16 @@ mod tests {
 
     #[test]
     fn rows_say_what_is_doubtful_about_them() {
-        let text = report_csv(&test_reports::run());
+        let text = report_csv(&test_reports::run_report());
         assert!(text.contains(",7,81.500,9,20000,12,34,"), "{text}");
         assert!(text.contains(",its thread was busy 99 % of the time,"));
         assert!(text.ends_with(",false,,\r\n"));
-        assert!(report_csv(&test_reports::sweep()).ends_with(",true,,\r\n"));
+        assert!(report_csv(&test_reports::sweep_report()).ends_with(",true,,\r\n"));
     }
 
     #[test]
     fn held_streams_have_a_row_a_sample() {
-        let text = report_csv(&test_reports::hold());
+        let text = report_csv(&test_reports::hold_report());
         assert_eq!(text.matches("\r\n").count(), 1 + 41);
         assert!(text.starts_with("seconds,opening,streams,lost,"));
         assert!(text.contains("\r\n5.000,true,500,0,33.3,"), "{text}");

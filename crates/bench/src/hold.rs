@@ -33,7 +33,7 @@ pub use agent_protocol::{SourceRange, StreamTarget};
 pub(crate) use arguments::run;
 pub use arguments::{HoldArguments, PublishArguments};
 pub use coordinator::execute;
-pub use open_loop::RequestPace;
+pub use open_loop::OpenLoopSettings;
 pub use plan::{HoldPhase, HoldPlan, HoldProgress};
 pub use probe::ProbeSpec;
 pub use publisher::PublishSpec;

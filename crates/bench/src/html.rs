@@ -10,7 +10,7 @@ use minijinja::{Value, context};
 use serde_json::json;
 
 use crate::chart::{self, Chart, ChartPoint};
-use crate::report::{Compare, Point, Report, ReportResult};
+use crate::report::{CompareResult, Point, Report, ReportResult};
 use crate::text::{self, notes, tables, template, units};
 
 /// The whole page.
@@ -51,7 +51,7 @@ fn text_values(report: &Report) -> Value {
     context! { text => text::report_text(report) }
 }
 
-fn compare_values(compare: &Compare) -> Value {
+fn compare_values(compare: &CompareResult) -> Value {
     let most_others = |points: &[Point]| {
         let costs = points.iter().filter_map(|point| point.server.as_ref());
         let shares = costs.filter_map(|cost| cost.other_processes_share);
@@ -88,7 +88,7 @@ fn chart_values(chart: &Chart) -> Value {
 /// The charts of a report: file names without directory (`throughput.svg`), and drawings that
 /// include the report's warnings.
 pub(crate) fn chart_svgs(report: &Report) -> Vec<(String, String)> {
-    let mut marks = notes::drawing_notes(report);
+    let mut marks = notes::chart_notes(report);
     if marks.len() > MAX_NOTES_SHOWN {
         let more = units::group_thousands((marks.len() - MAX_NOTES_SHOWN) as u64);
         marks.truncate(MAX_NOTES_SHOWN);
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_page_asks_for_nothing_from_outside() {
-        for (kind, report) in test_reports::reports() {
+        for (kind, report) in test_reports::all_reports() {
             let page = report_html(&report);
             for asks in ["src=", "href=\"http", "@import", "url(", "fetch("] {
                 assert!(!page.contains(asks), "{kind}: {asks}");
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn words_of_strangers_stay_words() {
-        let page = report_html(&test_reports::compare());
+        let page = report_html(&test_reports::compare_report());
         assert!(page.contains("<title>Hello &amp; &lt;friends&gt;</title>"));
         assert!(page.contains("nginx, &quot;&lt;b&gt;tuned&lt;&#x2f;b&gt;&quot;"));
         assert!(!page.contains("<b>") && !page.contains("boom: </script>"));
@@ -136,16 +136,16 @@ mod tests {
 
     #[test]
     fn doubtful_reports_say_so_first() {
-        let page = report_html(&test_reports::run());
+        let page = report_html(&test_reports::run_report());
         let note = "NOTE: the load generator itself was the bottleneck: its thread was busy 99 %";
         assert!(page.find(note).unwrap() < page.find("<dl>").unwrap());
-        assert!(report_html(&test_reports::sweep()).contains("role=\"alert\">INTERRUPTED"));
-        assert!(!report_html(&test_reports::mix()).contains("role=\"alert\""));
+        assert!(report_html(&test_reports::sweep_report()).contains("role=\"alert\">INTERRUPTED"));
+        assert!(!report_html(&test_reports::mix_report()).contains("role=\"alert\""));
     }
 
     #[test]
     fn a_comparison_has_all_its_parts() {
-        let page = report_html(&test_reports::compare());
+        let page = report_html(&test_reports::compare_report());
         for part in [
             "<h2>Ranking</h2>",
             "<td class=\"pass\">PASS</td>",
@@ -168,17 +168,17 @@ mod tests {
         for (what, report, expected) in [
             (
                 "limited",
-                test_reports::run(),
+                test_reports::run_report(),
                 "its thread was busy 99 % of the time\n</text>",
             ),
             (
                 "ended early",
-                test_reports::sweep(),
+                test_reports::sweep_report(),
                 "\nINTERRUPTED: the run was ended early;",
             ),
             (
                 "a doubt",
-                test_reports::compare(),
+                test_reports::compare_report(),
                 "\nDOUBT: puma: 100 connections: other programs",
             ),
         ] {
@@ -194,13 +194,16 @@ mod tests {
                 assert!(svg.ends_with("</text>\n</svg>\n"), "{what} {name}");
             }
         }
-        let drawn = chart_svgs(&test_reports::mix()).remove(0).1;
-        assert_eq!(drawn, chart::charts(&test_reports::mix(), &[])[0].svg);
+        let drawn = chart_svgs(&test_reports::mix_report()).remove(0).1;
+        assert_eq!(
+            drawn,
+            chart::charts(&test_reports::mix_report(), &[])[0].svg
+        );
     }
 
     #[test]
     fn words_on_single_drawings_stay_words() {
-        let mut report = test_reports::compare();
+        let mut report = test_reports::compare_report();
         if let ReportResult::Compare(compare) = &mut report.result
             && let Some(summary) = &mut compare.deployments[1].summary
         {
@@ -225,13 +228,13 @@ mod tests {
                 .map(|(name, _)| name)
                 .collect()
         };
-        assert_eq!(names(&test_reports::run()), ["latency.svg"]);
+        assert_eq!(names(&test_reports::run_report()), ["latency.svg"]);
         assert_eq!(
-            names(&test_reports::mix()),
+            names(&test_reports::mix_report()),
             ["latency-1.svg", "latency-2.svg"]
         );
         assert_eq!(
-            names(&test_reports::sweep()),
+            names(&test_reports::sweep_report()),
             [
                 "throughput.svg",
                 "latency.svg",
@@ -242,7 +245,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            names(&test_reports::compare()),
+            names(&test_reports::compare_report()),
             [
                 "ranking.svg",
                 "throughput.svg",

@@ -44,22 +44,22 @@ impl LiveLine {
 
     /// The flag that ends a plan.
     #[must_use]
-    pub(crate) fn stop(&self) -> Arc<AtomicBool> {
+    pub(crate) fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop_flag)
     }
 
     /// Whether the user wants to end the run.
     #[must_use]
-    pub(crate) fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stop_requested(&self) -> bool {
         self.stop_flag.load(Ordering::Relaxed)
     }
 
     /// Waits for a while, or until the user wants to end.
     #[expect(clippy::disallowed_methods, reason = "a command line tool, not a loop")]
-    pub(crate) fn pause(&self, time: Duration) {
+    pub(crate) fn sleep_unless_stopped(&self, time: Duration) {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
-            if self.is_stopped() || left.is_zero() {
+            if self.is_stop_requested() || left.is_zero() {
                 return;
             }
             std::thread::sleep(left.min(Duration::from_millis(50)));

@@ -22,9 +22,9 @@ use clap::ValueEnum;
 use serde::Deserialize;
 
 pub(crate) use engine::pin_to_core;
-pub use engine::{allow_all_descriptors, execute};
+pub use engine::{execute, raise_descriptor_limit};
 pub use penstock_client::Address;
-pub(crate) use recorder::{new_histogram, summarize};
+pub(crate) use recorder::{new_histogram, summarize_histogram};
 
 /// A request, ready to send.
 #[derive(Debug, Clone)]

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use crate::command::{OutputArguments, RenderArguments, VerbResult};
 use crate::report::Report;
-use crate::{csv, html, saved, text};
+use crate::{csv, html, report_file, text};
 
 /// Prints a report and saves it to the requested files.
 ///
@@ -25,7 +25,7 @@ pub(crate) fn write_report(report: &Report, to: &OutputArguments) -> Result<(), 
     } else {
         print(&text::report_text(report));
         if let Some(path) = &to.json {
-            saved::write(path, report)?;
+            report_file::write(path, report)?;
         }
     }
     let named = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
@@ -58,7 +58,7 @@ pub(crate) fn write_report(report: &Report, to: &OutputArguments) -> Result<(), 
 
 /// `bench render`: shows a saved report.
 pub(crate) fn render(arguments: &RenderArguments) -> VerbResult {
-    let report = saved::read(&arguments.file)?;
+    let report = report_file::read(&arguments.file)?;
     write_report(&report, &arguments.output)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -41,7 +41,7 @@ pub enum ReportResult {
     /// `bench sweep`: one load at several concurrencies.
     Sweep(Sweep),
     /// `bench compare`: several deployments.
-    Compare(Compare),
+    Compare(CompareResult),
     /// `bench hold`: many streams.
     Hold(Box<HoldResult>),
 }
@@ -80,7 +80,7 @@ pub struct Run {
     /// The URLs, as given.
     pub targets: Vec<String>,
     /// The figures of the load.
-    pub figures: Figures,
+    pub figures: LoadFigures,
     /// The server's cost, if its processes are known.
     pub server: Option<ServerCost>,
 }
@@ -91,7 +91,7 @@ pub struct Mix {
     /// The URLs, as given.
     pub targets: Vec<String>,
     /// One per load.
-    pub loads: Vec<Figures>,
+    pub loads: Vec<LoadFigures>,
     /// The server's cost, if its processes are known.
     pub server: Option<ServerCost>,
 }
@@ -111,7 +111,7 @@ pub struct Point {
     /// Connections, or the first load's when there are several.
     pub connections: u32,
     /// One per load; several only for a mix.
-    pub loads: Vec<Figures>,
+    pub loads: Vec<LoadFigures>,
     /// The server's cost, if its processes are known.
     pub server: Option<ServerCost>,
     /// Whether it is one load of a mix measured alone, for comparison; not part of the ranking.
@@ -121,22 +121,22 @@ pub struct Point {
 
 /// Several deployments, measured in turn.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct Compare {
+pub struct CompareResult {
     /// The scenario's title.
     pub title: String,
     /// The deployment that ratios refer to.
     pub first: String,
     /// In the order of the scenario.
-    pub deployments: Vec<Deployment>,
+    pub deployments: Vec<DeploymentResult>,
     /// Names, best mean throughput first, without those that failed in any round.
     pub ranking: Vec<String>,
     /// The scenario's goals and their results.
-    pub goals: Vec<Goal>,
+    pub goals: Vec<GoalResult>,
 }
 
 /// One deployment of a comparison.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct Deployment {
+pub struct DeploymentResult {
     /// Its name.
     pub name: String,
     /// The versions that the programs report.
@@ -147,12 +147,12 @@ pub struct Deployment {
     pub rounds: Vec<Vec<Point>>,
     /// All complete rounds together, or the incomplete ones if none is complete; `None` when
     /// nothing was measured.
-    pub summary: Option<Summary>,
+    pub summary: Option<DeploymentSummary>,
 }
 
 /// All rounds of a deployment.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct Summary {
+pub struct DeploymentSummary {
     /// Mean of good responses per second, over the points of at least 10 connections (over all
     /// points, if none has).
     pub requests_per_second: RoundSpread,
@@ -186,7 +186,7 @@ pub struct RoundSpread {
 
 /// A goal of a scenario.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct Goal {
+pub struct GoalResult {
     /// The goal as text.
     pub text: String,
     /// The figure over the rounds; `None` when it is not available.
@@ -197,7 +197,7 @@ pub struct Goal {
 
 /// The figures of a load in its window.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Figures {
+pub struct LoadFigures {
     /// The load's name; empty when it is the only one.
     pub name: String,
     /// Connections.
@@ -217,9 +217,9 @@ pub struct Figures {
     /// Bytes received per second.
     pub bytes_per_second: f64,
     /// Responses by class.
-    pub statuses: Statuses,
+    pub statuses: StatusCounts,
     /// Requests without a complete response, by cause.
-    pub errors: Errors,
+    pub errors: ErrorCounts,
     /// Requests in progress when the window ended, counted neither in `requests` nor in `errors`. A
     /// closed loop leaves at most one per connection; an open loop's are in `first_byte` and
     /// `total`, with the time until then.
@@ -233,24 +233,24 @@ pub struct Figures {
     #[serde(default)]
     pub retried: u64,
     /// Open loop: the schedule's arrivals.
-    pub schedule: Option<Schedule>,
+    pub schedule: Option<ArrivalCounts>,
     /// From the start of connecting to the open connection.
-    pub connect: Timings,
+    pub connect: DurationSummary,
     /// From the start of a request to the first byte of its response. In an open loop the start is
     /// the intended one.
-    pub first_byte: Timings,
+    pub first_byte: DurationSummary,
     /// From the start of a request to the last byte. In an open loop the start is the intended one.
-    pub total: Timings,
+    pub total: DurationSummary,
     /// Open loop: from the actual start to the last byte. It hides how long a request had to wait
     /// for the server.
-    pub service: Option<Timings>,
+    pub service: Option<DurationSummary>,
     /// The load generator's own state.
     pub generator: GeneratorLoad,
 }
 
 /// Responses by status class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Statuses {
+pub struct StatusCounts {
     /// 200 to 299.
     pub success: u64,
     /// 300 to 399.
@@ -265,7 +265,7 @@ pub struct Statuses {
 
 /// Requests that failed, by cause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Errors {
+pub struct ErrorCounts {
     /// The connection was refused or could not be made.
     pub connect: u64,
     /// No connection or no complete response in time.
@@ -282,7 +282,7 @@ pub struct Errors {
 
 /// The arrivals of an open loop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Schedule {
+pub struct ArrivalCounts {
     /// Arrivals that were due in the window.
     pub due: u64,
     /// Handled by the generator more than a millisecond late; those not sent for that reason are
@@ -296,7 +296,7 @@ pub struct Schedule {
 
 /// A distribution of durations, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Timings {
+pub struct DurationSummary {
     /// Number of values.
     pub count: u64,
     /// The shortest.
@@ -361,10 +361,10 @@ pub struct ServerCost {
 /// Loads that were measured at once.
 pub(crate) struct MeasuredWindow<'a> {
     /// The deployment of a comparison.
-    pub(crate) deployment: Option<&'a Deployment>,
+    pub(crate) deployment: Option<&'a DeploymentResult>,
     /// The round of a comparison, from 1; else 1.
     pub(crate) round: usize,
-    pub(crate) loads: &'a [Figures],
+    pub(crate) loads: &'a [LoadFigures],
     pub(crate) server: Option<&'a ServerCost>,
 }
 
@@ -412,14 +412,14 @@ impl ReportResult {
             }
             Self::Compare(compare) => {
                 let deployments = compare.deployments.iter();
-                deployments.flat_map(Deployment::windows).collect()
+                deployments.flat_map(DeploymentResult::windows).collect()
             }
             Self::Hold(_) => Vec::new(),
         }
     }
 }
 
-impl Deployment {
+impl DeploymentResult {
     fn windows(&self) -> impl Iterator<Item = MeasuredWindow<'_>> {
         (1..).zip(&self.rounds).flat_map(move |(round, points)| {
             points.iter().map(move |point| MeasuredWindow {
@@ -432,12 +432,12 @@ impl Deployment {
     }
 
     /// The figures of all loads in all rounds.
-    pub(crate) fn figures(&self) -> impl Iterator<Item = &Figures> {
+    pub(crate) fn figures(&self) -> impl Iterator<Item = &LoadFigures> {
         self.rounds.iter().flatten().flat_map(|point| &point.loads)
     }
 }
 
-impl Errors {
+impl ErrorCounts {
     /// The sum of all causes.
     pub fn total(&self) -> u64 {
         saturating_sum(self.causes().map(|(_, count)| count))
@@ -456,7 +456,7 @@ impl Errors {
     }
 }
 
-impl Statuses {
+impl StatusCounts {
     /// The sum of all classes.
     pub fn total(&self) -> u64 {
         saturating_sum([self.success, self.redirection, self.failed()])
@@ -468,7 +468,7 @@ impl Statuses {
     }
 }
 
-impl Figures {
+impl LoadFigures {
     /// Whether every request was sent and answered, in time and without an error.
     pub fn is_clean(&self) -> bool {
         self.failed() == 0 && self.requests > 0 && self.skipped() == 0 && !self.is_stuck()
@@ -519,20 +519,20 @@ impl Point {
         total_connections(&self.loads)
     }
 
-    /// [`Figures::good_per_second`] of all loads.
+    /// [`LoadFigures::good_per_second`] of all loads.
     pub fn good_per_second(&self) -> f64 {
-        self.loads.iter().map(Figures::good_per_second).sum()
+        self.loads.iter().map(LoadFigures::good_per_second).sum()
     }
 
     /// A percentile of the slowest load's `total`, in microseconds.
-    pub fn slowest(&self, percentile: impl Fn(&Timings) -> u64) -> u64 {
+    pub fn slowest(&self, percentile: impl Fn(&DurationSummary) -> u64) -> u64 {
         let totals = self.loads.iter().map(|load| percentile(&load.total));
         totals.max().unwrap_or(0)
     }
 
-    /// [`Figures::failed`] of all loads.
+    /// [`LoadFigures::failed`] of all loads.
     pub fn failed(&self) -> u64 {
-        saturating_sum(self.loads.iter().map(Figures::failed))
+        saturating_sum(self.loads.iter().map(LoadFigures::failed))
     }
 }
 
@@ -574,7 +574,7 @@ impl RoundSpread {
 }
 
 /// Connections of all loads.
-pub(crate) fn total_connections(loads: &[Figures]) -> u32 {
+pub(crate) fn total_connections(loads: &[LoadFigures]) -> u32 {
     let connections = loads.iter().map(|load| load.connections);
     connections.fold(0, u32::saturating_add)
 }
@@ -594,7 +594,7 @@ mod tests {
     #[test]
     fn what_was_not_answered_is_not_clean() {
         let calm = test_reports::figures(10, 1000.0, 5000);
-        type Change = fn(&mut Figures);
+        type Change = fn(&mut LoadFigures);
         let rows: [(&str, bool, Change); 8] = [
             ("all answered", true, |_| {}),
             ("under way as usual", true, |load| {
@@ -612,7 +612,7 @@ mod tests {
             }),
             ("arrivals not sent", false, |load| {
                 let (due, late, skipped) = (9, 0, 1);
-                load.schedule = Some(Schedule { due, late, skipped });
+                load.schedule = Some(ArrivalCounts { due, late, skipped });
             }),
             ("an error", false, |load| load.errors.reset = 1),
             ("nothing answered", false, |load| load.requests = 0),

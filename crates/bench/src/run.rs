@@ -17,10 +17,10 @@ use crate::command::{
 use crate::deploy::resource_usage::{ProcessTree, ResourceUsage};
 use crate::live_line::LiveLine;
 use crate::load::{EncodedRequest, Load, LoadPlan, RequestOrder, WindowEnd};
-use crate::report::{Figures, Mix, Point, ReportResult, Run, ServerCost};
-use crate::target::{RequestTemplate, Target, TargetError, read_file, read_headers, read_paths};
+use crate::report::{LoadFigures, Mix, Point, ReportResult, Run, ServerCost};
+use crate::target::{RequestTemplate, Target, TargetError, parse_headers, read_file, read_paths};
 use crate::text::notes;
-use crate::window::{MeasurementWindow, measure_window};
+use crate::window::{WindowMonitor, measure_window};
 use crate::{context, output};
 
 /// Maximum time for a response of an admin interface.
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &RunArguments) -> VerbResult {
     };
     let until = WindowEnd::from_options(arguments.requests, arguments.duration)
         .unwrap_or(WindowEnd::Elapsed(DEFAULT_DURATION));
-    let measurement = Measurement {
+    let measurement = MeasurementPlan {
         points: vec![(String::new(), vec![load])],
         until,
         warm_up: arguments.warm_up,
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &RunArguments) -> VerbResult {
         request: &arguments.request,
         generator: &arguments.generator,
     };
-    measurement.report(&arguments.output, |targets, points| {
+    measurement.measure_and_report(&arguments.output, |targets, points| {
         let (mut loads, server) = only_point(points);
         ReportResult::Run(Box::new(Run {
             targets,
@@ -62,7 +62,7 @@ pub(crate) fn mix(arguments: &MixArguments) -> VerbResult {
     let loads = arguments.loads.iter();
     let loads = loads.map(|text| parse_mix_load(text, &arguments.request));
     let loads = loads.collect::<Result<Vec<_>, _>>()?;
-    let measurement = Measurement {
+    let measurement = MeasurementPlan {
         points: vec![(String::new(), loads)],
         until: WindowEnd::Elapsed(arguments.duration),
         warm_up: arguments.warm_up,
@@ -70,7 +70,7 @@ pub(crate) fn mix(arguments: &MixArguments) -> VerbResult {
         request: &arguments.request,
         generator: &arguments.generator,
     };
-    measurement.report(&arguments.output, |targets, points| {
+    measurement.measure_and_report(&arguments.output, |targets, points| {
         let (loads, server) = only_point(points);
         ReportResult::Mix(Mix {
             targets,
@@ -80,13 +80,13 @@ pub(crate) fn mix(arguments: &MixArguments) -> VerbResult {
     })
 }
 
-fn only_point(mut points: Vec<Point>) -> (Vec<Figures>, Option<ServerCost>) {
+fn only_point(mut points: Vec<Point>) -> (Vec<LoadFigures>, Option<ServerCost>) {
     let point = points.pop();
     point.map_or_else(Default::default, |point| (point.loads, point.server))
 }
 
 /// Loads on a running server: one point, or several after one another.
-pub(crate) struct Measurement<'a> {
+pub(crate) struct MeasurementPlan<'a> {
     /// The label and the loads of each point.
     pub(crate) points: Vec<(String, Vec<Load>)>,
     pub(crate) until: WindowEnd,
@@ -97,9 +97,9 @@ pub(crate) struct Measurement<'a> {
     pub(crate) generator: &'a GeneratorArguments,
 }
 
-impl Measurement<'_> {
+impl MeasurementPlan<'_> {
     /// Measures all points, and reports the result of targets and points; returns the exit code.
-    pub(crate) fn report(
+    pub(crate) fn measure_and_report(
         self,
         output: &OutputArguments,
         result: impl FnOnce(Vec<String>, Vec<Point>) -> ReportResult,
@@ -111,9 +111,9 @@ impl Measurement<'_> {
         let is_only = self.points.len() == 1;
         for (at, (label, loads)) in self.points.into_iter().enumerate() {
             if at > 0 {
-                live.pause(self.cool_down);
+                live.sleep_unless_stopped(self.cool_down);
             }
-            if live.is_stopped() && at > 0 {
+            if live.is_stop_requested() && at > 0 {
                 break;
             }
             let plan = LoadPlan {
@@ -122,9 +122,9 @@ impl Measurement<'_> {
                 warm_up: self.warm_up,
                 threads: usize::from(self.generator.threads),
                 core: self.generator.core,
-                stop: live.stop(),
+                stop: live.stop_flag(),
             };
-            let window = MeasurementWindow {
+            let window = WindowMonitor {
                 usage: account.as_ref().map(|known| known as &dyn ResourceUsage),
                 cores: &[],
                 live: &mut live,
@@ -134,7 +134,7 @@ impl Measurement<'_> {
                 Ok(point) => {
                     let is_empty = point.loads.iter().all(|load| load.requests == 0);
                     // Of several points, one that ended before its window began is none.
-                    if is_only || !is_empty || !live.is_stopped() {
+                    if is_only || !is_empty || !live.is_stop_requested() {
                         points.push(point);
                     }
                 }
@@ -151,7 +151,8 @@ impl Measurement<'_> {
         reasons.extend(loads.flat_map(notes::failure_reasons));
         let result = result(self.request.urls.clone(), points);
         let headers = &self.request.headers;
-        let report = context::report_with_context(result, started, live.is_stopped(), headers);
+        let report =
+            context::report_with_context(result, started, live.is_stop_requested(), headers);
         output::write_report(&report, output)?;
         Ok(exit_code(&reasons, &live))
     }
@@ -162,7 +163,7 @@ const MAX_REASONS: usize = 8;
 
 /// The exit code of a run; reasons other than success go to standard error.
 pub(crate) fn exit_code(reasons: &[String], live: &LiveLine) -> ExitCode {
-    if live.is_stopped() {
+    if live.is_stop_requested() {
         return ExitCode::from(EXIT_INTERRUPTED);
     }
     if reasons.is_empty() {
@@ -195,7 +196,7 @@ fn pid_of_admin(admin: &str) -> Result<u32, Box<dyn Error>> {
         true => admin.to_owned(),
         false => format!("127.0.0.1:{admin}"),
     };
-    let target = Target::read(&url, None)?.with_path("/status.json");
+    let target = Target::from_url(&url, None)?.with_path("/status.json");
     let request = target.encode_request(&RequestTemplate::default(), 1)?.bytes;
     let mut client = Client::new(target.address);
     let answer = block_on(client.exchange(&request, ADMIN_TIMEOUT, MAX_STATUS_BYTES));
@@ -247,7 +248,7 @@ fn encode_requests(arguments: &RequestArguments) -> Result<Vec<EncodedRequest>, 
 
 fn targets(arguments: &RequestArguments) -> Result<Vec<Target>, TargetError> {
     let urls = arguments.urls.iter();
-    urls.map(|url| Target::read(url, arguments.unix.as_deref()))
+    urls.map(|url| Target::from_url(url, arguments.unix.as_deref()))
         .collect()
 }
 
@@ -255,7 +256,7 @@ fn request_template(arguments: &RequestArguments) -> Result<RequestTemplate, Tar
     let body = arguments.body.as_deref().map(read_file).transpose()?;
     Ok(RequestTemplate {
         method: arguments.method.clone(),
-        headers: read_headers(&arguments.headers)?,
+        headers: parse_headers(&arguments.headers)?,
         body: body.map(Bytes::from),
         keep_alive: !arguments.no_keepalive,
     })

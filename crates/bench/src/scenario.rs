@@ -29,7 +29,7 @@ use crate::target::{self, TargetError};
 
 pub use crate::connection_steps::ConnectionSteps;
 pub(crate) use placeholder::find_root;
-pub use placeholder::{PlaceholderValues, StartValues};
+pub use placeholder::{PerStartValues, PlaceholderValues};
 pub use units::{parse_duration, parse_rate, parse_size};
 
 /// Why a scenario cannot be used: the file, the place and the error.
@@ -185,7 +185,7 @@ pub struct LoadSpec {
     /// Arrivals per second of an open loop.
     pub rate: Option<f64>,
     /// The expected response.
-    pub expect: Expect,
+    pub expect: ExpectedResponse,
     /// Of several loads: whether it is also measured alone, before all together.
     pub alone: bool,
 }
@@ -204,7 +204,7 @@ impl Default for LoadSpec {
             body_file: None,
             timeout: Duration::from_secs(10),
             rate: None,
-            expect: Expect::default(),
+            expect: ExpectedResponse::default(),
             alone: false,
         }
     }
@@ -218,7 +218,7 @@ impl LoadSpec {
     pub fn read_paths(&self, values: &PlaceholderValues) -> Result<Vec<String>, TargetError> {
         let mut paths = self.paths.clone();
         if let Some(file) = &self.paths_file {
-            paths.extend(target::read_paths(&values.file(file))?);
+            paths.extend(target::read_paths(&values.resolve_file_path(file))?);
         }
         if paths.is_empty() {
             paths.push("/".to_owned());
@@ -232,7 +232,7 @@ impl LoadSpec {
     /// The file cannot be read.
     pub fn read_body(&self, values: &PlaceholderValues) -> Result<Option<Vec<u8>>, TargetError> {
         let file = self.body_file.as_ref();
-        file.map(|file| target::read_file(&values.file(file)))
+        file.map(|file| target::read_file(&values.resolve_file_path(file)))
             .transpose()
     }
 }
@@ -240,7 +240,7 @@ impl LoadSpec {
 /// The expected response.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Expect {
+pub struct ExpectedResponse {
     /// The status.
     pub status: u16,
     /// The whole body, if it matters.
@@ -249,7 +249,7 @@ pub struct Expect {
     pub contains: Option<String>,
 }
 
-impl Default for Expect {
+impl Default for ExpectedResponse {
     fn default() -> Self {
         Self {
             status: 200,

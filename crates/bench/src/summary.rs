@@ -6,11 +6,12 @@
 //! out.
 
 use crate::report::{
-    Deployment, Figures, Goal, Point, RoundSpread, ServerCost, Summary, saturating_sum,
+    DeploymentResult, DeploymentSummary, GoalResult, LoadFigures, Point, RoundSpread, ServerCost,
+    saturating_sum,
 };
 use crate::scenario::{self, Metric};
 use crate::text::notes;
-use crate::text::units::{count_connections, to_f64};
+use crate::text::units::{format_connections, to_f64};
 
 /// The minimum for means: with fewer connections all servers are much alike.
 const MIN_CONNECTIONS: u32 = 10;
@@ -19,18 +20,21 @@ const MIN_CONNECTIONS: u32 = 10;
 pub(crate) const MAX_OTHER_PROCESSES_SHARE: f64 = 0.05;
 
 /// Fills in the summaries; returns the names in the order of the ranking.
-pub(crate) fn summarize_deployments(deployments: &mut [Deployment], first: &str) -> Vec<String> {
+pub(crate) fn summarize_deployments(
+    deployments: &mut [DeploymentResult],
+    first: &str,
+) -> Vec<String> {
     let full = points_of_full_round(deployments);
     let reference = deployments.iter().find(|found| found.name == first);
     let reference = reference.map_or_else(Vec::new, |found| counted_rounds(found, full));
-    let summaries: Vec<Option<Summary>> = deployments
+    let summaries: Vec<Option<DeploymentSummary>> = deployments
         .iter()
         .map(|deployment| summary(deployment, &counted_rounds(deployment, full), &reference))
         .collect();
     for (deployment, summary) in deployments.iter_mut().zip(summaries) {
         deployment.summary = summary;
     }
-    let throughput = |found: &Deployment| {
+    let throughput = |found: &DeploymentResult| {
         let summary = found.summary.as_ref().filter(|_| found.failure.is_none());
         summary.map(|summary| summary.requests_per_second.median)
     };
@@ -43,7 +47,10 @@ pub(crate) fn summarize_deployments(deployments: &mut [Deployment], first: &str)
     names.collect()
 }
 
-pub(crate) fn judge_goals(goals: &[scenario::Goal], deployments: &[Deployment]) -> Vec<Goal> {
+pub(crate) fn judge_goals(
+    goals: &[scenario::Goal],
+    deployments: &[DeploymentResult],
+) -> Vec<GoalResult> {
     let judge = |goal| judge_goal(goal, deployments);
     goals.iter().map(judge).collect()
 }
@@ -52,14 +59,14 @@ pub(crate) fn judge_goals(goals: &[scenario::Goal], deployments: &[Deployment]) 
 pub(crate) type NumberedRound<'a> = (usize, &'a [Point]);
 
 /// The number of points of a complete round.
-pub(crate) fn points_of_full_round(deployments: &[Deployment]) -> usize {
+pub(crate) fn points_of_full_round(deployments: &[DeploymentResult]) -> usize {
     let rounds = deployments.iter().flat_map(|found| &found.rounds);
     rounds.map(Vec::len).max().unwrap_or(0)
 }
 
 /// The complete rounds of a deployment. Means over other points are not comparable, so incomplete
 /// rounds count only if there are no others.
-pub(crate) fn counted_rounds(deployment: &Deployment, full: usize) -> Vec<NumberedRound<'_>> {
+pub(crate) fn counted_rounds(deployment: &DeploymentResult, full: usize) -> Vec<NumberedRound<'_>> {
     let rounds = deployment.rounds.iter().map(Vec::as_slice).enumerate();
     let (whole, cut): (Vec<_>, Vec<_>) = rounds
         .filter(|(_, points)| !points.is_empty())
@@ -128,18 +135,18 @@ pub(crate) fn memory_bytes(points: &[Point]) -> Option<f64> {
     costs.map(|cost| cost.memory_bytes).max().map(to_f64)
 }
 
-pub(crate) fn errors(points: &[Point]) -> Option<f64> {
+pub(crate) fn error_count(points: &[Point]) -> Option<f64> {
     Some(to_f64(saturating_sum(points.iter().map(Point::failed))))
 }
 
 fn summary(
-    deployment: &Deployment,
+    deployment: &DeploymentResult,
     counted: &[NumberedRound<'_>],
     reference: &[NumberedRound<'_>],
-) -> Option<Summary> {
+) -> Option<DeploymentSummary> {
     let points = || deployment.rounds.iter().flatten();
     let memory = points().filter_map(|point| point.server.map(|cost| cost.memory_bytes));
-    Some(Summary {
+    Some(DeploymentSummary {
         requests_per_second: spread_over_rounds(counted, per_second)?,
         cpu_us_per_request: spread_over_rounds(counted, cpu_us),
         memory_bytes: memory.max(),
@@ -152,7 +159,7 @@ fn summary(
 }
 
 /// Why the figures may not be the server's own, each reason once.
-fn doubts(deployment: &Deployment) -> Vec<String> {
+fn doubts(deployment: &DeploymentResult) -> Vec<String> {
     let mut doubts: Vec<String> = Vec::new();
     for point in deployment.rounds.iter().flatten() {
         let mut reasons = Vec::new();
@@ -165,7 +172,7 @@ fn doubts(deployment: &Deployment) -> Vec<String> {
             reasons.push("other programs used the measured cores".to_owned());
         }
         reasons.extend(point.loads.iter().flat_map(notes::unclean_reasons));
-        let place = count_connections(point.connections_total());
+        let place = format_connections(point.connections_total());
         doubts.extend(reasons.iter().map(|reason| format!("{place}: {reason}")));
     }
     let mut seen = std::collections::HashSet::new();
@@ -176,7 +183,7 @@ fn doubts(deployment: &Deployment) -> Vec<String> {
 /// A figure of one round.
 type FigureOf<'a> = &'a dyn Fn(&[Point]) -> Option<f64>;
 
-fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
+fn judge_goal(goal: &scenario::Goal, deployments: &[DeploymentResult]) -> GoalResult {
     let full = points_of_full_round(deployments);
     // A deployment that failed in a round has no valid figures, neither its own nor as a reference.
     let rounds_of = |name: &str| {
@@ -209,12 +216,12 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
         Metric::RequestsVsAlone => (
             format!("requests/s of {load} in the mix"),
             " x alone",
-            &|points| ratio_to_alone(points, load, Figures::good_per_second),
+            &|points| ratio_to_alone(points, load, LoadFigures::good_per_second),
         ),
         Metric::P99VsAlone => (format!("p99 of {load} in the mix"), " x alone", &|points| {
             ratio_to_alone(points, load, p99_of)
         }),
-        Metric::Errors => ("errors".to_owned(), "", &errors),
+        Metric::Errors => ("errors".to_owned(), "", &error_count),
     };
     let (unit, measured) = match &goal.to {
         Some(to) => (
@@ -237,7 +244,7 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
         };
         goal.min.is_none_or(|min| figure >= min) && goal.max.is_none_or(|max| figure <= max)
     };
-    Goal {
+    GoalResult {
         text: format!(
             "{}{}: {what} {}{unit}",
             goal.deployment,
@@ -249,24 +256,24 @@ fn judge_goal(goal: &scenario::Goal, deployments: &[Deployment]) -> Goal {
     }
 }
 
-fn p99_of(figures: &Figures) -> f64 {
+fn p99_of(figures: &LoadFigures) -> f64 {
     to_f64(figures.total.p99)
 }
 
-fn find_load<'a>(points: &'a [Point], alone: bool, name: &str) -> Option<&'a Figures> {
+fn find_load<'a>(points: &'a [Point], alone: bool, name: &str) -> Option<&'a LoadFigures> {
     let mut points = points.iter().filter(|point| point.alone == alone);
     points.find_map(|point| point.loads.iter().find(|load| load.name == name))
 }
 
 /// A figure of one load in the mix as a ratio to the same load's alone.
-fn ratio_to_alone(points: &[Point], load: &str, of: fn(&Figures) -> f64) -> Option<f64> {
+fn ratio_to_alone(points: &[Point], load: &str, of: fn(&LoadFigures) -> f64) -> Option<f64> {
     let mixed = of(find_load(points, false, load)?);
-    let alone = of(find_load(points, true, &alone_name(load))?);
+    let alone = of(find_load(points, true, &alone_load_name(load))?);
     (alone > 0.0).then(|| mixed / alone)
 }
 
 /// The name of a load when measured alone.
-pub(crate) fn alone_name(load: &str) -> String {
+pub(crate) fn alone_load_name(load: &str) -> String {
     format!("{load}, alone")
 }
 
@@ -290,20 +297,20 @@ fn throughput_retained(points: &[Point]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Timings;
+    use crate::report::DurationSummary;
 
     fn point(connections: u32, per_second: f64, cpu_us: f64) -> Point {
         Point {
             connections,
-            loads: vec![Figures {
+            loads: vec![LoadFigures {
                 connections,
                 requests: 1000,
                 requests_per_second: per_second,
-                total: Timings {
+                total: DurationSummary {
                     p99: 5000,
-                    ..Timings::default()
+                    ..DurationSummary::default()
                 },
-                ..Figures::default()
+                ..LoadFigures::default()
             }],
             server: Some(ServerCost {
                 cpu_seconds: cpu_us * 1000.0 / 1e6,
@@ -314,10 +321,10 @@ mod tests {
         }
     }
 
-    fn deployment(name: &str, rounds: &[&[(u32, f64, f64)]]) -> Deployment {
+    fn deployment(name: &str, rounds: &[&[(u32, f64, f64)]]) -> DeploymentResult {
         let of =
             |points: &&[(u32, f64, f64)]| points.iter().map(|&(c, r, u)| point(c, r, u)).collect();
-        Deployment {
+        DeploymentResult {
             name: name.to_owned(),
             versions: Vec::new(),
             failure: None,

@@ -9,7 +9,7 @@ use crate::command::{OutputArguments, SweepArguments, VerbResult};
 use crate::connection_steps::ConnectionSteps;
 use crate::load::{Load, WindowEnd};
 use crate::report::{ReportResult, Sweep};
-use crate::run::{Measurement, base_load};
+use crate::run::{MeasurementPlan, base_load};
 
 /// The default number of requests per point.
 const DEFAULT_REQUESTS: u64 = 1000;
@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> VerbResult {
         };
         (label, vec![load])
     };
-    let measurement = Measurement {
+    let measurement = MeasurementPlan {
         points: steps.iter().copied().enumerate().map(point).collect(),
         until: WindowEnd::from_options(arguments.requests, arguments.duration)
             .unwrap_or(WindowEnd::Requests(DEFAULT_REQUESTS)),
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> VerbResult {
         request: &arguments.request,
         generator: &arguments.generator,
     };
-    measurement.report(&output_files(arguments), |targets, points| {
+    measurement.measure_and_report(&output_files(arguments), |targets, points| {
         ReportResult::Sweep(Sweep { targets, points })
     })
 }

@@ -67,7 +67,7 @@ impl Target {
     ///
     /// # Errors
     /// It is neither, or its name has no address.
-    pub fn read(url: &str, socket: Option<&Path>) -> Result<Self, TargetError> {
+    pub fn from_url(url: &str, socket: Option<&Path>) -> Result<Self, TargetError> {
         let wrong = |what: &str| TargetError(format!("`{url}`: {what}"));
         if let Some(path) = url.strip_prefix("unix:") {
             return Ok(Self {
@@ -208,7 +208,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, TargetError> {
 ///
 /// # Errors
 /// One has no colon.
-pub fn read_headers(texts: &[String]) -> Result<Vec<(String, String)>, TargetError> {
+pub fn parse_headers(texts: &[String]) -> Result<Vec<(String, String)>, TargetError> {
     let read = |text: &String| {
         let wrong = || TargetError(format!("`{text}`: a header is `Name: value`"));
         let (name, value) = text.split_once(':').ok_or_else(wrong)?;
@@ -283,14 +283,15 @@ mod tests {
                 "/",
             ),
         ] {
-            let found = Target::read(url, None).unwrap();
+            let found = Target::from_url(url, None).unwrap();
             assert_eq!(
                 (found.address, &*found.host, &*found.path),
                 (address, host, path),
                 "{url}"
             );
         }
-        let over = Target::read("http://example.test/x", Some(Path::new("/run/b.sock"))).unwrap();
+        let over =
+            Target::from_url("http://example.test/x", Some(Path::new("/run/b.sock"))).unwrap();
         assert_eq!(over.address, Address::Unix("/run/b.sock".into()));
         assert_eq!(over.host, "example.test");
         for wrong in [
@@ -303,13 +304,13 @@ mod tests {
             "http://127.0.0.1/\u{e4}",
             "http://127.0.0.1/\u{7f}",
         ] {
-            assert!(Target::read(wrong, None).is_err(), "{wrong}");
+            assert!(Target::from_url(wrong, None).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn writes_requests() {
-        let target = Target::read("http://127.0.0.1:81/p", None).unwrap();
+        let target = Target::from_url("http://127.0.0.1:81/p", None).unwrap();
         let text = |template: &RequestTemplate| {
             let shape = target.encode_request(template, 1).unwrap();
             String::from_utf8(shape.bytes.to_vec()).unwrap()

@@ -11,7 +11,9 @@
 use minijinja::value::Serde;
 use minijinja::{Value, context};
 
-use crate::report::{Compare, Figures, HoldResult, Report, ReportResult, Timings};
+use crate::report::{
+    CompareResult, DurationSummary, HoldResult, LoadFigures, Report, ReportResult,
+};
 
 pub(crate) use progress::progress_line;
 
@@ -45,7 +47,7 @@ pub(crate) fn report_text(report: &Report) -> String {
     template::render("report.txt", values)
 }
 
-fn load_values(load: &Figures) -> Value {
+fn load_values(load: &LoadFigures) -> Value {
     let statuses = &load.statuses;
     let percentile =
         |(name, of): &Percentile| (*name, of(&load.total), load.service.as_ref().map(of));
@@ -65,7 +67,7 @@ fn load_values(load: &Figures) -> Value {
     }
 }
 
-fn compare_values(compare: &Compare) -> Value {
+fn compare_values(compare: &CompareResult) -> Value {
     let rounds = compare.deployments.iter().map(|one| one.rounds.len());
     let loads = tables::loads_table(compare);
     context! {
@@ -86,9 +88,9 @@ fn hold_values(hold: &HoldResult) -> Value {
 }
 
 /// A percentile's name, and its value.
-pub(crate) type Percentile = (&'static str, fn(&Timings) -> u64);
+pub(crate) type Percentile = (&'static str, fn(&DurationSummary) -> u64);
 
-/// The percentiles of [`Timings`]; like ApacheBench's list it ends with the maximum.
+/// The percentiles of [`DurationSummary`]; like ApacheBench's list it ends with the maximum.
 pub(crate) const PERCENTILES: &[Percentile] = &[
     ("50", |timings| timings.p50),
     ("75", |timings| timings.p75),

@@ -12,7 +12,7 @@ use crate::report::{Point, ServerCost};
 use crate::text;
 
 /// A server to measure, and how to show it.
-pub(crate) struct MeasurementWindow<'a> {
+pub(crate) struct WindowMonitor<'a> {
     /// Reads the server's resource usage, if its processes are known.
     pub(crate) usage: Option<&'a dyn ResourceUsage>,
     /// The cores of server and load, if both are pinned.
@@ -48,8 +48,8 @@ impl UsageSnapshot {
 ///
 /// # Errors
 /// Nothing could be sent at all.
-pub(crate) fn measure_window(plan: &LoadPlan, window: MeasurementWindow<'_>) -> io::Result<Point> {
-    let MeasurementWindow {
+pub(crate) fn measure_window(plan: &LoadPlan, window: WindowMonitor<'_>) -> io::Result<Point> {
+    let WindowMonitor {
         usage,
         cores,
         live,

@@ -24,7 +24,7 @@ const BAR_HEIGHT: u32 = 28;
 const FRAME_HEIGHT: u32 = 104;
 
 /// The height of the chart; `None` without bars.
-pub(super) fn height(bars: &[Bar]) -> Option<u32> {
+pub(super) fn chart_height(bars: &[Bar]) -> Option<u32> {
     let count = u32::try_from(bars.len()).ok()?;
     (count > 0).then(|| FRAME_HEIGHT + BAR_HEIGHT * count.max(2))
 }
@@ -36,7 +36,7 @@ pub(super) fn paint(
 ) -> Result<Painted, DrawError> {
     // The value is written after its bar: the axis is extended by that.
     let x = Scale::zero_based(bars.iter().map(|bar| bar.end() * 1.14));
-    let y = Scale::rows(bars.len());
+    let y = Scale::for_bar_rows(bars.len());
     let names = bars
         .iter()
         .map(|bar| super::text_width(&short_name(&bar.name)));
@@ -116,9 +116,9 @@ fn range_text(value: &RoundSpread) -> String {
 
 pub(super) fn value_table(spec: &ChartSpec, bars: &[Bar]) -> Table {
     Table::of(bars)
-        .text("", |bar| bar.name.clone())
-        .number(spec.label, |bar| format_figure(bar.value.median))
-        .number("min", |bar| format_figure(bar.value.min))
-        .number("max", |bar| format_figure(bar.value.max))
-        .whole()
+        .text_column("", |bar| bar.name.clone())
+        .number_column(spec.label, |bar| format_figure(bar.value.median))
+        .number_column("min", |bar| format_figure(bar.value.min))
+        .number_column("max", |bar| format_figure(bar.value.max))
+        .build_all_columns()
 }

@@ -104,7 +104,7 @@ const HEIGHT: u32 = 420;
 const MIN_SMOOTH_POINTS: usize = 8;
 
 /// The height of the chart; `None` without values.
-pub(super) fn height(lines: &LineChart) -> Option<u32> {
+pub(super) fn chart_height(lines: &LineChart) -> Option<u32> {
     lines.places().next()?;
     // Space for many curves, and for a legend with more entries than the chart has lines.
     let count = u32::try_from(lines.series.len()).unwrap_or(0).min(200);
@@ -121,13 +121,13 @@ impl LineChart {
     fn scales(&self) -> (Scale, Scale) {
         let (xs, ys): (Vec<f64>, Vec<f64>) = self.places().copied().unzip();
         let x = match self.horizontal {
-            HorizontalAxis::Connections => Scale::by_steps(&xs),
+            HorizontalAxis::Connections => Scale::for_connections(&xs),
             HorizontalAxis::Seconds => Scale::zero_based(xs),
         };
         let y = match self.vertical {
             VerticalAxis::Linear => Scale::zero_based(ys),
-            VerticalAxis::Integers => Scale::counts(ys),
-            VerticalAxis::AutoLog => Scale::by_range(ys),
+            VerticalAxis::Integers => Scale::for_counts(ys),
+            VerticalAxis::AutoLog => Scale::for_latencies(ys),
         };
         (x, y)
     }
@@ -278,13 +278,13 @@ pub(super) fn value_table(lines: &LineChart) -> Table {
     positions.dedup();
     let horizontal = lines.horizontal;
     let mut table =
-        Table::of(positions).number(horizontal.label(), |at| horizontal.format_value(*at));
+        Table::of(positions).number_column(horizontal.label(), |at| horizontal.format_value(*at));
     for series in shown() {
-        table = table.number(&series.name, |at| {
+        table = table.number_column(&series.name, |at| {
             let mut places = series.line.iter();
             let found = places.find(|place| place.0.total_cmp(at).is_eq());
             found.map_or_else(|| "-".to_owned(), |place| units::format_figure(place.1))
         });
     }
-    table.whole()
+    table.build_all_columns()
 }

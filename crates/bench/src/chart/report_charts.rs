@@ -6,8 +6,8 @@ use super::bars::Bar;
 use super::lines::{HorizontalAxis, LineChart, LineStyle, Series, VerticalAxis};
 use super::{ChartContent, ChartSpec, Units};
 use crate::report::{
-    Compare, Deployment, Figures, Point, Report, ReportResult, RoundSpread, ServerCost, Summary,
-    Sweep,
+    CompareResult, DeploymentResult, DeploymentSummary, LoadFigures, Point, Report, ReportResult,
+    RoundSpread, ServerCost, Sweep,
 };
 use crate::spline::CurvePoint;
 use crate::text::units::{to_f64, to_mebibytes};
@@ -23,7 +23,7 @@ pub(super) fn chart_specs(report: &Report) -> Vec<ChartSpec> {
             &run.figures,
         )],
         ReportResult::Mix(mix) => {
-            let chart = |(index, load): (usize, &Figures)| {
+            let chart = |(index, load): (usize, &LoadFigures)| {
                 let name = format!("latency-{}", index + 1);
                 let title = format!("Response times: {}", load.name);
                 percentile_bars(&name, &title, index, load)
@@ -53,7 +53,7 @@ fn line_chart(
 }
 
 /// The response times of a load: one bar per percentile.
-fn percentile_bars(name: &str, title: &str, color: usize, load: &Figures) -> ChartSpec {
+fn percentile_bars(name: &str, title: &str, color: usize, load: &LoadFigures) -> ChartSpec {
     let bar = |(name, of): &Percentile| Bar {
         name: format!("{name} %"),
         value: RoundSpread::single(to_f64(of(&load.total)) / 1000.0),
@@ -106,7 +106,12 @@ fn load_names(points: &[Point]) -> Vec<&str> {
 }
 
 /// One load's value at each point.
-fn load_series(sweep: &Sweep, name: &str, index: usize, value: impl Fn(&Figures) -> f64) -> Series {
+fn load_series(
+    sweep: &Sweep,
+    name: &str,
+    index: usize,
+    value: impl Fn(&LoadFigures) -> f64,
+) -> Series {
     let of = |point: &Point| Some((connections_at(point), value(point.loads.get(index)?)));
     Series::straight(name, sweep.points.iter().filter_map(of))
 }
@@ -150,7 +155,7 @@ fn sweep_latency(sweep: &Sweep) -> ChartSpec {
         for (percentile, of) in PERCENTILES {
             if ["50", "90", "99", "99.9"].contains(percentile) {
                 let name = format!("{load} p{percentile}");
-                let ms = |load: &Figures| to_f64(of(&load.total)) / 1000.0;
+                let ms = |load: &LoadFigures| to_f64(of(&load.total)) / 1000.0;
                 series.push(load_series(sweep, name.trim(), index, ms));
             }
         }
@@ -167,8 +172,8 @@ fn sweep_latency(sweep: &Sweep) -> ChartSpec {
 /// One curve for each kind of error that occurred; no chart without errors.
 fn sweep_errors(sweep: &Sweep) -> ChartSpec {
     let mut series = Vec::new();
-    for (kind, (name, _)) in Figures::default().failures().enumerate() {
-        let count = |load: &Figures| load.failures().nth(kind).map_or(0.0, |it| to_f64(it.1));
+    for (kind, (name, _)) in LoadFigures::default().failures().enumerate() {
+        let count = |load: &LoadFigures| load.failures().nth(kind).map_or(0.0, |it| to_f64(it.1));
         let points = sweep.points.iter();
         let points = points.map(|point| {
             let sum = point.loads.iter().map(count).sum();
@@ -188,9 +193,9 @@ fn sweep_errors(sweep: &Sweep) -> ChartSpec {
     line_chart("errors", &title, units, VerticalAxis::Integers, series)
 }
 
-fn compare_charts(compare: &Compare) -> Vec<ChartSpec> {
-    let bars = |name, title, units, of: fn(&Summary) -> Option<RoundSpread>| {
-        let value = |deployment: &Deployment| of(deployment.summary.as_ref()?);
+fn compare_charts(compare: &CompareResult) -> Vec<ChartSpec> {
+    let bars = |name, title, units, of: fn(&DeploymentSummary) -> Option<RoundSpread>| {
+        let value = |deployment: &DeploymentResult| of(deployment.summary.as_ref()?);
         deployment_bars(compare, (name, title), units, value)
     };
     let curves = |name, title, units, of: fn(&Point) -> f64| {
@@ -241,8 +246,8 @@ fn compare_charts(compare: &Compare) -> Vec<ChartSpec> {
 }
 
 /// For several loads at once: the figures of each load, which the ranking sums.
-fn load_bars(compare: &Compare, number: usize, load: &str) -> [ChartSpec; 2] {
-    let bars = |name: &str, what: &str, units, of: fn(&Figures) -> f64| {
+fn load_bars(compare: &CompareResult, number: usize, load: &str) -> [ChartSpec; 2] {
+    let bars = |name: &str, what: &str, units, of: fn(&LoadFigures) -> f64| {
         let name = format!("load-{number}-{name}");
         let title = format!("{load}: {what}");
         deployment_bars(compare, (&name, &title), units, |deployment| {
@@ -255,7 +260,7 @@ fn load_bars(compare: &Compare, number: usize, load: &str) -> [ChartSpec; 2] {
             "throughput",
             "throughput",
             ("requests/s", "requests/s"),
-            Figures::good_per_second,
+            LoadFigures::good_per_second,
         ),
         bars("p99", "p99 response time", ("p99 in ms", "ms"), |found| {
             to_f64(found.total.p99) / 1000.0
@@ -265,13 +270,13 @@ fn load_bars(compare: &Compare, number: usize, load: &str) -> [ChartSpec; 2] {
 
 /// One bar for each ranked deployment with a known value.
 fn deployment_bars(
-    compare: &Compare,
+    compare: &CompareResult,
     (name, title): (&str, &str),
     units: Units,
-    value: impl Fn(&Deployment) -> Option<RoundSpread>,
+    value: impl Fn(&DeploymentResult) -> Option<RoundSpread>,
 ) -> ChartSpec {
     let ranked = tables::ranked_deployments(compare).enumerate();
-    let bar = |(color, deployment): (usize, &Deployment)| {
+    let bar = |(color, deployment): (usize, &DeploymentResult)| {
         Some(Bar {
             name: deployment.name.clone(),
             value: value(deployment)?,
@@ -285,7 +290,7 @@ fn deployment_bars(
 /// One curve per ranked deployment through the medians of the rounds, with every round's points; no
 /// curve for a single number of connections.
 fn deployment_curves(
-    compare: &Compare,
+    compare: &CompareResult,
     (name, title): (&str, &str),
     units: Units,
     of: fn(&Point) -> f64,

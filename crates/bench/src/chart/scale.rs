@@ -28,7 +28,7 @@ impl Scale {
     }
 
     /// The same for counts: its ticks are whole numbers.
-    pub(super) fn counts(values: impl IntoIterator<Item = f64>) -> Self {
+    pub(super) fn for_counts(values: impl IntoIterator<Item = f64>) -> Self {
         let mut scale = Self::zero_based([max_value(values).max(4.0)]);
         scale.ticks.retain(|place| place.fract() == 0.0);
         scale
@@ -36,7 +36,7 @@ impl Scale {
 
     /// For latencies: logarithmic if the highest value is more than [`MIN_LOG_RATIO`] times the
     /// lowest.
-    pub(super) fn by_range(values: impl IntoIterator<Item = f64> + Clone) -> Self {
+    pub(super) fn for_latencies(values: impl IntoIterator<Item = f64> + Clone) -> Self {
         let (least, greatest) = positive_range(values.clone());
         match greatest / least > MIN_LOG_RATIO {
             true => Self::logarithmic(least, greatest * 1.1),
@@ -45,7 +45,7 @@ impl Scale {
     }
 
     /// For connections: logarithmic if their steps grow, as those of a ladder by factor.
-    pub(super) fn by_steps(values: &[f64]) -> Self {
+    pub(super) fn for_connections(values: &[f64]) -> Self {
         let (least, greatest) = positive_range(values.iter().copied());
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -89,7 +89,7 @@ impl Scale {
     }
 
     /// The rows of a bar chart, from the top and without ticks.
-    pub(super) fn rows(count: usize) -> Self {
+    pub(super) fn for_bar_rows(count: usize) -> Self {
         Self {
             is_log: false,
             low: count as f64,
@@ -204,33 +204,37 @@ mod tests {
             ),
             (
                 "even steps",
-                Scale::by_steps(&[1.0, 101.0, 201.0, 301.0, 401.0]),
+                Scale::for_connections(&[1.0, 101.0, 201.0, 301.0, 401.0]),
                 &["0", "50", "100", "150", "200", "250", "300", "350", "400"],
             ),
             (
                 "few and far between",
-                Scale::by_steps(&[1.0, 10.0, 50.0, 100.0, 200.0, 500.0]),
+                Scale::for_connections(&[1.0, 10.0, 50.0, 100.0, 200.0, 500.0]),
                 &["1", "2", "5", "10", "20", "50", "100", "200", "500"],
             ),
-            ("counts", Scale::counts([2.0]), &["0", "1", "2", "3", "4"]),
+            (
+                "counts",
+                Scale::for_counts([2.0]),
+                &["0", "1", "2", "3", "4"],
+            ),
             (
                 "a ladder",
-                Scale::by_steps(&[1.0, 4.0, 16.0, 64.0, 256.0]),
+                Scale::for_connections(&[1.0, 4.0, 16.0, 64.0, 256.0]),
                 &["1", "2", "5", "10", "20", "50", "100", "200"],
             ),
             (
                 "a narrow range",
-                Scale::by_range([2.0, 4.0]),
+                Scale::for_latencies([2.0, 4.0]),
                 &["0", "1", "2", "3", "4"],
             ),
             (
                 "a wide range",
-                Scale::by_range([0.4, 90.0]),
+                Scale::for_latencies([0.4, 90.0]),
                 &["0.5", "1", "2", "5", "10", "20", "50"],
             ),
             (
                 "a very wide range",
-                Scale::by_range([0.04, 900.0]),
+                Scale::for_latencies([0.04, 900.0]),
                 &["0.1", "1", "10", "100"],
             ),
         ] {
@@ -241,10 +245,10 @@ mod tests {
     #[test]
     fn no_value_falls_off_the_axis() {
         let strange = [f64::NAN, f64::INFINITY, -5.0, 0.0, 1e300, 7.0];
-        let mut scales = vec![Scale::zero_based(strange), Scale::by_range(strange)];
-        scales.push(Scale::by_steps(&strange));
-        scales.push(Scale::by_steps(&[]));
-        scales.push(Scale::by_steps(&[7.0]));
+        let mut scales = vec![Scale::zero_based(strange), Scale::for_latencies(strange)];
+        scales.push(Scale::for_connections(&strange));
+        scales.push(Scale::for_connections(&[]));
+        scales.push(Scale::for_connections(&[7.0]));
         for scale in scales {
             assert!(scale.low < scale.high, "{scale:?}");
             for value in strange {

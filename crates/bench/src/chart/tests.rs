@@ -12,7 +12,7 @@ fn chart(report: &Report, name: &str) -> Chart {
 
 #[test]
 fn every_value_lies_in_the_plotting_area() {
-    for (kind, report) in test_reports::reports() {
+    for (kind, report) in test_reports::all_reports() {
         for chart in charts(&report, &[]) {
             let [left, top, right, bottom] = chart.plot_area;
             assert!(!chart.points.is_empty(), "{kind} {}", chart.name);
@@ -31,7 +31,7 @@ fn every_value_lies_in_the_plotting_area() {
 
 #[test]
 fn a_sweep_shows_raw_points_and_the_curve() {
-    let chart = chart(&test_reports::sweep(), "throughput");
+    let chart = chart(&test_reports::sweep_report(), "throughput");
     assert_eq!(
         chart.svg.matches("<circle").count(),
         20 + 1,
@@ -52,7 +52,7 @@ fn a_sweep_shows_raw_points_and_the_curve() {
 
 #[test]
 fn errors_and_costs_are_drawn_only_when_there_are_any() {
-    let mut report = test_reports::sweep();
+    let mut report = test_reports::sweep_report();
     if let ReportResult::Sweep(sweep) = &mut report.result {
         for point in &mut sweep.points {
             point.server = None;
@@ -68,7 +68,7 @@ fn errors_and_costs_are_drawn_only_when_there_are_any() {
 
 #[test]
 fn a_comparison_at_one_number_of_connections_has_bars_only() {
-    let mut report = test_reports::compare();
+    let mut report = test_reports::compare_report();
     if let ReportResult::Compare(compare) = &mut report.result {
         for round in compare
             .deployments
@@ -87,7 +87,7 @@ fn a_comparison_at_one_number_of_connections_has_bars_only() {
 
 #[test]
 fn many_deployments_can_be_told_apart() {
-    let mut report = test_reports::compare();
+    let mut report = test_reports::compare_report();
     if let ReportResult::Compare(compare) = &mut report.result {
         let first = compare.deployments[0].clone();
         compare.ranking.clear();
@@ -110,7 +110,7 @@ fn many_deployments_can_be_told_apart() {
 
 #[test]
 fn strange_reports_are_drawn_without_a_panic() {
-    let mut report = test_reports::sweep();
+    let mut report = test_reports::sweep_report();
     if let ReportResult::Sweep(sweep) = &mut report.result {
         let strange = [f64::NAN, f64::INFINITY, -1.0, f64::MAX];
         for (point, value) in sweep.points.iter_mut().zip(strange) {
@@ -141,7 +141,7 @@ fn held_streams_have_charts_against_connections_and_over_time() {
             .map(|chart| chart.name)
             .collect()
     };
-    let mut report = test_reports::hold();
+    let mut report = test_reports::hold_report();
     assert_eq!(
         names(&report),
         [

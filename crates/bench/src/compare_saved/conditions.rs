@@ -1,12 +1,12 @@
 //! Checks whether two reports were measured under the same conditions. Pure.
 
-use crate::report::{Compare, Figures, Report, ReportResult};
+use crate::report::{CompareResult, LoadFigures, Report, ReportResult};
 use crate::text::{notes, units};
 
 /// When, where and with what a report was measured.
 pub(super) fn describe_context(report: &Report) -> String {
     let taken = &report.context;
-    let when = units::format_time(taken.started);
+    let when = units::format_timestamp(taken.started);
     format!("{when}, {}, {}", taken.tool, taken.machine.cpu)
 }
 
@@ -92,14 +92,14 @@ const CONDITIONS: [Condition; 13] = [
     }),
 ];
 
-fn of_scenario(report: &Report, of: fn(&Compare) -> String) -> String {
+fn of_scenario(report: &Report, of: fn(&CompareResult) -> String) -> String {
     match &report.result {
         ReportResult::Compare(compare) => of(compare),
         _ => String::new(),
     }
 }
 
-fn describe_rate(load: &Figures) -> String {
+fn describe_rate(load: &LoadFigures) -> String {
     load.rate
         .map_or_else(|| "closed loop".to_owned(), |rate| format!("{rate}/s"))
 }
@@ -128,7 +128,7 @@ fn describe_streams(report: &Report) -> String {
 }
 
 /// A property of all loads of a report: distinct values in order.
-fn distinct_values(report: &Report, of: fn(&Figures) -> String) -> String {
+fn distinct_values(report: &Report, of: fn(&LoadFigures) -> String) -> String {
     let mut values: Vec<String> = Vec::new();
     for window in report.result.windows() {
         for value in window.loads.iter().map(of) {

@@ -3,26 +3,27 @@
 
 use std::collections::HashMap;
 
-use super::verdict::RoundedFigure;
+use super::verdict::FigureOverRounds;
 use crate::report::{
-    Deployment, Figures, HoldResult, Point, ReportResult, RoundSpread, ServerCost, Timings,
+    DeploymentResult, DurationSummary, HoldResult, LoadFigures, Point, ReportResult, RoundSpread,
+    ServerCost,
 };
 use crate::summary::{
-    counted_rounds, errors, memory_bytes, points_of_full_round, spread_over_rounds,
+    counted_rounds, error_count, memory_bytes, points_of_full_round, spread_over_rounds,
 };
-use crate::text::units::{count_connections, to_f64, to_mebibytes};
+use crate::text::units::{format_connections, to_f64, to_mebibytes};
 
 /// A part, and as many of its figures as are known.
 #[derive(Debug, Default)]
 pub(super) struct ReportPart {
     /// The name for matching.
     pub(super) name: String,
-    pub(super) per_second: Option<RoundedFigure>,
-    pub(super) cpu_us: Option<RoundedFigure>,
-    pub(super) p50_ms: Option<RoundedFigure>,
-    pub(super) p99_ms: Option<RoundedFigure>,
-    pub(super) memory: Option<RoundedFigure>,
-    pub(super) errors: Option<RoundedFigure>,
+    pub(super) per_second: Option<FigureOverRounds>,
+    pub(super) cpu_us: Option<FigureOverRounds>,
+    pub(super) p50_ms: Option<FigureOverRounds>,
+    pub(super) p99_ms: Option<FigureOverRounds>,
+    pub(super) memory: Option<FigureOverRounds>,
+    pub(super) errors: Option<FigureOverRounds>,
 }
 
 /// Returns the parts of a report. Of parts with the same name, which is allowed, the second is
@@ -74,7 +75,7 @@ fn hold_parts(hold: &HoldResult) -> Vec<ReportPart> {
     parts
 }
 
-fn timing_part(name: &str, times: &Timings, errors: u64) -> ReportPart {
+fn timing_part(name: &str, times: &DurationSummary, errors: u64) -> ReportPart {
     ReportPart {
         name: name.to_owned(),
         p50_ms: once(to_f64(times.p50) / 1000.0),
@@ -85,7 +86,7 @@ fn timing_part(name: &str, times: &Timings, errors: u64) -> ReportPart {
 }
 
 fn point_parts(point: &Point) -> Vec<ReportPart> {
-    let place = count_connections(point.connections_total());
+    let place = format_connections(point.connections_total());
     match &*point.loads {
         [load] => vec![load_part(place, load, point.server.as_ref())],
         loads => load_parts(&format!("{place}, "), loads, point.server.as_ref()),
@@ -93,8 +94,8 @@ fn point_parts(point: &Point) -> Vec<ReportPart> {
 }
 
 /// Each load, and the server that they share.
-fn load_parts(place: &str, loads: &[Figures], server: Option<&ServerCost>) -> Vec<ReportPart> {
-    let part = |load: &Figures| load_part(format!("{place}{}", load.name), load, None);
+fn load_parts(place: &str, loads: &[LoadFigures], server: Option<&ServerCost>) -> Vec<ReportPart> {
+    let part = |load: &LoadFigures| load_part(format!("{place}{}", load.name), load, None);
     let mut parts: Vec<ReportPart> = loads.iter().map(part).collect();
     if server.is_some() {
         parts.push(server_part(format!("{place}server"), server));
@@ -102,7 +103,7 @@ fn load_parts(place: &str, loads: &[Figures], server: Option<&ServerCost>) -> Ve
     parts
 }
 
-fn load_part(name: String, load: &Figures, server: Option<&ServerCost>) -> ReportPart {
+fn load_part(name: String, load: &LoadFigures, server: Option<&ServerCost>) -> ReportPart {
     let timing = timing_part("", &load.total, load.failed());
     ReportPart {
         per_second: once(load.requests_per_second),
@@ -123,13 +124,13 @@ fn server_part(name: String, server: Option<&ServerCost>) -> ReportPart {
 }
 
 /// A deployment by its summary, completed from the rounds.
-fn deployment_part(deployment: &Deployment, full: usize) -> Option<ReportPart> {
+fn deployment_part(deployment: &DeploymentResult, full: usize) -> Option<ReportPart> {
     let summary = deployment.summary.as_ref()?;
     let rounds = counted_rounds(deployment, full);
     let count = rounds.len();
     let figure = |spread: Option<RoundSpread>| {
         let rounds = count;
-        spread.map(|spread| RoundedFigure { spread, rounds })
+        spread.map(|spread| FigureOverRounds { spread, rounds })
     };
     let p50_us = |points: &[Point]| {
         let slowest = points
@@ -147,12 +148,12 @@ fn deployment_part(deployment: &Deployment, full: usize) -> Option<ReportPart> {
         p50_ms: scaled(spread_over_rounds(&rounds, p50_us), 0.001),
         p99_ms: scaled(Some(summary.p99_us), 0.001),
         memory: scaled(spread_over_rounds(&rounds, memory_bytes), to_mebibytes(1)),
-        errors: figure(spread_over_rounds(&rounds, errors)),
+        errors: figure(spread_over_rounds(&rounds, error_count)),
     })
 }
 
 /// A figure of a single window.
-fn once(value: f64) -> Option<RoundedFigure> {
+fn once(value: f64) -> Option<FigureOverRounds> {
     let spread = RoundSpread::from_values([value])?;
-    Some(RoundedFigure { spread, rounds: 1 })
+    Some(FigureOverRounds { spread, rounds: 1 })
 }

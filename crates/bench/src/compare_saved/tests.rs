@@ -3,7 +3,7 @@
 use super::*;
 use crate::report::{ReportResult, test_reports};
 
-fn find<'a>(changes: &'a Changes, part: &str, figure: &str) -> &'a Change {
+fn find<'a>(changes: &'a ReportComparison, part: &str, figure: &str) -> &'a FigureChange {
     let mut all = changes.changes.iter();
     all.find(|change| change.part == part && change.figure == figure)
         .unwrap()
@@ -11,10 +11,10 @@ fn find<'a>(changes: &'a Changes, part: &str, figure: &str) -> &'a Change {
 
 #[test]
 fn a_report_is_within_the_noise_of_itself() {
-    for (kind, report) in test_reports::reports() {
+    for (kind, report) in test_reports::all_reports() {
         let changes = compare_saved(&report, &report).unwrap();
         assert!(
-            !changes.changes.is_empty() && !changes.has_worse(),
+            !changes.changes.is_empty() && !changes.has_regressions(),
             "{kind}"
         );
         assert!(
@@ -32,14 +32,15 @@ fn a_report_is_within_the_noise_of_itself() {
 
 #[test]
 fn different_kinds_are_refused() {
-    let error = compare_saved(&test_reports::run(), &test_reports::sweep()).unwrap_err();
+    let error =
+        compare_saved(&test_reports::run_report(), &test_reports::sweep_report()).unwrap_err();
     let expected = "a report of `bench run` cannot be compared with one of `bench sweep`";
     assert_eq!(error, expected);
 }
 
 #[test]
 fn says_what_changed_in_a_run_and_that_it_was_another_machine() {
-    let (old, mut new) = (test_reports::run(), test_reports::run());
+    let (old, mut new) = (test_reports::run_report(), test_reports::run_report());
     new.context.machine.cpu = "Another".to_owned();
     if let ReportResult::Run(run) = &mut new.result {
         run.targets = vec!["http://127.0.0.1:9090/".to_owned()];
@@ -69,7 +70,7 @@ fn says_what_changed_in_a_run_and_that_it_was_another_machine() {
 
 #[test]
 fn points_and_deployments_without_a_partner_are_listed() {
-    let (old, mut new) = (test_reports::sweep(), test_reports::sweep());
+    let (old, mut new) = (test_reports::sweep_report(), test_reports::sweep_report());
     if let ReportResult::Sweep(sweep) = &mut new.result {
         sweep.points.remove(0);
         sweep.points.push(test_reports::point(500, 0));
@@ -84,7 +85,10 @@ fn points_and_deployments_without_a_partner_are_listed() {
             .any(|warning| warning.starts_with("the connections differ"))
     );
 
-    let (old, mut new) = (test_reports::compare(), test_reports::compare());
+    let (old, mut new) = (
+        test_reports::compare_report(),
+        test_reports::compare_report(),
+    );
     if let ReportResult::Compare(compare) = &mut new.result {
         compare.deployments[2].name = "another".to_owned();
     }
@@ -95,7 +99,10 @@ fn points_and_deployments_without_a_partner_are_listed() {
 
 #[test]
 fn comparisons_are_judged_by_their_rounds() {
-    let (old, mut new) = (test_reports::compare(), test_reports::compare());
+    let (old, mut new) = (
+        test_reports::compare_report(),
+        test_reports::compare_report(),
+    );
     if let ReportResult::Compare(compare) = &mut new.result
         && let Some(summary) = &mut compare.deployments[0].summary
     {
@@ -117,7 +124,10 @@ fn comparisons_are_judged_by_their_rounds() {
 
 #[test]
 fn says_that_scenarios_or_connections_were_others() {
-    let (old, mut new) = (test_reports::compare(), test_reports::compare());
+    let (old, mut new) = (
+        test_reports::compare_report(),
+        test_reports::compare_report(),
+    );
     if let ReportResult::Compare(compare) = &mut new.result {
         compare.title = "Another".to_owned();
         compare.first = "puma".to_owned();
@@ -136,7 +146,7 @@ fn says_that_scenarios_or_connections_were_others() {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
     for word in ["--no-keepalive", "-HConnection: close"] {
-        let (old, mut new) = (test_reports::run(), test_reports::run());
+        let (old, mut new) = (test_reports::run_report(), test_reports::run_report());
         new.context.command.push(word.to_owned());
         let warnings = compare_saved(&old, &new).unwrap().warnings;
         let expected = "the uses of connections differ: kept; a new one for each request";
@@ -146,21 +156,21 @@ fn says_that_scenarios_or_connections_were_others() {
 
 #[test]
 fn loads_of_one_name_are_matched_in_their_order() {
-    let (mut old, mut new) = (test_reports::mix(), test_reports::mix());
+    let (mut old, mut new) = (test_reports::mix_report(), test_reports::mix_report());
     for report in [&mut old, &mut new] {
         if let ReportResult::Mix(mix) = &mut report.result {
             mix.loads[1].name = mix.loads[0].name.clone();
         }
     }
     let changes = compare_saved(&old, &new).unwrap();
-    assert!(!changes.has_worse());
+    assert!(!changes.has_regressions());
     let second = find(&changes, "random files (2)", "requests/s");
     assert!(second.new > 7999.0, "{second:?}");
 }
 
 #[test]
 fn loads_of_a_mix_are_matched_by_name() {
-    let (old, mut new) = (test_reports::mix(), test_reports::mix());
+    let (old, mut new) = (test_reports::mix_report(), test_reports::mix_report());
     if let ReportResult::Mix(mix) = &mut new.result {
         mix.loads.reverse();
         mix.loads[0].requests_per_second /= 2.0;

@@ -1,6 +1,6 @@
 //! Judges whether a change exceeds the noise. Pure.
 
-use super::Change;
+use super::FigureChange;
 use super::parts::ReportPart;
 use crate::report::RoundSpread;
 
@@ -16,19 +16,19 @@ pub(crate) enum Verdict {
 }
 
 /// The method, as printed under the table.
-pub(super) const METHOD_TEXT: &str = "\
+pub(super) const NOISE_CRITERIA_TEXT: &str = "\
 Noise: where both reports have rounds, a change counts when the ranges over the rounds do not overlap and
 it is above 1 %; without rounds above 5 % for requests/s and CPU, 10 % for percentiles, memory and errors.
 ";
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct RoundedFigure {
+pub(super) struct FigureOverRounds {
     pub(super) spread: RoundSpread,
     pub(super) rounds: usize,
 }
 
 /// Reads a figure of a part.
-type FigureOf = fn(&ReportPart) -> Option<RoundedFigure>;
+type FigureOf = fn(&ReportPart) -> Option<FigureOverRounds>;
 
 /// A figure by name.
 #[derive(Debug, Clone, Copy)]
@@ -40,7 +40,7 @@ pub(super) struct FigureRule {
     bound_percent: f64,
 }
 
-pub(super) const FIGURES: [FigureRule; 6] = [
+pub(super) const FIGURE_RULES: [FigureRule; 6] = [
     FigureRule::new("requests/s", |part| part.per_second, true, 5.0),
     FigureRule::new("CPU us/request", |part| part.cpu_us, false, 5.0),
     FigureRule::new("p50 ms", |part| part.p50_ms, false, 10.0),
@@ -65,7 +65,7 @@ impl FigureRule {
     }
 
     /// Judges the change of this figure in a part; `None` if one of them does not have it.
-    pub(super) fn judge(&self, old: &ReportPart, new: &ReportPart) -> Option<Change> {
+    pub(super) fn judge(&self, old: &ReportPart, new: &ReportPart) -> Option<FigureChange> {
         Some(judge_change(
             &old.name,
             self,
@@ -79,7 +79,12 @@ impl FigureRule {
 /// chance.
 const MIN_PERCENT: f64 = 1.0;
 
-fn judge_change(part: &str, rule: &FigureRule, old: RoundedFigure, new: RoundedFigure) -> Change {
+fn judge_change(
+    part: &str,
+    rule: &FigureRule,
+    old: FigureOverRounds,
+    new: FigureOverRounds,
+) -> FigureChange {
     let (before, after) = (old.spread.median, new.spread.median);
     let bound = rule.bound_percent;
     // Figures are never negative; from zero any change exceeds the bound.
@@ -101,7 +106,7 @@ fn judge_change(part: &str, rule: &FigureRule, old: RoundedFigure, new: RoundedF
         (true, true) => Verdict::Better,
         (true, false) => Verdict::Worse,
     };
-    Change {
+    FigureChange {
         part: part.to_owned(),
         figure: rule.name,
         old: before,
@@ -115,13 +120,13 @@ fn judge_change(part: &str, rule: &FigureRule, old: RoundedFigure, new: RoundedF
 mod tests {
     use super::*;
 
-    fn once(value: f64) -> RoundedFigure {
+    fn once(value: f64) -> FigureOverRounds {
         let spread = RoundSpread::single(value);
-        RoundedFigure { spread, rounds: 1 }
+        FigureOverRounds { spread, rounds: 1 }
     }
 
-    fn rounds(min: f64, median: f64, max: f64) -> RoundedFigure {
-        RoundedFigure {
+    fn rounds(min: f64, median: f64, max: f64) -> FigureOverRounds {
+        FigureOverRounds {
             spread: RoundSpread { median, min, max },
             rounds: 3,
         }
@@ -193,7 +198,7 @@ mod tests {
                 WithinNoise,
             ),
         ] {
-            let rule = FIGURES.iter().find(|rule| rule.name == name).unwrap();
+            let rule = FIGURE_RULES.iter().find(|rule| rule.name == name).unwrap();
             assert_eq!(judge_change("", rule, old, new).verdict, expected, "{what}");
         }
     }

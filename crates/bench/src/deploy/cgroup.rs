@@ -23,7 +23,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::DeployError;
-use super::resource_usage::find_line;
+use super::resource_usage::find_field;
 
 #[derive(Debug, Default)]
 pub(super) struct CgroupLimits<'a> {
@@ -67,7 +67,7 @@ impl Cgroup {
     pub(super) fn cpu_seconds(&self) -> Option<f64> {
         let (file, key, per_second) = self.cpu_file.as_ref()?;
         let text = fs::read_to_string(file).ok()?;
-        let figure: f64 = find_line(&text, key)?.trim().parse().ok()?;
+        let figure: f64 = find_field(&text, key)?.trim().parse().ok()?;
         Some(figure / per_second)
     }
 

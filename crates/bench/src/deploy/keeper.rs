@@ -32,7 +32,7 @@ use rustix::process::{
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::keeper_protocol::{CommandExit, CommandOutput, KeeperMessage, KeeperOrder};
+use super::keeper_protocol::{CommandExit, KeeperMessage, KeeperOrder, OutputDestination};
 use super::{resource_usage, send_signal};
 use crate::child_link::write_json_line;
 use crate::load::pin_to_core;
@@ -143,9 +143,11 @@ impl Keeper {
                 .args(groups),
         };
         let (out, error) = match &order.output {
-            CommandOutput::Terminal => (Stdio::from(io::stderr()), Stdio::inherit()),
-            CommandOutput::LogFile(path) => (open_append(path)?, open_append(path)?),
-            CommandOutput::SeparateFiles(out, error) => (open_append(out)?, open_append(error)?),
+            OutputDestination::Terminal => (Stdio::from(io::stderr()), Stdio::inherit()),
+            OutputDestination::LogFile(path) => (open_append(path)?, open_append(path)?),
+            OutputDestination::SeparateFiles(out, error) => {
+                (open_append(out)?, open_append(error)?)
+            }
         };
         command.stdin(Stdio::null()).stdout(out).stderr(error);
         command.current_dir(&order.dir);

@@ -21,7 +21,7 @@ pub(super) struct KeeperOrder {
     pub(super) env: Vec<(String, String)>,
     /// Working directory.
     pub(super) dir: PathBuf,
-    pub(super) output: CommandOutput,
+    pub(super) output: OutputDestination,
     /// The core for everything.
     pub(super) core: Option<usize>,
     /// Whether the commands lead their own process groups in a session without a terminal.
@@ -36,7 +36,7 @@ pub(super) struct KeeperOrder {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum CommandOutput {
+pub(super) enum OutputDestination {
     /// To the keeper's standard error.
     Terminal,
     /// Both streams to one file.

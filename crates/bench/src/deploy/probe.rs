@@ -13,7 +13,7 @@ use penstock_http::ResponseHeadScanner;
 use penstock_runtime::{clock, loops::block_on};
 
 use crate::load::EncodedRequest;
-use crate::scenario::Expect;
+use crate::scenario::ExpectedResponse;
 
 /// More than any page that is compared as a whole; a longer body is truncated.
 const MAX_BODY_BYTES: usize = 64 << 20;
@@ -31,7 +31,7 @@ pub(super) enum ReadinessResult {
 /// Probes once, for `timeout` at most.
 pub(super) fn check_readiness(
     request: &EncodedRequest,
-    expect: &Expect,
+    expect: &ExpectedResponse,
     timeout: Duration,
 ) -> ReadinessResult {
     let why = match block_on(clock::timeout(timeout, run_probe(request, expect))) {
@@ -47,7 +47,7 @@ pub(super) fn check_readiness(
 /// No response yet, also from a server that is starting, or that dies while responding.
 async fn run_probe(
     request: &EncodedRequest,
-    expect: &Expect,
+    expect: &ExpectedResponse,
 ) -> Result<ReadinessResult, ClientError> {
     let stream = request.address.connect().await;
     let stream = stream.map_err(ClientError::Connect)?;
@@ -68,7 +68,7 @@ async fn run_probe(
     }
 }
 
-fn judge(status: u16, body: &[u8], expect: &Expect) -> ReadinessResult {
+fn judge(status: u16, body: &[u8], expect: &ExpectedResponse) -> ReadinessResult {
     if status != expect.status {
         let what = format!("status {status}: {}", excerpt(body));
         // An application may still be loading behind a front end that responds already.
@@ -102,7 +102,7 @@ mod tests {
     use crate::load::Address;
 
     /// The verdict about a server that sends `answer` and closes.
-    fn verdict(answer: &str, expect: &Expect) -> &'static str {
+    fn verdict(answer: &str, expect: &ExpectedResponse) -> &'static str {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let request = EncodedRequest {
             address: Address::Tcp(listener.local_addr().unwrap()),
@@ -127,14 +127,14 @@ mod tests {
 
     #[test]
     fn judges_answers() {
-        let any = Expect::default();
-        let exact = Expect {
+        let any = ExpectedResponse::default();
+        let exact = ExpectedResponse {
             body: Some("Hello".to_owned()),
-            ..Expect::default()
+            ..ExpectedResponse::default()
         };
-        let contains = Expect {
+        let contains = ExpectedResponse {
             contains: Some("ell".to_owned()),
-            ..Expect::default()
+            ..ExpectedResponse::default()
         };
         let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nHe\r\n";
         for (name, answer, expect, expected) in [

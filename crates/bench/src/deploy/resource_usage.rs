@@ -76,7 +76,7 @@ impl ProcessTree {
     }
 
     /// Watches the descendants of a keeper.
-    pub(super) fn below(keeper: u32) -> Option<Self> {
+    pub(super) fn from_keeper(keeper: u32) -> Option<Self> {
         let counts_root = false;
         Self::from_pid(keeper).map(|tree| Self {
             counts_root,
@@ -114,7 +114,7 @@ impl ResourceUsage for ProcessTree {
         // A keeper has waited for children that were not its own commands.
         let keeper = table.stats.get(&self.root).filter(|_| !self.counts_root);
         let reaped = keeper.map_or(0, |stat| stat.reaped_ticks);
-        CpuTime::now(alive + ticks_to_seconds(reaped))
+        CpuTime::from_seconds(alive + ticks_to_seconds(reaped))
     }
 
     fn memory_usage(&self) -> MemoryUsage {
@@ -124,7 +124,7 @@ impl ResourceUsage for ProcessTree {
     fn disk_read_bytes(&self) -> Option<u64> {
         let of_one = |pid: u32| {
             let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
-            parse_number(find_line(&text, "read_bytes:")?.trim())
+            parse_number(find_field(&text, "read_bytes:")?.trim())
         };
         let pids = self.pids(&ProcessTable::read());
         pids.into_iter().map(of_one).sum()
@@ -176,7 +176,7 @@ pub fn cores_busy_seconds(cores: &[usize]) -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     let distinct: HashSet<usize> = cores.iter().copied().collect();
     let ticks_of = |core: &usize| {
-        let fields = find_line(&stat, &format!("cpu{core} "))?.split_whitespace();
+        let fields = find_field(&stat, &format!("cpu{core} "))?.split_whitespace();
         let [user, nice, system, _idle, _iowait, irq, softirq, ..] =
             fields.map_while(parse_number).collect::<Vec<_>>()[..]
         else {
@@ -203,7 +203,7 @@ pub(super) fn live_children(root: u32) -> Vec<u32> {
 
 impl CpuTime {
     /// A reading of so many seconds, now.
-    pub(super) fn now(cpu_seconds: f64) -> Self {
+    pub(super) fn from_seconds(cpu_seconds: f64) -> Self {
         Self {
             read_at: Instant::now(),
             cpu_seconds,
@@ -214,7 +214,7 @@ impl CpuTime {
 /// Bytes of one process; `None` if it has ended.
 pub(crate) fn process_memory_bytes(pid: u32) -> Option<u64> {
     let kilobytes =
-        |text: &str, key: &str| parse_number(find_line(text, key)?.split_whitespace().next()?);
+        |text: &str, key: &str| parse_number(find_field(text, key)?.split_whitespace().next()?);
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
     let found = rollup.ok().and_then(|text| kilobytes(&text, "Pss:"));
     let status = || fs::read_to_string(format!("/proc/{pid}/status")).ok();
@@ -323,7 +323,7 @@ impl ProcStat {
 }
 
 /// The rest of the first line that begins with a key.
-pub(crate) fn find_line<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+pub(crate) fn find_field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key))
 }
 
@@ -420,7 +420,7 @@ mod tests {
         let mut line = [0];
         std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut line).unwrap();
         let pid = shell.id();
-        let descendants_of_shell = ProcessTree::below(pid).unwrap();
+        let descendants_of_shell = ProcessTree::from_keeper(pid).unwrap();
         let below = descendants_of_shell.cpu_time();
         let whole = ProcessTree::from_pid(pid).unwrap().cpu_time();
         let memory = descendants_of_shell.memory_usage();
@@ -471,7 +471,7 @@ mod tests {
         child.wait().unwrap();
         assert!(!processes.is_alive());
         assert_eq!(processes.memory_usage(), MemoryUsage::default());
-        assert!(ProcessTree::below(child.id()).is_none());
+        assert!(ProcessTree::from_keeper(child.id()).is_none());
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::cgroup::{Cgroup, CgroupLimits};
 use super::resource_usage::{CpuTime, MemoryUsage, ResourceUsage};
 use super::supervised::{LaunchSpec, SupervisedCommands};
 use super::{DeployError, Testbed, file_error, new_temp_dir};
-use crate::scenario::{Deployment, PlaceholderValues, Scenario, StartValues};
+use crate::scenario::{Deployment, PerStartValues, PlaceholderValues, Scenario};
 use crate::target::Target;
 
 /// A deployment that runs and responds; stopped on drop.
@@ -46,9 +46,9 @@ impl RunningDeployment {
         let dir = temp_dir.path();
         // The directory's name is unique on this machine, and so are the groups' names.
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
-        let ports = testbed.free_ports();
+        let ports = testbed.find_free_ports();
         let mut values = testbed.values.clone();
-        values.start = Some(StartValues {
+        values.start = Some(PerStartValues {
             dir: dir.to_owned(),
             ports: ports.map_err(file_error(Path::new("127.0.0.1")))?,
         });
@@ -104,8 +104,8 @@ impl RunningDeployment {
     /// Which of its commands, or of its companion's, ended unexpectedly, and how. A command that
     /// left a daemon does not count.
     pub fn unexpected_exit(&mut self) -> Option<String> {
-        let own = self.own.ended();
-        own.or_else(|| self.companion.as_mut()?.ended())
+        let own = self.own.unexpected_exit();
+        own.or_else(|| self.companion.as_mut()?.unexpected_exit())
     }
 
     /// The end of its commands' output.

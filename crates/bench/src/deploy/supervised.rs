@@ -23,12 +23,12 @@ use rustix::process::Signal;
 
 use super::cgroup::Cgroup;
 use super::keeper_link::KeeperLink;
-use super::keeper_protocol::{CommandExit, CommandOutput, KeeperOrder};
+use super::keeper_protocol::{CommandExit, KeeperOrder, OutputDestination};
 use super::probe::{ReadinessResult, check_readiness};
 use super::resource_usage::{CpuTime, ProcessTree, ResourceUsage};
 use super::{DeployError, Testbed, file_error, send_signal};
 use crate::load::EncodedRequest;
-use crate::scenario::{Expect, PlaceholderValues, Scenario};
+use crate::scenario::{ExpectedResponse, PlaceholderValues, Scenario};
 use crate::target::{RequestTemplate, Target};
 
 /// Between two probes.
@@ -81,17 +81,17 @@ impl SupervisedCommands {
     ) -> Result<Self, DeployError> {
         let values = wanted.values;
         write_launch_files(wanted)?;
-        let target = Target::read(&values.fill(wanted.url), None)?;
+        let target = Target::from_url(&values.fill(wanted.url), None)?;
         let commands: Vec<String> = wanted.start.iter().map(|text| values.fill(text)).collect();
-        let log = testbed.new_file("log");
-        let mut env = testbed.env();
+        let log = testbed.new_file_path("log");
+        let mut env = testbed.command_env();
         let own = wanted.env.iter();
         env.extend(own.map(|(name, value)| (name.clone(), values.fill(value))));
         let order = KeeperOrder {
             commands: commands.clone(),
             env,
             dir: wanted.dir.to_owned(),
-            output: CommandOutput::LogFile(log.clone()),
+            output: OutputDestination::LogFile(log.clone()),
             core: wanted.core,
             is_detached: true,
             groups: group.dirs.clone(),
@@ -101,7 +101,7 @@ impl SupervisedCommands {
         let link = KeeperLink::start(&testbed.values.penstock, &order)?;
         let kept = Self {
             target,
-            processes: ProcessTree::below(link.pid())
+            processes: ProcessTree::from_keeper(link.pid())
                 .ok_or_else(|| DeployError::Keeper("it ended".to_owned()))?,
             commands,
             log,
@@ -124,7 +124,7 @@ impl SupervisedCommands {
 
     /// Which of its commands ended unexpectedly, and how. A command that left a daemon does not
     /// count.
-    pub(super) fn ended(&mut self) -> Option<String> {
+    pub(super) fn unexpected_exit(&mut self) -> Option<String> {
         while self.unexpected_exit.is_none() && !self.link.is_stopped() {
             self.unexpected_exit = match self.link.next_exit(Duration::ZERO) {
                 Ok(None) => break,
@@ -155,7 +155,7 @@ impl SupervisedCommands {
     /// CPU time so far.
     pub(super) fn cpu_time(&self) -> CpuTime {
         let seconds = self.group.cpu_seconds();
-        seconds.map_or_else(|| self.processes.cpu_time(), CpuTime::now)
+        seconds.map_or_else(|| self.processes.cpu_time(), CpuTime::from_seconds)
     }
 
     /// The command that ended, unless it left a daemon.
@@ -167,7 +167,7 @@ impl SupervisedCommands {
 
     fn wait_until_ready(
         &self,
-        (request, expect): (&EncodedRequest, &Expect),
+        (request, expect): (&EncodedRequest, &ExpectedResponse),
         within: Duration,
         stop: &AtomicBool,
     ) -> Result<(), DeployError> {

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::keeper_link::KeeperLink;
-use super::keeper_protocol::{CommandOutput, KeeperOrder};
+use super::keeper_protocol::{KeeperOrder, OutputDestination};
 use super::{DeployError, file_error, new_temp_dir};
 use crate::scenario::{Deployment, PlaceholderValues, find_root};
 
@@ -98,7 +98,7 @@ impl Testbed {
             // In our session, so that a command may ask for a password.
             let order = KeeperOrder {
                 is_detached: false,
-                ..self.keeper_order(&command, CommandOutput::Terminal)
+                ..self.keeper_order(&command, OutputDestination::Terminal)
             };
             let mut link = KeeperLink::start(&self.values.penstock, &order)?;
             let how = self.wait_for_exit(&link, None)?;
@@ -121,13 +121,13 @@ impl Testbed {
             .collect()
     }
 
-    pub(super) fn new_file(&self, kind: &str) -> PathBuf {
+    pub(super) fn new_file_path(&self, kind: &str) -> PathBuf {
         let number = self.next_log.fetch_add(1, Ordering::Relaxed);
         self.temp_dir.path().join(format!("{kind}-{number}"))
     }
 
     /// The environment of every command.
-    pub(super) fn env(&self) -> Vec<(String, String)> {
+    pub(super) fn command_env(&self) -> Vec<(String, String)> {
         let cache = self.values.cache.to_string_lossy().into_owned();
         vec![
             ("PENSTOCK_BENCH_CACHE".to_owned(), cache),
@@ -137,7 +137,7 @@ impl Testbed {
     }
 
     /// Ports that are free now, each a different one.
-    pub(super) fn free_ports(&self) -> io::Result<[u16; 9]> {
+    pub(super) fn find_free_ports(&self) -> io::Result<[u16; 9]> {
         // Held until all are found, so that none is found twice.
         let (mut ports, mut held) = (Vec::new(), Vec::new());
         for _ in PORT_RANGE {
@@ -155,10 +155,10 @@ impl Testbed {
         Err(io::ErrorKind::AddrInUse.into())
     }
 
-    fn keeper_order(&self, command: &str, output: CommandOutput) -> KeeperOrder {
+    fn keeper_order(&self, command: &str, output: OutputDestination) -> KeeperOrder {
         KeeperOrder {
             commands: vec![command.to_owned()],
-            env: self.env(),
+            env: self.command_env(),
             dir: self.values.here.clone(),
             output,
             core: None,
@@ -170,10 +170,10 @@ impl Testbed {
     }
 
     fn program_version(&self, command: &str) -> Option<String> {
-        let (out, error) = (self.new_file("version"), self.new_file("version"));
+        let (out, error) = (self.new_file_path("version"), self.new_file_path("version"));
         let order = self.keeper_order(
             command,
-            CommandOutput::SeparateFiles(out.clone(), error.clone()),
+            OutputDestination::SeparateFiles(out.clone(), error.clone()),
         );
         let mut link = KeeperLink::start(&self.values.penstock, &order).ok()?;
         let deadline = Instant::now() + VERSION_TIMEOUT;

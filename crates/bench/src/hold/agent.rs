@@ -56,7 +56,7 @@ pub fn run_agent() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    load::allow_all_descriptors();
+    load::raise_descriptor_limit();
     // Without the buffer of the standard input, which epoll does not see.
     let input = io::stdin().as_fd().try_clone_to_owned().map(File::from);
     match input.and_then(|input| serve_coordinator(input, io::stdout())) {
@@ -233,7 +233,7 @@ impl AgentProcess {
             AgentRequest::Publishing => {
                 self.is_publishing = true;
                 let open = self.streams.iter_mut().filter(|stream| stream.is_open());
-                open.for_each(HeldStream::expect_first);
+                open.for_each(HeldStream::expect_all_messages);
             }
             AgentRequest::Finish { last } => return Ok(Some(last)),
         }
@@ -315,7 +315,7 @@ impl AgentProcess {
         });
         match begun {
             Ok(socket) => {
-                self.streams[slot] = HeldStream::connecting(socket, self.now_tenths());
+                self.streams[slot] = HeldStream::new_connecting(socket, self.now_tenths());
                 self.connecting_count += 1;
             }
             Err((loss, why)) => self.counters.record_loss(loss, || why),
@@ -364,7 +364,7 @@ impl AgentProcess {
             let asked = socket::connect_result(socket)
                 .and_then(|()| socket::send_request(socket, goal.request.as_bytes()));
             match asked {
-                Ok(()) => stream.request_sent(),
+                Ok(()) => stream.mark_request_sent(),
                 // Still connecting.
                 Err(Errno::AGAIN | Errno::NOTCONN) => return,
                 Err(error) => {
@@ -449,7 +449,7 @@ impl AgentProcess {
         let stream = &mut self.streams[slot];
         // Counted as open once its head was complete, however soon it was lost.
         let was_connecting = !stream.is_open();
-        let is_unread = stream.is_unread();
+        let is_unread = stream.has_stopped_reading();
         *stream = HeldStream::default();
         match was_connecting {
             true => self.connecting_count -= 1,
@@ -500,7 +500,10 @@ impl AgentProcess {
         if !stream.is_open() {
             return (waited_ms > self.order.timeout_ms).then_some(LossCause::Timeout);
         }
-        let silence_ms = self.order.silence_ms.filter(|_| !stream.is_unread())?;
+        let silence_ms = self
+            .order
+            .silence_ms
+            .filter(|_| !stream.has_stopped_reading())?;
         (waited_ms > silence_ms).then_some(LossCause::Silent)
     }
 
@@ -526,7 +529,7 @@ impl AgentProcess {
             expects_messages: self.is_publishing,
             memory: resource_usage::process_memory_bytes(std::process::id()).unwrap_or(0),
             cpu_seconds: spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9,
-            ..self.counters.take_tick()
+            ..self.counters.drain_into_tick()
         }
     }
 

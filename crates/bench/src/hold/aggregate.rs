@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, VecDeque};
 use hdrhistogram::{CreationError, Histogram};
 
 use super::agent_protocol::{AgentTick, MessageReceipt};
-use crate::load::{new_histogram, summarize};
-use crate::report::{HoldResult, StreamCounts, Timings};
+use crate::load::{new_histogram, summarize_histogram};
+use crate::report::{DurationSummary, HoldResult, StreamCounts};
 
 /// The totals of all agents.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl AgentTotals {
 
     /// An agent ended unexpectedly: its streams, open and pending, are lost. Returns whether it was
     /// still running.
-    pub(super) fn lose_agent(&mut self, agent: usize, why: &str) -> bool {
+    pub(super) fn record_lost_agent(&mut self, agent: usize, why: &str) -> bool {
         let AgentState { tick, is_done, .. } = &mut self.agents[agent];
         if std::mem::replace(is_done, true) {
             return false;
@@ -107,7 +107,7 @@ impl AgentTotals {
     }
 
     /// Streams that are being opened or are still to be.
-    pub(super) fn pending(&self) -> u64 {
+    pub(super) fn pending_streams(&self) -> u64 {
         self.agents.iter().map(|agent| agent.tick.pending).sum()
     }
 
@@ -122,7 +122,7 @@ impl AgentTotals {
         self.agents.iter().all(|agent| agent.is_done)
     }
 
-    pub(super) fn memory(&self) -> u64 {
+    pub(super) fn memory_bytes(&self) -> u64 {
         self.agents.iter().map(|agent| agent.tick.memory).sum()
     }
 
@@ -132,7 +132,7 @@ impl AgentTotals {
     }
 
     /// CPU seconds of the busiest agent since the last reading.
-    pub(super) fn busiest(&mut self) -> f64 {
+    pub(super) fn take_busiest_cpu_seconds(&mut self) -> f64 {
         let mut most = 0.0_f64;
         for agent in &mut self.agents {
             most = most.max(agent.tick.cpu_seconds - agent.cpu_before);
@@ -142,7 +142,7 @@ impl AgentTotals {
     }
 
     /// The 50th and 99th percentile of the publish-to-receipt latency since the last reading.
-    pub(super) fn take_latency(&mut self) -> [Option<u64>; 2] {
+    pub(super) fn take_latency_percentiles(&mut self) -> [Option<u64>; 2] {
         let some = !self.interval_latency.is_empty();
         let at = |quantile| some.then(|| self.interval_latency.value_at_quantile(quantile));
         let found = [0.5, 0.99].map(at);
@@ -159,9 +159,9 @@ impl AgentTotals {
                 *hold.statuses.entry(status.to_string()).or_default() += count;
             }
         }
-        hold.opening = summarize(&self.opening);
+        hold.opening = summarize_histogram(&self.opening);
         if let Some(published) = &mut hold.published {
-            published.latency = summarize(&self.latency);
+            published.latency = summarize_histogram(&self.latency);
             published.last_receipt = self.messages.last();
         }
     }
@@ -199,12 +199,12 @@ impl MessageReceipts {
         }
     }
 
-    fn last(&self) -> Timings {
+    fn last(&self) -> DurationSummary {
         let mut all = self.last.clone();
         for last in self.window.iter().flatten() {
             all.saturating_record(*last);
         }
-        summarize(&all)
+        summarize_histogram(&all)
     }
 }
 
@@ -242,12 +242,12 @@ mod tests {
     #[test]
     fn agents_add_up() {
         let mut all = AgentTotals::new(&[5, 6]).unwrap();
-        assert_eq!(all.pending(), 11);
+        assert_eq!(all.pending_streams(), 11);
         all.add_tick(0, tick(5, &[(10, 2)], &[(1, 10), (2, 30)]), false);
         all.add_tick(1, tick(6, &[(40, 1)], &[(1, 40)]), false);
         assert_eq!((all.counts().open, all.counts().max_open), (11, 11));
-        assert_eq!(all.take_latency(), [Some(10), Some(40)]);
-        assert_eq!(all.take_latency(), [None, None]);
+        assert_eq!(all.take_latency_percentiles(), [Some(10), Some(40)]);
+        assert_eq!(all.take_latency_percentiles(), [None, None]);
         let mut hold = HoldResult {
             published: Some(PublishResult::default()),
             ..HoldResult::default()
@@ -265,15 +265,15 @@ mod tests {
     fn an_agent_that_ends_has_lost_its_streams() {
         let mut all = AgentTotals::new(&[5, 6]).unwrap();
         all.add_tick(0, tick(4, &[], &[]), false);
-        assert!(all.lose_agent(0, "killed") && !all.lose_agent(0, "again"));
+        assert!(all.record_lost_agent(0, "killed") && !all.record_lost_agent(0, "again"));
         assert_eq!((all.counts().open, all.counts().lost.agent), (0, 4));
         assert_eq!(all.counts().max_open, 4);
-        assert!(all.lose_agent(1, "killed"));
-        assert_eq!((all.counts().lost.agent, all.pending()), (10, 0));
+        assert!(all.record_lost_agent(1, "killed"));
+        assert_eq!((all.counts().lost.agent, all.pending_streams()), (10, 0));
         assert!(all.is_done());
         let mut all = AgentTotals::new(&[1]).unwrap();
         all.add_tick(0, tick(1, &[], &[]), true);
-        assert!(!all.lose_agent(0, "it said so before") && all.counts().lost.agent == 0);
+        assert!(!all.record_lost_agent(0, "it said so before") && all.counts().lost.agent == 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use clap::Args;
 
 use super::agent_protocol::{SourceRange, StreamTarget};
 use super::coordinator::execute;
-use super::open_loop::RequestPace;
+use super::open_loop::OpenLoopSettings;
 use super::plan::HoldPlan;
 use super::probe::ProbeSpec;
 use super::publisher::{MESSAGE_PLACEHOLDER, PublishSpec};
@@ -21,7 +21,7 @@ use crate::live_line::LiveLine;
 use crate::load::{Address, EncodedRequest};
 use crate::report::ReportResult;
 use crate::run::exit_code;
-use crate::target::{RequestTemplate, Target, read_headers};
+use crate::target::{RequestTemplate, Target, parse_headers};
 use crate::text::progress::hold_progress_line;
 use crate::{context, output};
 
@@ -125,7 +125,7 @@ pub(crate) fn run(arguments: &HoldArguments) -> VerbResult {
     let reasons = hold.reasons();
     let headers = [&arguments.headers[..], &arguments.publish.publish_header].concat();
     let result = ReportResult::Hold(Box::new(hold));
-    let report = context::report_with_context(result, started, live.is_stopped(), &headers);
+    let report = context::report_with_context(result, started, live.is_stop_requested(), &headers);
     output::write_report(&report, &arguments.output)?;
     Ok(exit_code(&reasons, &live))
 }
@@ -155,13 +155,13 @@ fn hold_plan(
         servers: server_processes(arguments)?,
         baseline_time: BASELINE_TIME,
         sample_interval: SAMPLE_INTERVAL,
-        stop: live.stop(),
+        stop: live.stop_flag(),
     })
 }
 
 /// The addresses of the URLs, and the request for each.
 fn stream_targets(arguments: &HoldArguments) -> Result<Vec<StreamTarget>, String> {
-    let mut headers = read_headers(&arguments.headers)?;
+    let mut headers = parse_headers(&arguments.headers)?;
     if !has_header(&headers, "accept") {
         headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
     }
@@ -186,7 +186,7 @@ fn stream_targets(arguments: &HoldArguments) -> Result<Vec<StreamTarget>, String
 }
 
 fn encode_request(url: &str, template: &RequestTemplate) -> Result<EncodedRequest, String> {
-    Ok(Target::read(url, None)?.encode_request(template, 1)?)
+    Ok(Target::from_url(url, None)?.encode_request(template, 1)?)
 }
 
 fn header_text(url: &str, request: &EncodedRequest) -> Result<String, String> {
@@ -236,7 +236,7 @@ fn agent_sources(
     shares: &[u32],
 ) -> Result<Vec<Vec<SourceRange>>, String> {
     let goals: Vec<SocketAddr> = goals.iter().map(|goal| goal.address).collect();
-    let ports = source_addresses::local_ports();
+    let ports = source_addresses::ephemeral_ports();
     match &arguments.from {
         None => source_addresses::automatic_sources(&goals, shares, ports),
         Some(text) => source_addresses::parse_addresses(text, MAX_SOURCES)
@@ -252,7 +252,7 @@ fn publish_spec(arguments: &HoldArguments) -> Result<Option<PublishSpec>, String
     let Some(url) = &given.url else {
         return Ok(None);
     };
-    let mut headers = read_headers(&given.publish_header)?;
+    let mut headers = parse_headers(&given.publish_header)?;
     if !has_header(&headers, "content-type") {
         let kind = match given.publish_body {
             None => "application/json",
@@ -276,7 +276,7 @@ fn publish_spec(arguments: &HoldArguments) -> Result<Option<PublishSpec>, String
     head.truncate(head.trim_end().len() + 2);
     Ok(Some(PublishSpec {
         target: url.clone(),
-        pace: RequestPace {
+        open_loop: OpenLoopSettings {
             address: request.address,
             rate: given.publish_rate,
             timeout: arguments.timeout,
@@ -301,7 +301,7 @@ fn probe_spec(arguments: &HoldArguments) -> Result<Option<ProbeSpec>, String> {
     let request = encode_request(url, &RequestTemplate::default())?;
     Ok(Some(ProbeSpec {
         target: url.clone(),
-        pace: RequestPace {
+        open_loop: OpenLoopSettings {
             address: request.address,
             rate: arguments.probe_rate,
             timeout: PROBE_TIMEOUT,

@@ -79,7 +79,7 @@ impl<'a> HoldRun<'a> {
         let (sender, words) = sync_channel(MAX_QUEUED_MESSAGES);
         let mut links = Vec::new();
         for (agent, share) in plan.shares.iter().enumerate() {
-            let order = plan.agent_order(agent, *share, run);
+            let order = plan.order_for_agent(agent, *share, run);
             let sender = sender.clone();
             let forward = move |message| sender.send((agent, message)).is_ok();
             let link = ChildLink::start(program, "hold-agent", &order, forward);
@@ -141,7 +141,7 @@ impl<'a> HoldRun<'a> {
         self.ask_agents(AgentRequest::Begin);
         let (mut last_opened, mut opened) = (begun, 0);
         let mut is_given_up = false;
-        while self.totals.pending() > 0 && !self.is_stopped() {
+        while self.totals.pending_streams() > 0 && !self.is_stopped() {
             self.step_noting_errors();
             let counts = self.totals.counts();
             if counts.opened > opened {
@@ -156,7 +156,7 @@ impl<'a> HoldRun<'a> {
                 ));
             }
         }
-        if self.totals.pending() > 0 {
+        if self.totals.pending_streams() > 0 {
             self.ask_agents(AgentRequest::EndOpening);
         }
     }
@@ -175,9 +175,9 @@ impl<'a> HoldRun<'a> {
         self.phase = HoldPhase::Holding;
         let now = Instant::now();
         self.holding_since = Some(now);
-        self.totals.busiest();
+        self.totals.take_busiest_cpu_seconds();
         if let Some(probe) = &self.probe {
-            probe.begin_holding();
+            probe.mark_streams_held();
         }
         if self.plan.publish.is_some() {
             self.ask_agents(AgentRequest::Publishing);
@@ -199,7 +199,8 @@ impl<'a> HoldRun<'a> {
 
     /// A busy agent measures every receipt late.
     fn note_busy_agents(&mut self, held: Duration) {
-        let busy = self.totals.busiest() / held.as_secs_f64().max(f64::MIN_POSITIVE);
+        let busy =
+            self.totals.take_busiest_cpu_seconds() / held.as_secs_f64().max(f64::MIN_POSITIVE);
         if held > MIN_BUSY_TIME && busy > BUSY_SHARE {
             self.notes.push(format!(
                 "an agent was busy {:.0} % of the time, so latencies include its own delays: give \
@@ -241,7 +242,7 @@ impl<'a> HoldRun<'a> {
         self.phase = HoldPhase::Ending;
         let now = Instant::now();
         self.take_sample(now);
-        let server_cpu = self.sampler.server_cpu();
+        let server_cpu = self.sampler.server_cpu_seconds();
         let probed = self.probe.take().map(HoldProbe::stop);
         let last = self.published.as_ref().map_or(0, |(_, last)| *last);
         self.ask_agents(AgentRequest::Finish { last });
@@ -345,7 +346,10 @@ impl<'a> HoldRun<'a> {
             Some(AgentMessage::Failed(why)) => *failed = Some(format!("agent {agent}: {why}")),
             Some(AgentMessage::Tick(tick)) => self.totals.add_tick(agent, *tick, false),
             Some(AgentMessage::Done(tick)) => self.totals.add_tick(agent, *tick, true),
-            None if self.totals.lose_agent(agent, "an agent ended unexpectedly") => {
+            None if self
+                .totals
+                .record_lost_agent(agent, "an agent ended unexpectedly") =>
+            {
                 let how = self.links[agent].wait();
                 let how = how.map_or_else(
                     || "it did not end in time".to_owned(),
@@ -360,14 +364,14 @@ impl<'a> HoldRun<'a> {
 
     fn take_sample(&mut self, now: Instant) {
         let counts = self.totals.counts();
-        let [latency_p50, latency_p99] = self.totals.take_latency();
+        let [latency_p50, latency_p99] = self.totals.take_latency_percentiles();
         let at = self.opening_since.map_or(Duration::ZERO, |from| now - from);
         let mut sample = HoldSample {
             at: at.as_secs_f64(),
             is_opening: self.phase == HoldPhase::Opening,
             open: counts.open,
             lost: counts.lost.total(),
-            tool_bytes: self.totals.memory(),
+            tool_bytes: self.totals.memory_bytes(),
             latency_p50,
             latency_p99,
             ..self.sampler.sample()

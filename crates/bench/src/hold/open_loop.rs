@@ -20,7 +20,7 @@ use crate::load::Address;
 use crate::text::units::{to_count, to_f64};
 
 /// Makes the requests and counts their outcomes. Moments are those of [`monotonic_micros`].
-pub(super) trait RequestSource: Send + 'static {
+pub(super) trait OpenLoopWorkload: Send + 'static {
     /// The request for the moment `due`, `late` microseconds ago; `None` to skip it.
     fn next_request(&mut self, due: u64, late: u64) -> Option<Bytes>;
 
@@ -33,13 +33,13 @@ pub(super) trait RequestSource: Send + 'static {
 
 #[derive(Debug)]
 pub(super) struct OpenLoop<S> {
-    state: Arc<LoopState<S>>,
+    state: Arc<OpenLoopState<S>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct LoopState<S> {
-    pace: RequestPace,
+struct OpenLoopState<S> {
+    settings: OpenLoopSettings,
     is_stopped: AtomicBool,
     /// When the first request is due, and the next turn that no thread has taken.
     first_due: u64,
@@ -50,7 +50,7 @@ struct LoopState<S> {
 
 /// The server, and the moments of its requests.
 #[derive(Debug, Clone)]
-pub struct RequestPace {
+pub struct OpenLoopSettings {
     /// Where to connect.
     pub address: Address,
     /// Requests per second.
@@ -59,10 +59,10 @@ pub struct RequestPace {
     pub timeout: Duration,
 }
 
-impl<S: RequestSource> OpenLoop<S> {
-    pub(super) fn start(pace: RequestPace, connections: usize, source: S) -> Self {
-        let state = Arc::new(LoopState {
-            pace,
+impl<S: OpenLoopWorkload> OpenLoop<S> {
+    pub(super) fn start(pace: OpenLoopSettings, connections: usize, source: S) -> Self {
+        let state = Arc::new(OpenLoopState {
+            settings: pace,
             is_stopped: AtomicBool::new(false),
             first_due: monotonic_micros() + START_DELAY_US,
             next_turn: AtomicU64::new(0),
@@ -105,7 +105,7 @@ impl<S> Drop for OpenLoop<S> {
     }
 }
 
-impl<S> LoopState<S> {
+impl<S> OpenLoopState<S> {
     fn with_source<T>(&self, take: impl FnOnce(&mut S) -> T) -> T {
         // An update is never left half done.
         take(&mut self.source.lock().unwrap_or_else(PoisonError::into_inner))
@@ -126,14 +126,14 @@ impl<S> LoopState<S> {
     }
 }
 
-impl<S: RequestSource> LoopState<S> {
+impl<S: OpenLoopWorkload> OpenLoopState<S> {
     /// One connection: takes the next moment, waits for it, sends a request.
     async fn run(&self) {
-        let RequestPace {
+        let OpenLoopSettings {
             address,
             rate,
             timeout,
-        } = &self.pace;
+        } = &self.settings;
         let mut client = Client::new(address.clone());
         // The first request reports a failure.
         let _ = client.connect(*timeout).await;

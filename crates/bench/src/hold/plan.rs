@@ -85,7 +85,7 @@ pub enum HoldPhase {
 }
 
 impl HoldPlan {
-    pub(super) fn agent_order(&self, agent: usize, share: u32, run: u32) -> AgentOrder {
+    pub(super) fn order_for_agent(&self, agent: usize, share: u32, run: u32) -> AgentOrder {
         let all = self.total_streams();
         let part = f64::from(share) / to_f64(all.max(1));
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

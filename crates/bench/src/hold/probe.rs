@@ -12,8 +12,8 @@ use hdrhistogram::{CreationError, Histogram};
 use penstock_client::ClientError;
 
 use super::numbered_message::monotonic_micros;
-use super::open_loop::{OpenLoop, RequestPace, RequestSource};
-use crate::load::{new_histogram, summarize};
+use super::open_loop::{OpenLoop, OpenLoopSettings, OpenLoopWorkload};
+use crate::load::{new_histogram, summarize_histogram};
 use crate::report::{HoldSample, ProbeResult};
 
 /// The requests.
@@ -22,7 +22,7 @@ pub struct ProbeSpec {
     /// As given, for the report.
     pub target: String,
     /// Where to send it, and when.
-    pub pace: RequestPace,
+    pub open_loop: OpenLoopSettings,
     /// The request.
     pub request: Bytes,
 }
@@ -48,10 +48,10 @@ impl HoldProbe {
     pub(super) fn start(spec: &ProbeSpec) -> Result<Self, CreationError> {
         let counters = ProbeCounters {
             request: spec.request.clone(),
-            too_late: u64::try_from(spec.pace.timeout.as_micros()).unwrap_or(u64::MAX),
+            too_late: u64::try_from(spec.open_loop.timeout.as_micros()).unwrap_or(u64::MAX),
             probed: ProbeResult {
                 target: spec.target.clone(),
-                rate: spec.pace.rate,
+                rate: spec.open_loop.rate,
                 ..ProbeResult::default()
             },
             total: new_histogram()?,
@@ -60,12 +60,12 @@ impl HoldProbe {
             interval: new_histogram()?,
             interval_errors: 0,
         };
-        let pace = spec.pace.clone();
+        let pace = spec.open_loop.clone();
         Ok(Self(OpenLoop::start(pace, PROBE_CONNECTIONS, counters)))
     }
 
     /// All streams are held from now on.
-    pub(super) fn begin_holding(&self) {
+    pub(super) fn mark_streams_held(&self) {
         self.0.with_source(|done| done.is_held = true);
     }
 
@@ -85,14 +85,14 @@ impl HoldProbe {
     pub(super) fn stop(mut self) -> ProbeResult {
         self.0.stop();
         self.0.with_source(|done| ProbeResult {
-            total: summarize(&done.total),
-            while_held: summarize(&done.while_held),
+            total: summarize_histogram(&done.total),
+            while_held: summarize_histogram(&done.while_held),
             ..done.probed.clone()
         })
     }
 }
 
-impl RequestSource for ProbeCounters {
+impl OpenLoopWorkload for ProbeCounters {
     fn next_request(&mut self, _due: u64, late: u64) -> Option<Bytes> {
         if late > self.too_late {
             self.record(late);

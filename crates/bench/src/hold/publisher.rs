@@ -15,8 +15,8 @@ use hdrhistogram::{CreationError, Histogram};
 use penstock_client::ClientError;
 
 use super::numbered_message::{NumberedMessage, monotonic_micros};
-use super::open_loop::{OpenLoop, RequestPace, RequestSource};
-use crate::load::{new_histogram, summarize};
+use super::open_loop::{OpenLoop, OpenLoopSettings, OpenLoopWorkload};
+use crate::load::{new_histogram, summarize_histogram};
 use crate::report::PublishResult;
 
 /// The messages to publish, and the target.
@@ -25,7 +25,7 @@ pub struct PublishSpec {
     /// As given, for the report.
     pub target: String,
     /// Where to publish, and when.
-    pub pace: RequestPace,
+    pub open_loop: OpenLoopSettings,
     /// The head of the request, without its `Content-Length` and the blank line.
     pub head: String,
     /// The body: `{message}` is replaced by a word without characters to escape.
@@ -52,7 +52,7 @@ impl Publisher {
     /// Starts publishing messages of a run.
     pub(super) fn start(spec: &PublishSpec, run: u32) -> Result<Self, CreationError> {
         let counters = PublisherCounters::new(spec, run)?;
-        Ok(Self(OpenLoop::start(spec.pace.clone(), 1, counters)))
+        Ok(Self(OpenLoop::start(spec.open_loop.clone(), 1, counters)))
     }
 
     /// Stops publishing; returns the results and the number of the last message.
@@ -60,7 +60,7 @@ impl Publisher {
         self.0.stop();
         self.0.with_source(|done| {
             let mut published = done.published.clone();
-            published.accepting = summarize(&done.accepting);
+            published.accepting = summarize_histogram(&done.accepting);
             (published, done.last)
         })
     }
@@ -78,7 +78,7 @@ impl PublisherCounters {
     }
 }
 
-impl RequestSource for PublisherCounters {
+impl OpenLoopWorkload for PublisherCounters {
     fn next_request(&mut self, due: u64, late: u64) -> Option<Bytes> {
         match late {
             0..=LATE_US => {}
@@ -132,7 +132,7 @@ impl PublishSpec {
         PublishResult {
             target: self.target.clone(),
             channel: self.channel.clone(),
-            rate: self.pace.rate,
+            rate: self.open_loop.rate,
             ..PublishResult::default()
         }
     }
@@ -160,7 +160,7 @@ mod tests {
     fn spec() -> PublishSpec {
         PublishSpec {
             target: String::new(),
-            pace: RequestPace {
+            open_loop: OpenLoopSettings {
                 address: Address::Unix("/nowhere".into()),
                 rate: 1.0,
                 timeout: Duration::from_secs(1),

@@ -51,7 +51,7 @@ impl Sampler {
     }
 
     /// CPU seconds of the server's processes since the baseline.
-    pub(super) fn server_cpu(&self) -> Option<f64> {
+    pub(super) fn server_cpu_seconds(&self) -> Option<f64> {
         // Nothing is known of processes that have ended.
         let is_there = !self.servers.is_empty() && self.servers.iter().all(ProcessTree::is_alive);
         // The time of children that were not waited for is lost.
@@ -149,10 +149,10 @@ mod tests {
         assert!(sampler.server_bytes_before.unwrap() > 100_000);
         let cost = sampler.sample();
         assert!(cost.server_bytes.unwrap() > 100_000 && cost.kernel_bytes.is_some());
-        assert!(sampler.server_cpu().unwrap() >= 0.0);
+        assert!(sampler.server_cpu_seconds().unwrap() >= 0.0);
         let nobody = Sampler::new(Vec::new());
         assert_eq!(
-            (nobody.sample().server_bytes, nobody.server_cpu()),
+            (nobody.sample().server_bytes, nobody.server_cpu_seconds()),
             (None, None)
         );
     }

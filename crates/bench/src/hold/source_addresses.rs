@@ -4,7 +4,7 @@
 //! to one server as there are local ports. `arguments` reads `--from`; `coordinator` assigns
 //! addresses and ports to the agents, never the same port of an address to two of them. Ports are
 //! chosen explicitly, which needs no search by the kernel and shows exactly when none is left.
-//! Pure, except for [`local_ports`].
+//! Pure, except for [`ephemeral_ports`].
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -134,7 +134,7 @@ fn parse_range(part: &str) -> Option<IpAddrRange> {
     clippy::disallowed_methods,
     reason = "/proc is memory, and is read before anything is opened"
 )]
-pub(super) fn local_ports() -> (u16, u16) {
+pub(super) fn ephemeral_ports() -> (u16, u16) {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let read = |text: &str| {
         let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());

@@ -1,7 +1,7 @@
 //! An open loop's schedule on one event loop: which arrivals are due, and which connection serves
 //! each. Pure: `now` is an argument.
 //!
-//! Inputs: `assign_due` at the moment of the next arrival, `release_connection` when a connection
+//! Inputs: `assign_due_arrivals` at the moment of the next arrival, `release_connection` when a connection
 //! is free, `take_arrival` by that connection. The arrivals skipped since a connection was last
 //! free are consecutive, so only their number is stored.
 //!
@@ -71,13 +71,13 @@ impl ArrivalSchedule {
     }
 
     /// Moves the first arrival, before any was assigned.
-    pub(super) fn start(&mut self, base: Instant) {
+    pub(super) fn set_start(&mut self, base: Instant) {
         self.base = base;
         self.next_number = 0;
     }
 
     /// Handles all due arrivals; returns the time until the next, `None` at the end.
-    pub(super) fn assign_due(
+    pub(super) fn assign_due_arrivals(
         &mut self,
         now: Instant,
         is_counted: bool,
@@ -155,7 +155,7 @@ impl ArrivalSchedule {
 
     /// Counted arrivals that were assigned but not begun: the connection's number, and the due
     /// time.
-    pub(super) fn unstarted(&self) -> impl Iterator<Item = (usize, Instant)> {
+    pub(super) fn unstarted_arrivals(&self) -> impl Iterator<Item = (usize, Instant)> {
         let arrivals = self.slots.iter().map(|slot| slot.arrival);
         let counted = |arrival: Option<Arrival>| arrival.filter(|arrival| arrival.is_counted);
         (arrivals.enumerate()).filter_map(move |(slot, it)| Some((slot, counted(it)?.due)))
@@ -212,7 +212,7 @@ mod tests {
     }
 
     fn hand_out(arrivals: &mut ArrivalSchedule, now: Instant, recorder: &mut Recorder) -> Duration {
-        let wait = arrivals.assign_due(now, true, recorder, || SendPermission::Counted);
+        let wait = arrivals.assign_due_arrivals(now, true, recorder, || SendPermission::Counted);
         wait.expect("the schedule goes on")
     }
 
@@ -233,7 +233,7 @@ mod tests {
         let (base, mut arrivals, mut recorder) = schedule(3);
         hand_out(&mut arrivals, base + 2 * MS, &mut recorder);
         arrivals.take_arrival(1, Waker::noop()).unwrap();
-        let untaken: Vec<_> = arrivals.unstarted().collect();
+        let untaken: Vec<_> = arrivals.unstarted_arrivals().collect();
         assert_eq!(untaken, [(0, base), (2, base + 2 * MS)]);
     }
 
@@ -279,7 +279,8 @@ mod tests {
     #[test]
     fn ends_when_no_more_requests_may_begin() {
         let (base, mut arrivals, mut recorder) = schedule(2);
-        let ended = arrivals.assign_due(base, true, &mut recorder, || SendPermission::Ended);
+        let ended =
+            arrivals.assign_due_arrivals(base, true, &mut recorder, || SendPermission::Ended);
         assert_eq!((ended, recorder.schedule.due), (None, 0));
     }
 }

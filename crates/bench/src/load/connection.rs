@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
 use super::response_reader::{FeedResult, RequestContext, ResponseFailure, ResponseReader};
-use super::shared_run::{LoadState, RequestResult, RequestTurn, SharedRun};
+use super::shared_run::{LoadState, RequestResult, ScheduledRequest, SharedRun};
 
 #[derive(Debug)]
 pub(super) struct LoadConnection {
@@ -70,7 +70,7 @@ impl LoadConnection {
         let run = Arc::clone(&self.run);
         let shared = &run.loads[self.load];
         let mut now = clock::now();
-        while let Some((turn, started)) = self.next_turn(now).await {
+        while let Some((turn, started)) = self.next_request(now).await {
             now = self.serve(shared, turn, started).await;
         }
         std::future::pending::<()>().await;
@@ -92,9 +92,9 @@ impl LoadConnection {
     }
 
     /// The next turn and its start.
-    async fn next_turn(&mut self, now: Instant) -> Option<(RequestTurn, Instant)> {
+    async fn next_request(&mut self, now: Instant) -> Option<(ScheduledRequest, Instant)> {
         if !self.is_open_loop() {
-            return self.next_closed_turn(now).await;
+            return self.next_closed_loop_request(now).await;
         }
         self.run.with_load(self.load, |_, it| {
             let arrivals = it.arrivals.as_mut()?;
@@ -114,13 +114,18 @@ impl LoadConnection {
     }
 
     /// The next turn in a closed loop: now, or when the window begins.
-    async fn next_closed_turn(&self, mut now: Instant) -> Option<(RequestTurn, Instant)> {
+    async fn next_closed_loop_request(
+        &self,
+        mut now: Instant,
+    ) -> Option<(ScheduledRequest, Instant)> {
         let mut is_resting = false;
         let turn = poll_fn(|cx| {
             if is_resting {
                 now = clock::now();
             }
-            let turn = self.run.poll_turn(self.load, self.slot, now, cx.waker());
+            let turn = self
+                .run
+                .poll_next_request(self.load, self.slot, now, cx.waker());
             if turn.is_pending() && !std::mem::replace(&mut is_resting, true) {
                 self.run.resting_connections.fetch_add(1, Ordering::AcqRel);
             }
@@ -131,7 +136,12 @@ impl LoadConnection {
     }
 
     /// Serves one turn that begins at `sent`; returns when it ended.
-    async fn serve(&mut self, shared: &LoadState, turn: RequestTurn, sent: Instant) -> Instant {
+    async fn serve(
+        &mut self,
+        shared: &LoadState,
+        turn: ScheduledRequest,
+        sent: Instant,
+    ) -> Instant {
         let shape = &shared.load.requests[turn.request_index];
         let address = shared.address_of[turn.request_index];
         let mut start = turn.due.unwrap_or(sent);
@@ -142,7 +152,7 @@ impl LoadConnection {
                 match self.connect(address, turn.is_counted).await {
                     Ok(opened) => begun = opened,
                     Err(failure) => {
-                        let ended = RequestResult::unsent(turn, failure, clock::now());
+                        let ended = RequestResult::new_unsent(turn, failure, clock::now());
                         self.run.record_result(self.load, &ended);
                         return self.pause(failure, ended.now).await;
                     }
@@ -189,7 +199,7 @@ impl LoadConnection {
     /// Keeps or closes the stream and records the result.
     fn finish_exchange(
         &mut self,
-        turn: RequestTurn,
+        turn: ScheduledRequest,
         outcome: Result<Instant, ResponseFailure>,
         exchange: &RequestExchange<'_>,
         start: Instant,
@@ -203,7 +213,7 @@ impl LoadConnection {
         }
         let now = outcome.unwrap_or_else(|_| clock::now());
         let ended = RequestResult {
-            turn,
+            request: turn,
             outcome: outcome.map(|_| self.response.status),
             start,
             sent,
@@ -273,8 +283,9 @@ impl LoadConnection {
             has_served: false,
         });
         if is_counted {
-            self.run
-                .with_recorder(self.load, |recorder| recorder.connect(now - started));
+            self.run.with_recorder(self.load, |recorder| {
+                recorder.record_connection(now - started)
+            });
         }
         Ok(now)
     }
@@ -326,10 +337,12 @@ impl RequestExchange<'_> {
             };
             Poll::Ready(match received {
                 Ok(0) if self.send_failed => (
-                    incoming.end_of_stream().map_err(|_| ResponseFailure::Reset),
+                    incoming
+                        .handle_end_of_stream()
+                        .map_err(|_| ResponseFailure::Reset),
                     0,
                 ),
-                Ok(0) => (incoming.end_of_stream(), 0),
+                Ok(0) => (incoming.handle_end_of_stream(), 0),
                 Ok(count) => {
                     if self.first_byte.is_none() {
                         self.first_byte = Some(clock::now());

@@ -25,13 +25,16 @@ use super::picker::RequestPicker;
 use super::recorder::Recorder;
 use super::shared_run::{LoadState, LoopLoad, LoopPhase, LoopProgress, LoopState, SharedRun};
 use super::{Load, LoadEvent, LoadPlan, LoadProgress, WindowEnd};
-use crate::report::{Figures, GeneratorLoad};
+use crate::report::{GeneratorLoad, LoadFigures};
 
 /// Executes a plan; blocks until its end. Returns the figures of each load, in order.
 ///
 /// # Errors
 /// Threads or descriptors ran out before anything was sent.
-pub fn execute(plan: &LoadPlan, observer: &mut dyn FnMut(LoadEvent)) -> io::Result<Vec<Figures>> {
+pub fn execute(
+    plan: &LoadPlan,
+    observer: &mut dyn FnMut(LoadEvent),
+) -> io::Result<Vec<LoadFigures>> {
     check_plan(plan)?;
     allow_descriptors(plan)?;
     let limit = match plan.window_end {
@@ -84,7 +87,7 @@ struct LoopResult {
 }
 
 impl Engine<'_> {
-    fn execute(mut self) -> io::Result<Vec<Figures>> {
+    fn execute(mut self) -> io::Result<Vec<LoadFigures>> {
         self.prepare()?;
         self.start_connections(|load| load.rate.is_some())?;
         self.wait_for_open_connections();
@@ -100,7 +103,7 @@ impl Engine<'_> {
                 self.wait_for_end(WindowEnd::Elapsed(self.plan.warm_up), false);
                 self.wait_for_idle_connections()?;
                 if self.is_stopped() {
-                    let empty = |load| with_load_description(load, Figures::default());
+                    let empty = |load| with_load_description(load, LoadFigures::default());
                     return Ok(self.plan.loads.iter().map(empty).collect());
                 }
                 self.begin_window()?
@@ -181,7 +184,7 @@ impl Engine<'_> {
                     let phase = (loop_offset(number, index, count) as f64 / rate).min(1.0);
                     run.with_load(number, |_, it| {
                         let arrivals = it.arrivals.as_mut()?;
-                        arrivals.start(base + Duration::from_secs_f64(phase));
+                        arrivals.set_start(base + Duration::from_secs_f64(phase));
                         Some(())
                     });
                     loops::spawn_here(run_schedule(Arc::clone(run), number, PreciseTimer::new()?));
@@ -262,7 +265,7 @@ impl Engine<'_> {
         self.plan.stop.load(Ordering::Relaxed)
     }
 
-    fn summarise(&self, begun: &[LoopTimes], collected: &[LoopResult]) -> Vec<Figures> {
+    fn summarise(&self, begun: &[LoopTimes], collected: &[LoopResult]) -> Vec<LoadFigures> {
         let seconds = self.window_seconds(begun, collected);
         let since = |of: fn(&LoopTimes) -> Duration| {
             let loops = begun.iter().zip(collected);
@@ -339,7 +342,7 @@ impl Engine<'_> {
 
 /// Assigns an open loop's arrivals, each at its moment.
 async fn run_schedule(run: Arc<SharedRun>, load: usize, alarm: PreciseTimer) {
-    while let Some(wait) = run.assign_due(load, clock::now()) {
+    while let Some(wait) = run.assign_due_arrivals(load, clock::now()) {
         let set = alarm.set(wait);
         if set.is_err() || std::future::poll_fn(|cx| alarm.poll(cx)).await.is_err() {
             return;
@@ -367,7 +370,7 @@ fn collect_loop(state: &mut LoopState) -> LoopResult {
         if let Some(arrivals) = &mut it.arrivals {
             arrivals.record_unassigned(at, &mut it.recorder);
             // Its connection was woken and has not run yet.
-            for (slot, due) in arrivals.unstarted() {
+            for (slot, due) in arrivals.unstarted_arrivals() {
                 it.in_progress_since[slot] = Some(due);
             }
         }
@@ -423,8 +426,8 @@ fn loop_offset(number: usize, index: usize, count: usize) -> usize {
     (index + count - number % count) % count
 }
 
-fn with_load_description(load: &Load, figures: Figures) -> Figures {
-    Figures {
+fn with_load_description(load: &Load, figures: LoadFigures) -> LoadFigures {
+    LoadFigures {
         name: load.name.clone(),
         connections: load.connections,
         rate: load.rate,
@@ -493,7 +496,7 @@ fn check_plan(plan: &LoadPlan) -> io::Result<()> {
 
 /// Raises the soft limit of open descriptors as far as possible, for this process and its children.
 /// If a plan needs more, [`execute`] fails.
-pub fn allow_all_descriptors() {
+pub fn raise_descriptor_limit() {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // If it is too low for a plan, that is reported then.
@@ -507,7 +510,7 @@ fn allow_descriptors(plan: &LoadPlan) -> io::Result<()> {
         u64::from(load.connections) * addresses as u64
     };
     let needed = plan.loads.iter().map(of).sum::<u64>() + SPARE_DESCRIPTORS;
-    allow_all_descriptors();
+    raise_descriptor_limit();
     let limit = rustix::process::getrlimit(Resource::Nofile).current;
     match limit.filter(|limit| *limit < needed) {
         None => Ok(()),

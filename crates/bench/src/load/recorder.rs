@@ -1,4 +1,4 @@
-//! The measurements of one load on one event loop, and all loops' together as [`Figures`].
+//! The measurements of one load on one event loop, and all loops' together as [`LoadFigures`].
 //!
 //! Histograms have a fixed size (1 us to 1 h, three digits) and are made before the load begins:
 //! nothing grows with the number of requests, and recording does not allocate.
@@ -8,15 +8,15 @@ use std::time::Duration;
 use hdrhistogram::{CreationError, Histogram};
 
 use super::response_reader::ResponseFailure;
-use crate::report::{Figures, Schedule, Timings};
+use crate::report::{ArrivalCounts, DurationSummary, LoadFigures};
 
 /// Counters and distributions of one load on one loop.
 #[derive(Debug, Clone)]
 pub(super) struct Recorder {
     /// Everything that is counted; the distributions are below.
-    pub(super) counts: Figures,
-    pub(super) schedule: Schedule,
-    connect: Histogram<u64>,
+    pub(super) counts: LoadFigures,
+    pub(super) schedule: ArrivalCounts,
+    connect_times: Histogram<u64>,
     first_byte: Histogram<u64>,
     total: Histogram<u64>,
     // Of an open loop only.
@@ -28,9 +28,9 @@ pub(super) struct Recorder {
 impl Recorder {
     pub(super) fn new(is_open: bool) -> Result<Self, CreationError> {
         Ok(Self {
-            counts: Figures::default(),
-            schedule: Schedule::default(),
-            connect: new_histogram()?,
+            counts: LoadFigures::default(),
+            schedule: ArrivalCounts::default(),
+            connect_times: new_histogram()?,
             first_byte: new_histogram()?,
             total: new_histogram()?,
             service: new_histogram()?,
@@ -41,9 +41,9 @@ impl Recorder {
 
     /// Clears everything.
     pub(super) fn reset(&mut self) {
-        self.counts = Figures::default();
-        self.schedule = Schedule::default();
-        self.connect.reset();
+        self.counts = LoadFigures::default();
+        self.schedule = ArrivalCounts::default();
+        self.connect_times.reset();
         self.first_byte.reset();
         self.total.reset();
         self.service.reset();
@@ -87,8 +87,8 @@ impl Recorder {
     }
 
     /// Records an opened connection.
-    pub(super) fn connect(&mut self, took: Duration) {
-        self.connect.saturating_record(to_microseconds(took));
+    pub(super) fn record_connection(&mut self, took: Duration) {
+        self.connect_times.saturating_record(to_microseconds(took));
     }
 
     /// Records that an arrival was assigned this long after its moment.
@@ -142,7 +142,7 @@ impl Recorder {
         self.schedule.due += other.schedule.due;
         self.schedule.late += other.schedule.late;
         self.schedule.skipped += other.schedule.skipped;
-        add_histogram(&mut self.connect, &other.connect);
+        add_histogram(&mut self.connect_times, &other.connect_times);
         add_histogram(&mut self.first_byte, &other.first_byte);
         add_histogram(&mut self.total, &other.total);
         add_histogram(&mut self.service, &other.service);
@@ -155,21 +155,21 @@ impl Recorder {
     }
 
     /// The figures of a window of that many seconds; the caller adds the load's description.
-    pub(super) fn figures(&self, seconds: f64) -> Figures {
+    pub(super) fn figures(&self, seconds: f64) -> LoadFigures {
         #[allow(clippy::cast_precision_loss, reason = "53 bits are enough for a rate")]
         let per_second = |count: u64| match seconds > 0.0 {
             true => count as f64 / seconds,
             false => 0.0,
         };
-        Figures {
+        LoadFigures {
             seconds,
             requests_per_second: per_second(self.counts.requests),
             bytes_per_second: per_second(self.counts.bytes),
             schedule: self.is_open.then_some(self.schedule),
-            connect: summarize(&self.connect),
-            first_byte: summarize(&self.first_byte),
-            total: summarize(&self.total),
-            service: self.is_open.then(|| summarize(&self.service)),
+            connect: summarize_histogram(&self.connect_times),
+            first_byte: summarize_histogram(&self.first_byte),
+            total: summarize_histogram(&self.total),
+            service: self.is_open.then(|| summarize_histogram(&self.service)),
             ..self.counts.clone()
         }
     }
@@ -192,12 +192,12 @@ fn to_microseconds(duration: Duration) -> u64 {
 }
 
 /// The statistics of a histogram for the report.
-pub(crate) fn summarize(histogram: &Histogram<u64>) -> Timings {
+pub(crate) fn summarize_histogram(histogram: &Histogram<u64>) -> DurationSummary {
     if histogram.is_empty() {
-        return Timings::default();
+        return DurationSummary::default();
     }
     let at = |quantile| histogram.value_at_quantile(quantile);
-    Timings {
+    DurationSummary {
         count: histogram.len(),
         min: histogram.min(),
         mean: histogram.mean(),
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(figures.statuses.server_error, 2);
         assert_eq!(figures.errors.reset, 2);
         all.reset();
-        assert_eq!(all.figures(2.0).total, Timings::default());
+        assert_eq!(all.figures(2.0).total, DurationSummary::default());
     }
 
     #[test]

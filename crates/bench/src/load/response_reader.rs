@@ -209,7 +209,7 @@ impl ResponseReader {
     }
 
     /// Handles the end of the connection: valid only if it ends the response.
-    pub(crate) fn end_of_stream(&self) -> Result<FeedResult, ResponseFailure> {
+    pub(crate) fn handle_end_of_stream(&self) -> Result<FeedResult, ResponseFailure> {
         match self.stage {
             ReaderStage::UntilClose => Ok(FeedResult::Complete),
             _ => Err(ResponseFailure::Closed),
@@ -256,7 +256,7 @@ mod tests {
             };
         }
         if fed == Ok(FeedResult::More) {
-            fed = incoming.end_of_stream();
+            fed = incoming.handle_end_of_stream();
         }
         (fed, incoming.body_bytes)
     }

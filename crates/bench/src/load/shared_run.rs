@@ -96,7 +96,7 @@ pub(super) struct LoopLoad {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RequestTurn {
+pub(super) struct ScheduledRequest {
     /// The connection's number among the load's on this loop.
     pub(super) slot: usize,
     pub(super) request_index: usize,
@@ -107,7 +107,7 @@ pub(super) struct RequestTurn {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestResult {
-    pub(super) turn: RequestTurn,
+    pub(super) request: ScheduledRequest,
     pub(super) outcome: Result<u16, ResponseFailure>,
     /// The start of `first_byte` and `total`, and that of `service`.
     pub(super) start: Instant,
@@ -120,9 +120,13 @@ pub(super) struct RequestResult {
 
 impl RequestResult {
     /// The result of a request that found no connection.
-    pub(super) fn unsent(turn: RequestTurn, failure: ResponseFailure, now: Instant) -> Self {
+    pub(super) fn new_unsent(
+        turn: ScheduledRequest,
+        failure: ResponseFailure,
+        now: Instant,
+    ) -> Self {
         Self {
-            turn,
+            request: turn,
             outcome: Err(failure),
             start: now,
             sent: now,
@@ -182,13 +186,13 @@ impl SharedRun {
 
     /// The next turn of a closed-loop connection: now, or when the window begins; `None` when no
     /// request begins any more.
-    pub(super) fn poll_turn(
+    pub(super) fn poll_next_request(
         &self,
         load: usize,
         slot: usize,
         now: Instant,
         waker: &Waker,
-    ) -> Poll<Option<RequestTurn>> {
+    ) -> Poll<Option<ScheduledRequest>> {
         self.state.with(|state| {
             if state.phase == LoopPhase::Settling {
                 state.resting.push(waker.clone());
@@ -202,7 +206,7 @@ impl SharedRun {
             };
             Poll::Ready(state.loads.get_mut(load).map(|it| {
                 it.in_progress_since[slot] = is_counted.then_some(now);
-                RequestTurn {
+                ScheduledRequest {
                     slot,
                     request_index: it.picker.next(&self.loads[load].in_order),
                     due: None,
@@ -225,11 +229,11 @@ impl SharedRun {
     }
 
     /// Assigns an open loop's due arrivals; returns the time until the next, `None` at the end.
-    pub(super) fn assign_due(&self, load: usize, now: Instant) -> Option<Duration> {
+    pub(super) fn assign_due_arrivals(&self, load: usize, now: Instant) -> Option<Duration> {
         self.with_load(load, |phase, it| {
             let is_counted = phase == LoopPhase::Measured;
             let arrivals = it.arrivals.as_mut()?;
-            arrivals.assign_due(now, is_counted, &mut it.recorder, || {
+            arrivals.assign_due_arrivals(now, is_counted, &mut it.recorder, || {
                 self.send_permission(phase)
             })
         })
@@ -242,14 +246,14 @@ impl SharedRun {
         slot: usize,
         arrival: Arrival,
         now: Instant,
-    ) -> Option<RequestTurn> {
+    ) -> Option<ScheduledRequest> {
         self.with_load(load, |phase, it| {
             it.in_progress_since[slot] = arrival.is_counted.then_some(arrival.due);
             if arrival.is_counted && phase == LoopPhase::Measured {
                 it.recorder
                     .record_lag(now.saturating_duration_since(arrival.due));
             }
-            Some(RequestTurn {
+            Some(ScheduledRequest {
                 slot,
                 request_index: it.picker.next(&self.loads[load].in_order),
                 due: Some(arrival.due),
@@ -282,7 +286,7 @@ impl SharedRun {
     }
 
     pub(super) fn record_result(&self, load: usize, ended: &RequestResult) {
-        if !ended.turn.is_counted {
+        if !ended.request.is_counted {
             return;
         }
         self.state.with(|state| {
@@ -293,7 +297,7 @@ impl SharedRun {
             let Some(it) = state.loads.get_mut(load) else {
                 return;
             };
-            it.in_progress_since[ended.turn.slot] = None;
+            it.in_progress_since[ended.request.slot] = None;
             it.recorder.counts.bytes += ended.bytes;
             it.recorder.counts.body_bytes += ended.body_bytes;
             let progress = &self.progress[penstock_runtime::loops::current_loop_index()];
@@ -302,7 +306,7 @@ impl SharedRun {
                     let first_byte = ended.first_byte.saturating_duration_since(ended.start);
                     let total = ended.now.saturating_duration_since(ended.start);
                     it.recorder.record_response(status, first_byte, total);
-                    if ended.turn.due.is_some() {
+                    if ended.request.due.is_some() {
                         it.recorder
                             .record_service_time(ended.now.saturating_duration_since(ended.sent));
                     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Timings, saturating_sum};
+use super::{DurationSummary, saturating_sum};
 use crate::text::units::to_f64;
 
 /// Many streams, opened at a rate and held.
@@ -39,7 +39,7 @@ pub struct HoldResult {
     /// For each cause of a loss, the first reason reported.
     pub first_reasons: BTreeMap<String, String>,
     /// From the start of a connection to the whole head of its response.
-    pub opening: Timings,
+    pub opening: DurationSummary,
     /// Messages published at the same time.
     pub published: Option<PublishResult>,
     /// The requests sent at the same time.
@@ -138,11 +138,11 @@ pub struct PublishResult {
     /// Not sent, since the publisher was more than a second late.
     pub skipped: u64,
     /// The time the server took to accept a message.
-    pub accepting: Timings,
+    pub accepting: DurationSummary,
     /// From a message's intended moment to its receipt, for every stream and message.
-    pub latency: Timings,
+    pub latency: DurationSummary,
     /// From a message's intended moment to its receipt by the last stream that got it.
-    pub last_receipt: Timings,
+    pub last_receipt: DurationSummary,
     /// Server CPU microseconds per delivered message, if its processes are known.
     pub cpu_us_per_delivery: Option<f64>,
 }
@@ -163,9 +163,9 @@ pub struct ProbeResult {
     /// The first error's reason.
     pub first_error: Option<String>,
     /// From the intended start to the last byte, over the whole run.
-    pub total: Timings,
+    pub total: DurationSummary,
     /// The same while all streams were held.
-    pub while_held: Timings,
+    pub while_held: DurationSummary,
 }
 
 /// The cost of the streams, from the samples.

@@ -4,29 +4,29 @@
 use super::*;
 
 /// A report of each kind, by its name in JSON.
-pub(crate) fn reports() -> Vec<(&'static str, Report)> {
+pub(crate) fn all_reports() -> Vec<(&'static str, Report)> {
     vec![
-        ("run", run()),
-        ("mix", mix()),
-        ("sweep", sweep()),
-        ("compare", compare()),
-        ("hold", hold()),
+        ("run", run_report()),
+        ("mix", mix_report()),
+        ("sweep", sweep_report()),
+        ("compare", compare_report()),
+        ("hold", hold_report()),
     ]
 }
 
 /// An open loop with errors of all kinds, an expensive server and a busy generator.
-pub(crate) fn run() -> Report {
+pub(crate) fn run_report() -> Report {
     let mut figures = figures(50, 4000.0, 12_500);
     figures.rate = Some(5000.0);
     figures.service = Some(timings(1200));
-    figures.schedule = Some(Schedule {
+    figures.schedule = Some(ArrivalCounts {
         due: 20_000,
         late: 12,
         skipped: 34,
     });
     figures.statuses.redirection = 3;
     figures.statuses.server_error = 4;
-    figures.errors = Errors {
+    figures.errors = ErrorCounts {
         connect: 1,
         timeout: 2,
         reset: 3,
@@ -46,8 +46,8 @@ pub(crate) fn run() -> Report {
 }
 
 /// Two loads.
-pub(crate) fn mix() -> Report {
-    let named = |name: &str, per_second: f64| Figures {
+pub(crate) fn mix_report() -> Report {
+    let named = |name: &str, per_second: f64| LoadFigures {
         name: name.to_owned(),
         ..figures(200, per_second, 40_000)
     };
@@ -59,7 +59,7 @@ pub(crate) fn mix() -> Report {
 }
 
 /// 1 to 191 connections, interrupted.
-pub(crate) fn sweep() -> Report {
+pub(crate) fn sweep_report() -> Report {
     let points = (0..20).map(|step| point(1 + step * 10, 0)).collect();
     let mut report = report(ReportResult::Sweep(Sweep {
         targets: vec!["http://127.0.0.1:8080/".to_owned()],
@@ -70,14 +70,14 @@ pub(crate) fn sweep() -> Report {
 }
 
 /// Three deployments over two rounds and three points, and one that failed.
-pub(crate) fn compare() -> Report {
+pub(crate) fn compare_report() -> Report {
     let names = ["penstock", "nginx, \"<b>tuned</b>\"", "puma"];
     let rounds = |shift: u32| {
         let round = |round: u32| [1, 10, 100].map(|c| point(c, shift * 2 + round)).to_vec();
         (0..2).map(round).collect::<Vec<_>>()
     };
-    let mut deployments: Vec<Deployment> = (0..3)
-        .map(|index: u32| Deployment {
+    let mut deployments: Vec<DeploymentResult> = (0..3)
+        .map(|index: u32| DeploymentResult {
             name: names[index as usize].to_owned(),
             versions: vec![format!("{} 1.{index}", names[index as usize])],
             failure: None,
@@ -90,7 +90,7 @@ pub(crate) fn compare() -> Report {
             .doubts
             .push("100 connections: other programs used the measured cores".to_owned());
     }
-    deployments.push(Deployment {
+    deployments.push(DeploymentResult {
         name: "thin".to_owned(),
         versions: Vec::new(),
         failure: Some(
@@ -99,12 +99,12 @@ pub(crate) fn compare() -> Report {
         rounds: Vec::new(),
         summary: None,
     });
-    let goal = |text: &str, found: Option<RoundSpread>, met: bool| Goal {
+    let goal = |text: &str, found: Option<RoundSpread>, met: bool| GoalResult {
         text: text.to_owned(),
         measured: found,
         met,
     };
-    report(ReportResult::Compare(Compare {
+    report(ReportResult::Compare(CompareResult {
         title: "Hello & <friends>".to_owned(),
         first: "penstock".to_owned(),
         deployments,
@@ -121,7 +121,7 @@ pub(crate) fn compare() -> Report {
     }))
 }
 /// A thousand streams opened in ten seconds and held for thirty; some are lost.
-pub(crate) fn hold() -> Report {
+pub(crate) fn hold_report() -> Report {
     let lost = LostStreams {
         refused: 1,
         status: 2,
@@ -247,8 +247,8 @@ pub(crate) fn point(connections: u32, seed: u32) -> Point {
     }
 }
 
-pub(crate) fn figures(connections: u32, per_second: f64, p99: u64) -> Figures {
-    Figures {
+pub(crate) fn figures(connections: u32, per_second: f64, p99: u64) -> LoadFigures {
+    LoadFigures {
         connections,
         seconds: 4.0,
         requests: 16_000,
@@ -256,9 +256,9 @@ pub(crate) fn figures(connections: u32, per_second: f64, p99: u64) -> Figures {
         bytes: 16_000 * 800,
         body_bytes: 16_000 * 612,
         bytes_per_second: per_second * 800.0,
-        statuses: Statuses {
+        statuses: StatusCounts {
             success: 15_993,
-            ..Statuses::default()
+            ..StatusCounts::default()
         },
         connect: timings(90),
         first_byte: timings(p99 - p99 / 10),
@@ -269,12 +269,12 @@ pub(crate) fn figures(connections: u32, per_second: f64, p99: u64) -> Figures {
             cpu_seconds: 0.6,
             ..GeneratorLoad::default()
         },
-        ..Figures::default()
+        ..LoadFigures::default()
     }
 }
 
-fn timings(p99: u64) -> Timings {
-    Timings {
+fn timings(p99: u64) -> DurationSummary {
+    DurationSummary {
         count: 16_000,
         min: p99 / 20,
         mean: to_f64(p99) / 3.0,
@@ -310,8 +310,8 @@ pub(crate) fn spread(median: f64) -> RoundSpread {
     }
 }
 
-fn summary(scale: f64) -> Summary {
-    Summary {
+fn summary(scale: f64) -> DeploymentSummary {
+    DeploymentSummary {
         requests_per_second: spread(7000.0 * scale),
         cpu_us_per_request: Some(spread(50.0 / scale)),
         memory_bytes: Some(90 << 20),

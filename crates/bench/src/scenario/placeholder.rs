@@ -61,12 +61,12 @@ pub struct PlaceholderValues {
     /// `{{penstock}}`: the binary, a copy that no build changes.
     pub penstock: PathBuf,
     /// The values of one start.
-    pub start: Option<StartValues>,
+    pub start: Option<PerStartValues>,
 }
 
 /// The values that are new for each start.
 #[derive(Debug, Clone)]
-pub struct StartValues {
+pub struct PerStartValues {
     /// `{{dir}}`: a new directory.
     pub dir: PathBuf,
     /// `{{port}}`, `{{port2}}` to `{{port9}}`.
@@ -91,7 +91,7 @@ impl PlaceholderValues {
 
     /// A named file: placeholders filled in, relative to the scenario's directory.
     #[must_use]
-    pub fn file(&self, name: &str) -> PathBuf {
+    pub fn resolve_file_path(&self, name: &str) -> PathBuf {
         self.here.join(self.fill(name))
     }
 
@@ -153,7 +153,7 @@ mod tests {
             root: "/root".into(),
             cache: "/cache".into(),
             penstock: "/bin/penstock".into(),
-            start: Some(StartValues {
+            start: Some(PerStartValues {
                 dir: "/dir".into(),
                 ports: [1, 2, 3, 4, 5, 6, 7, 8, 9],
             }),
@@ -200,7 +200,10 @@ mod tests {
             ..values()
         };
         assert_eq!(values.fill("{{dir}} {{here}}"), "{{dir}} /here");
-        assert_eq!(values.file("a/b"), Path::new("/here/a/b"));
-        assert_eq!(values.file("{{cache}}/b"), Path::new("/cache/b"));
+        assert_eq!(values.resolve_file_path("a/b"), Path::new("/here/a/b"));
+        assert_eq!(
+            values.resolve_file_path("{{cache}}/b"),
+            Path::new("/cache/b")
+        );
     }
 }

@@ -72,23 +72,29 @@ fn parsed<'de, D: Deserializer<'de>, T>(
     parse(&text).ok_or_else(|| D::Error::custom(format_args!("expected {example}")))
 }
 
-pub(super) fn duration<'de, D: Deserializer<'de>>(value: D) -> Result<Duration, D::Error> {
+pub(super) fn deserialize_duration<'de, D: Deserializer<'de>>(
+    value: D,
+) -> Result<Duration, D::Error> {
     let example = "a duration such as \"4s\" or \"200ms\", at most a year";
     parsed(value, parse_duration, example)
 }
 
-pub(super) fn optional_duration<'de, D: Deserializer<'de>>(
+pub(super) fn deserialize_optional_duration<'de, D: Deserializer<'de>>(
     value: D,
 ) -> Result<Option<Duration>, D::Error> {
-    duration(value).map(Some)
+    deserialize_duration(value).map(Some)
 }
 
-pub(super) fn size<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {
+pub(super) fn deserialize_size<'de, D: Deserializer<'de>>(
+    value: D,
+) -> Result<Option<u64>, D::Error> {
     let parse = |text: &str| parse_size(text).filter(|size| *size > 0);
     parsed(value, parse, "a size such as \"600MB\"").map(Some)
 }
 
-pub(super) fn rate<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {
+pub(super) fn deserialize_rate<'de, D: Deserializer<'de>>(
+    value: D,
+) -> Result<Option<u64>, D::Error> {
     let parse = |text: &str| parse_rate(text).filter(|rate| *rate > 0);
     parsed(value, parse, "a rate such as \"100MB/s\"").map(Some)
 }

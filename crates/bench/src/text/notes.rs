@@ -2,7 +2,7 @@
 //!
 //! Every output (`text`, `html`, single drawings) shows these prominently.
 
-use crate::report::{Figures, Report, ReportResult, total_connections};
+use crate::report::{LoadFigures, Report, ReportResult, total_connections};
 use crate::text::{tables, units};
 
 /// The note on a report that was ended early.
@@ -22,7 +22,7 @@ pub(crate) fn report_notes(report: &Report) -> Vec<String> {
 }
 
 /// The warnings that a single drawing must show, one per line; empty for a good report.
-pub(crate) fn drawing_notes(report: &Report) -> Vec<String> {
+pub(crate) fn chart_notes(report: &Report) -> Vec<String> {
     let mut notes = report_notes(report);
     if let ReportResult::Compare(compare) = &report.result {
         let doubts = tables::ranked_doubts(compare).into_iter();
@@ -33,7 +33,7 @@ pub(crate) fn drawing_notes(report: &Report) -> Vec<String> {
 
 /// Why a load is not clean though nothing failed: requests that were not sent, not answered, or
 /// sent again.
-pub(crate) fn unclean_reasons(load: &Figures) -> Vec<String> {
+pub(crate) fn unclean_reasons(load: &LoadFigures) -> Vec<String> {
     let mut reasons = Vec::new();
     if load.skipped() > 0 {
         let skipped = units::pluralize(load.skipped(), "arrival", "arrivals");
@@ -54,7 +54,7 @@ pub(crate) fn unclean_reasons(load: &Figures) -> Vec<String> {
 
 /// Why a run is not clean, one text per reason; empty for a clean one. Printed last by `bench` when
 /// it exits with 1.
-pub(crate) fn failure_reasons(load: &Figures) -> Vec<String> {
+pub(crate) fn failure_reasons(load: &LoadFigures) -> Vec<String> {
     if load.is_clean() {
         return Vec::new();
     }
@@ -93,7 +93,7 @@ pub(crate) fn bottleneck_note(report: &Report) -> Option<String> {
         loads.filter_map(move |load| Some((window, load, load.generator.bottleneck.as_ref()?)))
     });
     let (window, load, reason) = limited.next()?;
-    let at = units::count_connections(total_connections(window.loads));
+    let at = units::format_connections(total_connections(window.loads));
     let place = match (&report.result, window.deployment) {
         (ReportResult::Run(_), _) => String::new(),
         (ReportResult::Mix(_), _) => format!(" (load `{}`)", load.name),

@@ -71,11 +71,11 @@ impl Table {
 }
 
 impl<R> TableBuilder<R> {
-    pub(crate) fn number<D: ToString>(self, title: &str, cell: impl Fn(&R) -> D) -> Self {
+    pub(crate) fn number_column<D: ToString>(self, title: &str, cell: impl Fn(&R) -> D) -> Self {
         self.column(title, true, cell)
     }
 
-    pub(crate) fn text<D: ToString>(self, title: &str, cell: impl Fn(&R) -> D) -> Self {
+    pub(crate) fn text_column<D: ToString>(self, title: &str, cell: impl Fn(&R) -> D) -> Self {
         self.column(title, false, cell)
     }
 
@@ -89,12 +89,12 @@ impl<R> TableBuilder<R> {
     }
 
     /// The table with all columns.
-    pub(crate) fn whole(self) -> Table {
+    pub(crate) fn build_all_columns(self) -> Table {
         self.table
     }
 
     /// The table without the columns that have no value in any row.
-    pub(crate) fn build(self) -> Table {
+    pub(crate) fn build_nonempty_columns(self) -> Table {
         self.table.without_empty_columns()
     }
 }
@@ -106,10 +106,10 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_their_content() {
         let table = Table::of([("über", "1", "-"), ("a long one", "1,000", "")])
-            .text("name", |row| row.0)
-            .number("n", |row| row.1)
-            .number("none", |row| row.2);
+            .text_column("name", |row| row.0)
+            .number_column("n", |row| row.1)
+            .number_column("none", |row| row.2);
         let expected = "  name            n\n  über            1\n  a long one  1,000\n";
-        assert_eq!(table.build().text(), expected);
+        assert_eq!(table.build_nonempty_columns().text(), expected);
     }
 }

@@ -1,6 +1,8 @@
 //! The tables of sweeps and comparisons and their figures, for `text` and `html`.
 
-use crate::report::{Compare, Deployment, Figures, Point, RoundSpread, ServerCost, saturating_sum};
+use crate::report::{
+    CompareResult, DeploymentResult, LoadFigures, Point, RoundSpread, ServerCost, saturating_sum,
+};
 use crate::text::notes;
 use crate::text::table::Table;
 use crate::text::units::{format_figure, format_ms, group_thousands, to_f64, to_mebibytes};
@@ -11,39 +13,39 @@ pub(crate) fn points_table(points: &[Point]) -> Table {
         let loads = point.loads.iter();
         loads.map(|load| (load, point.server.as_ref()))
     });
-    type Row<'a> = (&'a Figures, Option<&'a ServerCost>);
-    let ms = |of: fn(&Figures) -> u64| move |row: &Row<'_>| format_ms(to_f64(of(row.0)));
+    type Row<'a> = (&'a LoadFigures, Option<&'a ServerCost>);
+    let ms = |of: fn(&LoadFigures) -> u64| move |row: &Row<'_>| format_ms(to_f64(of(row.0)));
     let cost =
         |of: fn(&ServerCost) -> String| move |row: &Row<'_>| row.1.map(of).unwrap_or_default();
     Table::of(loads)
-        .number("connections", |row| {
+        .number_column("connections", |row| {
             group_thousands(row.0.connections.into())
         })
-        .text("load", |row| row.0.name.clone())
-        .number("requests/s", |row| format_figure(row.0.requests_per_second))
-        .number("mean ms", |row| format_ms(row.0.total.mean))
-        .number("p50 ms", ms(|load| load.total.p50))
-        .number("p90 ms", ms(|load| load.total.p90))
-        .number("p99 ms", ms(|load| load.total.p99))
-        .number("p99.9 ms", ms(|load| load.total.p999))
-        .number("max ms", ms(|load| load.total.max))
-        .number("failed", |row| group_thousands(row.0.errors.total()))
-        .number("4xx 5xx", |row| group_thousands(row.0.statuses.failed()))
-        .number(
+        .text_column("load", |row| row.0.name.clone())
+        .number_column("requests/s", |row| format_figure(row.0.requests_per_second))
+        .number_column("mean ms", |row| format_ms(row.0.total.mean))
+        .number_column("p50 ms", ms(|load| load.total.p50))
+        .number_column("p90 ms", ms(|load| load.total.p90))
+        .number_column("p99 ms", ms(|load| load.total.p99))
+        .number_column("p99.9 ms", ms(|load| load.total.p999))
+        .number_column("max ms", ms(|load| load.total.max))
+        .number_column("failed", |row| group_thousands(row.0.errors.total()))
+        .number_column("4xx 5xx", |row| group_thousands(row.0.statuses.failed()))
+        .number_column(
             "CPU us/request",
             cost(|cost| format_figure(cost.cpu_us_per_request)),
         )
-        .number("cores", cost(|cost| format!("{:.2}", cost.busy_cores)))
-        .number(
+        .number_column("cores", cost(|cost| format!("{:.2}", cost.busy_cores)))
+        .number_column(
             "MiB",
             cost(|cost| format_figure(to_mebibytes(cost.memory_bytes))),
         )
-        .text("", |row| doubt_marks(row.0))
-        .build()
+        .text_column("", |row| doubt_marks(row.0))
+        .build_nonempty_columns()
 }
 
 /// Why the figures of a load are uncertain.
-fn doubt_marks(load: &Figures) -> String {
+fn doubt_marks(load: &LoadFigures) -> String {
     let bound = load.generator.bottleneck.as_ref();
     let bound = bound.map(|_| "generator-bound".to_owned()).into_iter();
     let marks: Vec<String> = bound.chain(notes::unclean_reasons(load)).collect();
@@ -51,7 +53,7 @@ fn doubt_marks(load: &Figures) -> String {
 }
 
 /// The ranking, best first. A number in brackets refers to one of [`ranked_doubts`].
-pub(crate) fn ranking_table(compare: &Compare) -> Table {
+pub(crate) fn ranking_table(compare: &CompareResult) -> Table {
     let doubts = ranked_doubts(compare);
     let marks = |name: &str| -> String {
         let own = (1..).zip(&doubts).filter(|(_, doubt)| doubt.0 == name);
@@ -63,25 +65,25 @@ pub(crate) fn ranking_table(compare: &Compare) -> Table {
     let ratio = |ratio| format!("{ratio:.2}");
     let ranked = (1..).zip(ranked_deployments(compare));
     Table::of(ranked.filter_map(|(rank, one)| Some((rank, &one.name, one.summary.as_ref()?))))
-        .number("#", |row| row.0)
-        .text("deployment", |row| row.1.clone())
-        .number("requests/s", |row| {
+        .number_column("#", |row| row.0)
+        .text_column("deployment", |row| row.1.clone())
+        .number_column("requests/s", |row| {
             format_figure(row.2.requests_per_second.median)
         })
-        .number("(min - max)", |row| range_text(row.2.requests_per_second))
-        .number("ratio", |row| median(row.2.ratio, ratio))
-        .number("CPU us/request", |row| {
+        .number_column("(min - max)", |row| range_text(row.2.requests_per_second))
+        .number_column("ratio", |row| median(row.2.ratio, ratio))
+        .number_column("CPU us/request", |row| {
             median(row.2.cpu_us_per_request, format_figure)
         })
-        .number("CPU ratio", |row| median(row.2.cpu_ratio, ratio))
-        .number("p99 ms", |row| format_ms(row.2.p99_us.median))
-        .number("MiB", |row| {
+        .number_column("CPU ratio", |row| median(row.2.cpu_ratio, ratio))
+        .number_column("p99 ms", |row| format_ms(row.2.p99_us.median))
+        .number_column("MiB", |row| {
             let bytes = row.2.memory_bytes.map(to_mebibytes);
             bytes.map_or_else(|| "-".to_owned(), format_figure)
         })
-        .number("errors", |row| group_thousands(row.2.errors))
-        .text("", |row| marks(row.1))
-        .build()
+        .number_column("errors", |row| group_thousands(row.2.errors))
+        .text_column("", |row| marks(row.1))
+        .build_nonempty_columns()
 }
 
 fn range_text(spread: RoundSpread) -> String {
@@ -94,52 +96,52 @@ fn range_text(spread: RoundSpread) -> String {
 
 /// For deployments with several loads at once: the medians of each load, which the ranking sums.
 /// Empty with only one load.
-pub(crate) fn loads_table(compare: &Compare) -> Table {
+pub(crate) fn loads_table(compare: &CompareResult) -> Table {
     let names = load_names(compare);
     let rows = ranked_deployments(compare).flat_map(|deployment| {
         names.iter().map(move |&name| {
             let loads = deployment.figures().filter(|load| load.name == name);
-            (deployment, name, loads.collect::<Vec<&Figures>>())
+            (deployment, name, loads.collect::<Vec<&LoadFigures>>())
         })
     });
-    type Row<'a> = (&'a Deployment, &'a str, Vec<&'a Figures>);
-    let median = |of: fn(&Figures) -> f64, format: fn(f64) -> String| {
+    type Row<'a> = (&'a DeploymentResult, &'a str, Vec<&'a LoadFigures>);
+    let median = |of: fn(&LoadFigures) -> f64, format: fn(f64) -> String| {
         move |row: &Row<'_>| {
             let spread = RoundSpread::from_values(row.2.iter().map(|load| of(load)));
             spread.map_or_else(|| "-".to_owned(), |spread| format(spread.median))
         }
     };
     Table::of(rows)
-        .text("deployment", |row| row.0.name.clone())
-        .text("load", |row| row.1.to_owned())
-        .number(
+        .text_column("deployment", |row| row.0.name.clone())
+        .text_column("load", |row| row.1.to_owned())
+        .number_column(
             "requests/s",
-            median(Figures::good_per_second, format_figure),
+            median(LoadFigures::good_per_second, format_figure),
         )
-        .number(
+        .number_column(
             "MiB/s",
             median(
                 |load| load.bytes_per_second / f64::from(1 << 20),
                 format_figure,
             ),
         )
-        .number("p50 ms", median(|load| to_f64(load.total.p50), format_ms))
-        .number("p99 ms", median(|load| to_f64(load.total.p99), format_ms))
-        .number("max ms", |row| {
+        .number_column("p50 ms", median(|load| to_f64(load.total.p50), format_ms))
+        .number_column("p99 ms", median(|load| to_f64(load.total.p99), format_ms))
+        .number_column("max ms", |row| {
             let longest = row.2.iter().map(|load| load.total.max).max();
             longest.map_or_else(|| "-".to_owned(), |us| format_ms(to_f64(us)))
         })
-        .number("errors", |row| {
+        .number_column("errors", |row| {
             group_thousands(saturating_sum(row.2.iter().map(|load| load.failed())))
         })
-        .number("disk MiB/s", |row| {
+        .number_column("disk MiB/s", |row| {
             disk_read(row.0, row.1).map_or_else(String::new, format_figure)
         })
-        .build()
+        .build_nonempty_columns()
 }
 
 /// The server's disk reads during that load, in MiB/s; the loads of a mix share them.
-fn disk_read(deployment: &Deployment, load: &str) -> Option<f64> {
+fn disk_read(deployment: &DeploymentResult, load: &str) -> Option<f64> {
     let points = deployment.rounds.iter().flatten();
     let rates = points.filter_map(|point| {
         let load = point.loads.iter().find(|found| found.name == load)?;
@@ -150,9 +152,13 @@ fn disk_read(deployment: &Deployment, load: &str) -> Option<f64> {
 }
 
 /// The names of several loads, in order.
-pub(crate) fn load_names(compare: &Compare) -> Vec<&str> {
+pub(crate) fn load_names(compare: &CompareResult) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
-    for load in compare.deployments.iter().flat_map(Deployment::figures) {
+    for load in compare
+        .deployments
+        .iter()
+        .flat_map(DeploymentResult::figures)
+    {
         if !names.contains(&&*load.name) {
             names.push(&load.name);
         }
@@ -161,13 +167,15 @@ pub(crate) fn load_names(compare: &Compare) -> Vec<&str> {
 }
 
 /// The ranked deployments, best first.
-pub(crate) fn ranked_deployments(compare: &Compare) -> impl Iterator<Item = &Deployment> {
+pub(crate) fn ranked_deployments(
+    compare: &CompareResult,
+) -> impl Iterator<Item = &DeploymentResult> {
     let by_name = |name: &String| compare.deployments.iter().find(|found| found.name == *name);
     compare.ranking.iter().filter_map(by_name)
 }
 
 /// Why figures are uncertain: the deployment and its reasons, in the order of the ranking.
-pub(crate) fn ranked_doubts(compare: &Compare) -> Vec<(&str, String)> {
+pub(crate) fn ranked_doubts(compare: &CompareResult) -> Vec<(&str, String)> {
     let mut doubts = Vec::new();
     for deployment in ranked_deployments(compare) {
         let all = deployment.summary.as_ref();

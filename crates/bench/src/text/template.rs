@@ -35,7 +35,7 @@ fn try_render(name: &str, values: Value) -> Result<String, Error> {
     });
     templates.add_filter("size", units::format_size);
     templates.add_filter("tick", units::format_tick);
-    templates.add_filter("time", units::format_time);
+    templates.add_filter("time", units::format_timestamp);
     templates.add_template("report.txt", include_str!("../../assets/report.txt"))?;
     templates.add_template("report.html", include_str!("../../assets/report.html"))?;
     templates.get_template(name)?.render(values)

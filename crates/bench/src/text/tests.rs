@@ -1,7 +1,7 @@
 //! The lines of reports as text.
 
 use super::*;
-use crate::report::{Schedule, test_reports};
+use crate::report::{ArrivalCounts, test_reports};
 
 fn check(text: &str, expected: &[&str]) {
     for line in expected {
@@ -16,7 +16,7 @@ fn check(text: &str, expected: &[&str]) {
 
 #[test]
 fn a_run_looks_as_users_of_apachebench_expect() {
-    let text = report_text(&test_reports::run());
+    let text = report_text(&test_reports::run_report());
     check(
         &text,
         &[
@@ -58,7 +58,7 @@ fn a_run_looks_as_users_of_apachebench_expect() {
 
 #[test]
 fn a_calm_run_has_no_lines_about_trouble() {
-    let mut report = test_reports::run();
+    let mut report = test_reports::run_report();
     if let ReportResult::Run(run) = &mut report.result {
         run.figures = test_reports::figures(10, 1000.0, 5000);
         run.server = None;
@@ -89,14 +89,14 @@ fn a_calm_run_has_no_lines_about_trouble() {
 
 #[test]
 fn a_mix_shows_each_load() {
-    let text = report_text(&test_reports::mix());
+    let text = report_text(&test_reports::mix_report());
     check(&text, &["\nLoad: random files\n", "\nLoad: one file\n"]);
     assert_eq!(text.matches("Concurrency Level:      200\n").count(), 2);
 }
 
 #[test]
 fn a_sweep_is_a_line_a_point() {
-    let text = report_text(&test_reports::sweep());
+    let text = report_text(&test_reports::sweep_report());
     assert!(text.starts_with("INTERRUPTED: "));
     check(
         &text,
@@ -114,7 +114,7 @@ fn a_sweep_is_a_line_a_point() {
 
 #[test]
 fn a_limited_point_of_a_sweep_is_marked() {
-    let mut report = test_reports::sweep();
+    let mut report = test_reports::sweep_report();
     if let ReportResult::Sweep(sweep) = &mut report.result {
         for index in [3, 4] {
             sweep.points[index].loads[0].generator.bottleneck = Some("too slow".to_owned());
@@ -131,13 +131,13 @@ fn a_limited_point_of_a_sweep_is_marked() {
 
 #[test]
 fn a_point_that_is_not_clean_without_errors_says_why() {
-    let mut report = test_reports::sweep();
+    let mut report = test_reports::sweep_report();
     if let ReportResult::Sweep(sweep) = &mut report.result {
         let load = &mut sweep.points[3].loads[0];
         load.oldest_unfinished_us = 3_400_000;
         load.retried = 1000;
         let (due, late, skipped) = (100, 0, 20);
-        load.schedule = Some(Schedule { due, late, skipped });
+        load.schedule = Some(ArrivalCounts { due, late, skipped });
     }
     let expected = "  20 arrivals skipped, a request unanswered for 3,400 ms, 1,000 sent again\n";
     check(&report_text(&report), &[expected]);
@@ -145,7 +145,7 @@ fn a_point_that_is_not_clean_without_errors_says_why() {
 
 #[test]
 fn a_comparison_is_a_ranking_with_all_that_must_be_known() {
-    let text = report_text(&test_reports::compare());
+    let text = report_text(&test_reports::compare_report());
     check(
         &text,
         &[
@@ -164,7 +164,7 @@ fn a_comparison_is_a_ranking_with_all_that_must_be_known() {
 
 #[test]
 fn several_loads_of_a_comparison_are_shown_singly() {
-    let mut report = test_reports::compare();
+    let mut report = test_reports::compare_report();
     if let ReportResult::Compare(compare) = &mut report.result {
         for point in compare.deployments[0].rounds.iter_mut().flatten() {
             point.loads[0].name = "random".to_owned();
@@ -185,9 +185,9 @@ fn several_loads_of_a_comparison_are_shown_singly() {
 
 #[test]
 fn no_figures_are_no_mistake() {
-    let mut report = test_reports::run();
+    let mut report = test_reports::run_report();
     if let ReportResult::Run(run) = &mut report.result {
-        run.figures = Figures::default();
+        run.figures = LoadFigures::default();
         run.targets = vec!["/".to_owned(); 9];
         run.figures.bytes = u64::MAX;
         run.figures.errors.connect = u64::MAX;
@@ -203,7 +203,7 @@ fn no_figures_are_no_mistake() {
 
 #[test]
 fn held_streams_are_counted_by_what_became_of_them() {
-    let text = report_text(&test_reports::hold());
+    let text = report_text(&test_reports::hold_report());
     check(
         &text,
         &[
@@ -228,7 +228,7 @@ fn held_streams_are_counted_by_what_became_of_them() {
             "\nProbe, held: ",
         ],
     );
-    let mut report = test_reports::hold();
+    let mut report = test_reports::hold_report();
     if let ReportResult::Hold(hold) = &mut report.result {
         **hold = HoldResult::default();
     }

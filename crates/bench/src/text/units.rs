@@ -70,7 +70,7 @@ pub(crate) fn format_size(bytes: u64) -> String {
 }
 
 /// A UTC time, from seconds since the epoch.
-pub(crate) fn format_time(seconds: u64) -> String {
+pub(crate) fn format_timestamp(seconds: u64) -> String {
     let text = penstock_http::rfc3339_millis(Duration::from_secs(seconds));
     format!("{} {} UTC", &text[..10], &text[11..19])
 }
@@ -84,7 +84,7 @@ pub(crate) fn pluralize(count: u64, one: &str, many: &str) -> String {
     )
 }
 
-pub(crate) fn count_connections(count: u32) -> String {
+pub(crate) fn format_connections(count: u32) -> String {
     pluralize(count.into(), "connection", "connections")
 }
 
@@ -143,9 +143,9 @@ mod tests {
 
     #[test]
     fn moments_are_in_utc() {
-        assert_eq!(format_time(951_782_400), "2000-02-29 00:00:00 UTC");
-        assert_eq!(format_time(1_798_761_600), "2027-01-01 00:00:00 UTC");
-        assert!(format_time(u64::MAX).ends_with("UTC"));
+        assert_eq!(format_timestamp(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(format_timestamp(1_798_761_600), "2027-01-01 00:00:00 UTC");
+        assert!(format_timestamp(u64::MAX).ends_with("UTC"));
     }
 
     #[test]

@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock_bench::hold::{
-    self, HoldPhase, HoldPlan, HoldProgress, ProbeSpec, PublishSpec, RequestPace, SourceRange,
+    self, HoldPhase, HoldPlan, HoldProgress, OpenLoopSettings, ProbeSpec, PublishSpec, SourceRange,
     StreamTarget, execute,
 };
-use penstock_bench::load::{Address, allow_all_descriptors};
+use penstock_bench::load::{Address, raise_descriptor_limit};
 use penstock_bench::report::{HoldResult, LostStreams};
 use rustix::process::{Pid, Signal, kill_process};
 use server::Server;
@@ -73,7 +73,7 @@ const TESTS: &[(&str, fn())] = &[
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    allow_all_descriptors();
+    raise_descriptor_limit();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["bench", "hold-agent"] => hold::run_agent(),
         ["stand-in", address] => stand_in(address.parse().unwrap()),
@@ -414,7 +414,7 @@ fn publish(server: &Server) -> PublishSpec {
     let body = serde_json::json!({ "items": [{ "channel": "a", "formats": formats }] });
     PublishSpec {
         target: server.url("/publish/"),
-        pace: pace(server, 20.0),
+        open_loop: pace(server, 20.0),
         head: "POST /publish/ HTTP/1.1\r\nHost: test\r\n".to_owned(),
         body: body.to_string(),
         channel: "a".to_owned(),
@@ -424,13 +424,13 @@ fn publish(server: &Server) -> PublishSpec {
 fn asking(server: &Server, path: &str) -> ProbeSpec {
     ProbeSpec {
         target: server.url(path),
-        pace: pace(server, 50.0),
+        open_loop: pace(server, 50.0),
         request: format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").into(),
     }
 }
 
-fn pace(server: &Server, rate: f64) -> RequestPace {
-    RequestPace {
+fn pace(server: &Server, rate: f64) -> OpenLoopSettings {
+    OpenLoopSettings {
         address: Address::Tcp(server.address),
         rate,
         timeout: Duration::from_secs(10),

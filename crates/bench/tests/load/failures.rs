@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock_bench::load::{Address, LoadEvent, WindowEnd, execute};
-use penstock_bench::report::Errors;
+use penstock_bench::report::ErrorCounts;
 
 use crate::server::{HELLO, Server, nowhere, refusing};
 use crate::{load, plan, run, run_requests};
@@ -26,7 +26,7 @@ fn half_bad(bad: impl Fn(&mut crate::server::Connection) + Send + Sync + 'static
 
 #[test]
 fn each_mistake_has_its_own_name_and_the_run_goes_on() {
-    type Case = (&'static str, &'static str, fn(&Errors) -> u64);
+    type Case = (&'static str, &'static str, fn(&ErrorCounts) -> u64);
     let cases: [Case; 9] = [
         ("closes early", "", |it| it.closed),
         ("cuts the head", "HTTP/1.1 200 OK\r\nConte", |it| it.closed),

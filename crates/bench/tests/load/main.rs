@@ -22,7 +22,7 @@ use std::time::Duration;
 use penstock_bench::load::{
     Address, EncodedRequest, Load, LoadPlan, RequestOrder, WindowEnd, execute,
 };
-use penstock_bench::report::Figures;
+use penstock_bench::report::LoadFigures;
 
 /// A load of `GET /` over that many connections, as fast as responses arrive.
 fn load(address: Address, connections: u32) -> Load {
@@ -58,13 +58,13 @@ fn plan(load: Load, until: WindowEnd) -> LoadPlan {
     }
 }
 
-fn run(plan: &LoadPlan) -> Figures {
+fn run(plan: &LoadPlan) -> LoadFigures {
     let mut all = execute(plan, &mut |_| {}).unwrap();
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
 
 /// Executes one load until that many requests ended.
-fn run_requests(load: Load, requests: u64) -> Figures {
+fn run_requests(load: Load, requests: u64) -> LoadFigures {
     run(&plan(load, WindowEnd::Requests(requests)))
 }

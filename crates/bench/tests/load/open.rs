@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_bench::load::{Load, WindowEnd};
-use penstock_bench::report::Figures;
+use penstock_bench::report::LoadFigures;
 
 use crate::server::{HELLO, Server, refusing};
 use crate::{load, plan, run};
@@ -14,7 +14,7 @@ fn open(mut load: Load, rate: f64) -> Load {
     load
 }
 
-fn run_for(load: Load, milliseconds: u64) -> Figures {
+fn run_for(load: Load, milliseconds: u64) -> LoadFigures {
     run(&plan(
         load,
         WindowEnd::Elapsed(Duration::from_millis(milliseconds)),

@@ -31,7 +31,7 @@ pub(super) struct HeldStream {
     /// Whether the rest of a long line is being skipped.
     is_skipping: bool,
     /// Whether it is never read behind its head.
-    is_unread: bool,
+    has_stopped_reading: bool,
     stage: StreamStage,
     partial: Option<Box<PartialInput>>,
 }
@@ -65,7 +65,7 @@ pub(super) struct ReceiptTime {
 
 impl HeldStream {
     /// A connection that was begun now.
-    pub(super) fn connecting(socket: OwnedFd, tenths: u32) -> Self {
+    pub(super) fn new_connecting(socket: OwnedFd, tenths: u32) -> Self {
         Self {
             socket: Some(socket),
             last_activity: tenths,
@@ -73,7 +73,7 @@ impl HeldStream {
         }
     }
 
-    pub(super) fn request_sent(&mut self) {
+    pub(super) fn mark_request_sent(&mut self) {
         self.stage = StreamStage::Head;
     }
 
@@ -88,17 +88,17 @@ impl HeldStream {
 
     /// Stops reading; no messages are expected from now on.
     pub(super) fn stop_reading(&mut self) {
-        self.is_unread = true;
+        self.has_stopped_reading = true;
         self.next_message = 0;
     }
 
-    pub(super) fn is_unread(&self) -> bool {
-        self.is_unread
+    pub(super) fn has_stopped_reading(&self) -> bool {
+        self.has_stopped_reading
     }
 
     /// Every message, from number 1 on, is expected from now on.
-    pub(super) fn expect_first(&mut self) {
-        self.next_message = u32::from(!self.is_unread);
+    pub(super) fn expect_all_messages(&mut self) {
+        self.next_message = u32::from(!self.has_stopped_reading);
     }
 
     /// Expected messages up to number `last` that it did not get.

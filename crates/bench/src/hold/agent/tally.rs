@@ -110,7 +110,7 @@ impl StreamCounters {
     }
 
     /// Takes the changes and begins a new interval.
-    pub(super) fn take_tick(&mut self) -> AgentTick {
+    pub(super) fn drain_into_tick(&mut self) -> AgentTick {
         AgentTick {
             counts: self.counts,
             statuses: self.statuses.clone(),
@@ -176,7 +176,7 @@ mod tests {
                 now,
             );
         }
-        let tick = tally.take_tick();
+        let tick = tally.drain_into_tick();
         assert_eq!((tick.counts.open, tick.counts.lost.status), (1, 2));
         assert_eq!(tick.statuses, BTreeMap::from([(500, 1), (503, 1)]));
         assert_eq!(tick.first_reasons["status"], "first");
@@ -188,7 +188,7 @@ mod tests {
             slowest: last,
         };
         assert_eq!(tick.messages, [arrived(1, 2, 50), arrived(2, 1, 30)]);
-        let tick = tally.take_tick();
+        let tick = tally.drain_into_tick();
         assert_eq!(tick.counts.received, 3, "counters go on");
         assert!(
             tick.first_reasons.is_empty() && tick.latency.is_empty() && tick.messages.is_empty()
@@ -229,7 +229,7 @@ mod tests {
         for number in 0..20_000 {
             tally.record_message(NumberedMessage { number, sent_at: 1 }, 5);
         }
-        let tick = tally.take_tick();
+        let tick = tally.drain_into_tick();
         assert_eq!((tick.messages.len(), tick.counts.received), (8192, 20_000));
     }
 }

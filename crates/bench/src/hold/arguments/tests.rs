@@ -37,7 +37,7 @@ fn a_plan_has_what_was_asked_for() {
     );
     let probe = plan.probe.unwrap();
     assert_eq!(
-        (probe.target.as_str(), probe.pace.rate),
+        (probe.target.as_str(), probe.open_loop.rate),
         ("127.0.0.1:83/", 100.0)
     );
     let publish = plan.publish.unwrap();

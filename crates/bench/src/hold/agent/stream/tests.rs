@@ -16,9 +16,9 @@ const AT: ReceiptTime = ReceiptTime {
 fn requested_stream() -> HeldStream {
     // Any descriptor: nothing here reads it.
     let socket = OwnedFd::from(UnixStream::pair().unwrap().0);
-    let mut stream = HeldStream::connecting(socket, 5);
+    let mut stream = HeldStream::new_connecting(socket, 5);
     assert!(stream.is_connecting() && !stream.is_open());
-    stream.request_sent();
+    stream.mark_request_sent();
     stream
 }
 
@@ -183,7 +183,7 @@ fn counts_what_is_missed_and_what_comes_again() {
             .receive(UNTIL_CLOSE.as_bytes(), AT, &mut tally)
             .unwrap();
         if expects {
-            stream.expect_first();
+            stream.expect_all_messages();
         }
         feed(&mut stream, &mut tally, numbers);
         let counts = tally.counts;
@@ -202,7 +202,7 @@ fn a_message_takes_from_its_moment_to_its_receipt() {
     let text = format!("{UNTIL_CLOSE}data: {}\n\n", message(1));
     stream.receive(text.as_bytes(), AT, &mut tally).unwrap();
     assert!(stream.is_open());
-    let tick = tally.take_tick();
+    let tick = tally.drain_into_tick();
     assert_eq!(tick.latency, [(50, 1)]);
     assert_eq!(tick.opening.len(), 1, "2.1 ms, in the histogram's steps");
     assert!((2099..=2101).contains(&tick.opening[0].0));

@@ -101,7 +101,7 @@ mod tests {
     fn what_was_written_is_read() {
         let folder = folder();
         let path = folder.join("report.json");
-        for (kind, report) in test_reports::reports() {
+        for (kind, report) in test_reports::all_reports() {
             write(&path, &report).unwrap();
             // Compared as text: the last binary digit of a number may differ.
             assert!(
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_written_is_named() {
         let path = Path::new("/nowhere/at/all/report.json");
-        let (_, report) = test_reports::reports().remove(0);
+        let (_, report) = test_reports::all_reports().remove(0);
         for error in [write(path, &report).unwrap_err(), read(path).unwrap_err()] {
             assert!(
                 error.starts_with("/nowhere/at/all/report.json: "),
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn reports_saved_in_the_past_are_read() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-        for (kind, report) in test_reports::reports() {
+        for (kind, report) in test_reports::all_reports() {
             let old = read(&folder.join(format!("report-{kind}.json"))).unwrap();
             assert!(
                 text::report_text(&old) == text::report_text(&report),
@@ -175,7 +175,7 @@ mod tests {
     fn fields_that_came_later_may_be_missing() {
         let folder = folder();
         let path = folder.join("old.json");
-        write(&path, &test_reports::run()).unwrap();
+        write(&path, &test_reports::run_report()).unwrap();
         let mut json: serde_json::Value =
             serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         for later in ["unfinished", "oldest_unfinished_us", "retried"] {
@@ -185,7 +185,7 @@ mod tests {
         fs::write(&path, json.to_string()).unwrap();
         let old = read(&path).unwrap();
         assert!(!text::report_text(&old).contains("Sent again"));
-        let (_, hold) = test_reports::reports().remove(test_reports::reports().len() - 1);
+        let (_, hold) = test_reports::all_reports().remove(test_reports::all_reports().len() - 1);
         write(&path, &hold).unwrap();
         let mut json: serde_json::Value =
             serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
