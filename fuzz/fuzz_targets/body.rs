@@ -28,7 +28,7 @@ fn read(body: &[u8], ends: impl Iterator<Item = usize>) -> Result<Outcome, BodyE
             consumed += found.consumed;
         }
     }
-    let trailers = decoder.trailers().to_vec();
+    let trailers = decoder.trailer_lines().to_vec();
     Ok(Outcome {
         content,
         trailers,

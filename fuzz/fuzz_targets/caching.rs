@@ -10,8 +10,8 @@ use libfuzzer_sys::fuzz_target;
 use penstock_http::caching::{
     CachePolicy, CacheStatus, ForwardReason, Lifetime, OriginExchange, RequestDirectives,
     ReuseDecision, VaryFields, cache_eligibility, check_storable, decide_reuse,
-    encode_cache_status, evaluate_condition, freshen, head_matches_stored, invalidated_targets,
-    is_304_for, parse_vary, revalidation_fields, stored_fields, variant_key,
+    encode_cache_status, evaluate_stored_preconditions, freshen, head_response_matches_stored,
+    invalidated_targets, is_304_for, parse_vary, revalidation_fields, storable_fields, variant_key,
 };
 use penstock_http::{FieldBlock, HeadLimits, ParseProgress, RequestHead, Status, parse_head};
 
@@ -50,17 +50,17 @@ fuzz_target!(|data: &[u8]| {
         response_time: T,
     };
     let _ = cache_eligibility(&request);
-    let stored = stored_fields(&response, T);
+    let stored = storable_fields(&response, T);
     assert!(!stored.contains("connection") && !stored.contains("age"));
     assert!(stored.contains("date"));
     let _ = revalidation_fields(&stored);
     if let VaryFields::Names(names) = parse_vary(&response) {
         assert_eq!(variant_key(&request, &names), variant_key(&request, &names));
     }
-    let _ = evaluate_condition(&request, status, &stored, T);
+    let _ = evaluate_stored_preconditions(&request, status, &stored, T);
     let _ = (
         is_304_for(&stored, &later),
-        head_matches_stored(&stored, 5, &later),
+        head_response_matches_stored(&stored, 5, &later),
     );
     let freshened = freshen(&stored, &later, T);
     assert_eq!(freshened.get("etag"), stored.get("etag"));

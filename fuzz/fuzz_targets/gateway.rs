@@ -86,7 +86,7 @@ fn read(
             outcome.record(event);
         }
     }
-    match decoder.eof() {
+    match decoder.decode_eof() {
         Ok(event) => event.into_iter().for_each(|it| outcome.record(it)),
         Err(error) => return (outcome, Err(error)),
     }

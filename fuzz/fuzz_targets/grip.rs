@@ -6,4 +6,4 @@
 use libfuzzer_sys::fuzz_target;
 use penstock_grip::fuzzing;
 
-fuzz_target!(|data: &[u8]| fuzzing::read_instruct(data));
+fuzz_target!(|data: &[u8]| fuzzing::read_instructions(data));

@@ -35,14 +35,14 @@ fuzz_target!(|data: &[u8]| {
         assert!(!value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)));
         assert!(!value.starts_with(b" ") && !value.ends_with(b" "));
     }
-    let lengths = head.field_all("content-length").count();
-    let codings = head.field_all("transfer-encoding").count();
+    let lengths = head.field_values("content-length").count();
+    let codings = head.field_values("transfer-encoding").count();
     match head.framing() {
         BodyFraming::None => assert_eq!((lengths, codings), (0, 0)),
         BodyFraming::Length(_) => assert_eq!((lengths, codings), (1, 0)),
         BodyFraming::Chunked => assert_eq!((lengths, codings), (0, 1)),
     }
-    let mut hosts = head.field_all("host");
+    let mut hosts = head.field_values("host");
     assert!(hosts.next().is_none_or(|host| host == head.host_bytes()));
     assert!(hosts.next().is_none() && !head.host().ends_with(':'));
     let _ = normalise_path(head.target_path_query());

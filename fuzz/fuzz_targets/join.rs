@@ -65,8 +65,8 @@ fn check_proofs(secret: &JoinSecret, data: &[u8]) {
         front_end: NONCES.front_end,
     };
     let (ours, theirs) = (
-        secret.prove(JoinSide::Joiner, &nonces),
-        secret.prove(JoinSide::FrontEnd, &nonces),
+        secret.encode_proof(JoinSide::Joiner, &nonces),
+        secret.encode_proof(JoinSide::FrontEnd, &nonces),
     );
     let (ours, theirs) = (ours.trim_end(), theirs.trim_end());
     assert_eq!(secret.verify(JoinSide::Joiner, &nonces, ours), Ok(()));

@@ -4,9 +4,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_http::{ParseProgress, ResponseBodyFraming, ResponseLimits, ResponseScanner};
+use penstock_http::{ParseProgress, ResponseBodyFraming, ResponseHeadLimits, ResponseHeadScanner};
 
-const LIMITS: ResponseLimits = ResponseLimits {
+const LIMITS: ResponseHeadLimits = ResponseHeadLimits {
     max_head_bytes: 2048,
     max_fields: 40,
 };
@@ -16,9 +16,9 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let answers_head = choice & 1 == 1;
-    let whole = ResponseScanner::new().scan(data, answers_head, &LIMITS);
+    let whole = ResponseHeadScanner::new().scan(data, answers_head, &LIMITS);
     let first = usize::from(split).min(data.len());
-    let mut scanner = ResponseScanner::new();
+    let mut scanner = ResponseHeadScanner::new();
     let pieces = match scanner.scan(&data[..first], answers_head, &LIMITS) {
         Ok(ParseProgress::Partial) => scanner.scan(data, answers_head, &LIMITS),
         early => early,

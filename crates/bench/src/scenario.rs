@@ -58,18 +58,18 @@ pub struct Scenario {
     /// The cores of server and load, if pinned.
     pub cores: Option<CoreAssignment>,
     /// The time allowed until a deployment responds.
-    #[serde(deserialize_with = "units::duration")]
+    #[serde(deserialize_with = "units::deserialize_duration")]
     pub ready_timeout: Duration,
     /// The requests of each window; either these or `duration` are set.
     pub requests: Option<u64>,
     /// The duration of each window.
-    #[serde(deserialize_with = "units::optional_duration")]
+    #[serde(deserialize_with = "units::deserialize_optional_duration")]
     pub duration: Option<Duration>,
     /// Before each window: the same load, not counted.
-    #[serde(deserialize_with = "units::duration")]
+    #[serde(deserialize_with = "units::deserialize_duration")]
     pub warm_up: Duration,
     /// A pause after each window.
-    #[serde(deserialize_with = "units::duration")]
+    #[serde(deserialize_with = "units::deserialize_duration")]
     pub cool_down: Duration,
     /// One load, at each of its numbers of connections in turn, or several at once, each with one
     /// number of connections.
@@ -180,7 +180,7 @@ pub struct LoadSpec {
     /// A file with the body; may have placeholders: see [`LoadSpec::read_body`].
     pub body_file: Option<String>,
     /// For connecting, and for a complete response.
-    #[serde(deserialize_with = "units::duration")]
+    #[serde(deserialize_with = "units::deserialize_duration")]
     pub timeout: Duration,
     /// Arrivals per second of an open loop.
     pub rate: Option<f64>,
@@ -296,10 +296,10 @@ pub struct Deployment {
     /// Shell commands whose first line of output is shown with the result.
     pub versions: Vec<String>,
     /// Maximum bytes of all its processes and their page cache.
-    #[serde(deserialize_with = "units::size")]
+    #[serde(deserialize_with = "units::deserialize_size")]
     pub memory: Option<u64>,
     /// Maximum bytes per second read from the disk.
-    #[serde(deserialize_with = "units::rate")]
+    #[serde(deserialize_with = "units::deserialize_rate")]
     pub disk_read: Option<u64>,
 }
 

@@ -108,7 +108,7 @@ impl BusStateMachine {
             match effect {
                 BusEffect::OwnMessageDelivered(number) => self.outbox.mark_delivered(number),
                 BusEffect::HistoriesIncompleteUpTo(position) => {
-                    self.followed_channels.mark_histories_incomplete(position)
+                    self.followed_channels.mark_histories_incomplete(position);
                 }
                 BusEffect::InvalidateAllHistories { announced } => {
                     for channel in self.followed_channels.loaded_channels() {

@@ -290,7 +290,7 @@ impl FollowedChannel {
             match entry.content {
                 // Everything up to here was torn when some server lost messages.
                 EntryContent::Message(_) if entry.position <= terms.incomplete_up_to => {
-                    history.clear()
+                    history.clear();
                 }
                 EntryContent::Message(_) if entry.was_delivered_early => history.clear(),
                 EntryContent::Message(publication) if is_new => {

@@ -65,7 +65,7 @@ pub(crate) fn render_content(
         let filter = match &**name {
             "build-id" => MessageFilter::BuildId,
             "var-subst" => MessageFilter::VarSubst,
-            _ => return Err(RenderError::UnknownFilter(name.clone())),
+            _ => return Err(RenderError::Filter(name.clone())),
         };
         if !filters.contains(&filter) {
             bytes = apply_filter(filter, bytes, reader)?;
@@ -78,13 +78,13 @@ pub(crate) fn render_content(
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RenderError {
     #[error("no content filter is called {0:?}")]
-    UnknownFilter(Box<str>),
+    Filter(Box<str>),
     #[error("`%{0}` is no directive here")]
-    UnknownDirective(char),
+    Directive(char),
     #[error("nothing is known of {0:?}")]
-    UnknownName(Box<str>),
+    Name(Box<str>),
     #[error("the id's encoding {0:?} is not `hex`")]
-    UnknownEncoding(Box<str>),
+    Encoding(Box<str>),
 }
 
 fn apply_filter(
@@ -101,7 +101,7 @@ fn apply_filter(
                 (b's', Some(name)) => Ok(meta_value(reader.subscriber_meta(), name)?
                     .as_bytes()
                     .to_vec()),
-                _ => Err(RenderError::UnknownDirective(directive.into())),
+                _ => Err(RenderError::Directive(directive.into())),
             })
         }
         MessageFilter::BuildId => {
@@ -109,11 +109,11 @@ fn apply_filter(
             let is_hex = match meta_value_or_empty(reader.subscriber_meta(), "id_encoding") {
                 "" => false,
                 "hex" => true,
-                other => return Err(RenderError::UnknownEncoding(other.into())),
+                other => return Err(RenderError::Encoding(other.into())),
             };
             expand_directives(&bytes, |directive, argument| {
                 if directive != b'I' {
-                    return Err(RenderError::UnknownDirective(directive.into()));
+                    return Err(RenderError::Directive(directive.into()));
                 }
                 let id = argument.map_or(&id[..], str::as_bytes);
                 Ok(if is_hex { hex(id) } else { id.to_vec() })
@@ -130,8 +130,8 @@ fn subscriber_id(reader: &dyn FilterSubscriber) -> Result<Bytes, RenderError> {
             (b's', Some(channel)) => reader
                 .last_id(channel)
                 .map(|id| id.as_bytes().to_vec())
-                .ok_or_else(|| RenderError::UnknownName(channel.into())),
-            _ => Err(RenderError::UnknownDirective(directive.into())),
+                .ok_or_else(|| RenderError::Name(channel.into())),
+            _ => Err(RenderError::Directive(directive.into())),
         }
     })
 }
@@ -151,13 +151,13 @@ fn expand_directives(
             let end = inside.iter().position(|&byte| byte == b')');
             let name = end.and_then(|end| std::str::from_utf8(&inside[..end]).ok());
             let (Some(end), Some(name)) = (end, name) else {
-                return Err(RenderError::UnknownDirective('('));
+                return Err(RenderError::Directive('('));
             };
             argument = Some(name);
             rest = &inside[end + 1..];
         }
         let Some((&directive, after)) = rest.split_first() else {
-            return Err(RenderError::UnknownDirective(' '));
+            return Err(RenderError::Directive(' '));
         };
         rest = after;
         if directive == b'%' && argument.is_none() {
@@ -183,7 +183,7 @@ fn meta_value<'a>(meta: &'a MetaPairs, name: &str) -> Result<&'a str, RenderErro
     let found = meta.iter().find(|(each, _)| **each == *name);
     found
         .map(|(_, value)| &**value)
-        .ok_or_else(|| RenderError::UnknownName(name.into()))
+        .ok_or_else(|| RenderError::Name(name.into()))
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ pub(super) enum UpdateDraftError {
     TooManyTopics,
     #[error("Invalid \"topic\" parameter: {0}")]
     InvalidTopic(SelectorError),
-    #[error("Invalid \"{0}\" parameter: a line of at most {MAX_LINE_BYTES} bytes is expected")]
+    #[error("Invalid \"{0}\" parameter: a line of at most {MAX_ID_BYTES} bytes is expected")]
     InvalidLine(&'static str),
     #[error("Invalid \"id\" parameter: `{EARLIEST_ID}` and what begins with `#` are reserved")]
     ReservedId,

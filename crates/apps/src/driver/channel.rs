@@ -305,7 +305,7 @@ impl ChannelDriver {
     /// Tells the worker that a WebSocket is over; it replies with a CLOSE of its own.
     fn close_socket(&mut self, id: u32, code: u16, reason: &str) {
         let mut frame = Vec::new();
-        channel::encode_close(&mut frame, id, close_code, reason);
+        channel::encode_close(&mut frame, id, code, reason);
         self.outbox.push(&frame);
         if let Some(entry) = self.streams.entry(id) {
             entry.state = StreamState::Discarding;
@@ -452,7 +452,7 @@ impl ChannelDriver {
         if let StreamState::WebSocket(socket) = &entry.state {
             // Its client has left, and the application does not read its last messages.
             let (code, reason) = socket.pipe.client_close_reason();
-            return self.close_socket(id, close_code, &reason);
+            return self.close_socket(id, code, &reason);
         }
         let timing = (self.core).request_timing(entry.unanswered_job(), entry.app_time(now));
         let cause = match entry.state {

@@ -1,6 +1,6 @@
 """Loads the worker package out of a bundle and runs it: `python3 -c STUB BUNDLE_FD OPTIONS`.
 
-The bundle is a memory file with all modules (see `embed.rs`), read with `pread` because several
+The bundle is a memory file with all modules (see `worker_scripts.rs`), read with `pread` because several
 workers may share it. Sources stay reachable for tracebacks through the loader.
 """
 

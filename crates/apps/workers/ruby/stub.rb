@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 # Loads the worker out of a bundle and runs it: `ruby -e STUB -- BUNDLE_FD OPTIONS`. The bundle is a
-# memory file with all scripts (see `embed.rs`), read with `pread` because several workers may share
+# memory file with all scripts (see `worker_scripts.rs`), read with `pread` because several workers may share
 # it. Only the core of Ruby is used here: nothing may be loaded before Bundler has had its say.
 
 io = IO.for_fd(Integer(ARGV.shift))

@@ -284,7 +284,7 @@ impl LoadConnection {
         });
         if is_counted {
             self.run.with_recorder(self.load, |recorder| {
-                recorder.record_connection(now - started)
+                recorder.record_connection(now - started);
             });
         }
         Ok(now)

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::resolve;
+use crate::resolve_config;
 use crate::testing::{TestDir, write};
 
 const OWN: &str = "pW3sX9vB1nK7mQ5tR2yU8iO4aL6cE0dZ";

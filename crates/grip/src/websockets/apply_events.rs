@@ -156,7 +156,7 @@ impl WebSocketOverHttpSession {
                 self.connection_meta.insert(name, value);
             }
             Some(_) => {
-                log::warn!("grip: a WebSocket has {MAX_META_ENTRIES} words already: not `{name}`")
+                log::warn!("grip: a WebSocket has {MAX_META_ENTRIES} words already: not `{name}`");
             }
         }
         let meta = self.connection_meta.iter();

@@ -33,7 +33,7 @@ pub(crate) fn read_events(body: &[u8]) {
 fn read_control(text: &[u8]) {
     match control_message::parse_control_message(text) {
         Ok(WebSocketControlMessage::Subscribe(subscription)) => {
-            assert!(!subscription.channel.is_empty())
+            assert!(!subscription.channel.is_empty());
         }
         Ok(WebSocketControlMessage::Unsubscribe(channel)) => assert!(!channel.is_empty()),
         Ok(WebSocketControlMessage::SetMeta(name, _)) => {

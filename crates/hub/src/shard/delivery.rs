@@ -295,7 +295,7 @@ impl Shard {
             DeliveryKind::Ignored => {}
             DeliveryKind::Close => self.end_stream_gracefully(stream),
             DeliveryKind::Gap if shape.message_format == StreamForm::Bytes => {
-                self.end_stream_gracefully(stream)
+                self.end_stream_gracefully(stream);
             }
             DeliveryKind::Shared | DeliveryKind::PerStream if is_each => {
                 for message in batch.messages.iter().filter(|each| each.sequence >= next) {

@@ -51,7 +51,7 @@ pub(super) async fn maintain_min_connections(shared: Weak<SharedUpstream>, id: S
             };
             // This loop serves no requests: its connections belong to the last list.
             shared.update_pool(|pool| {
-                pool.add_idle_connection(clock::now(), id, connection, usize::MAX)
+                pool.add_idle_connection(clock::now(), id, connection, usize::MAX);
             });
         }
         pause = next_delay(pause, is_well);

@@ -110,7 +110,7 @@ fn record(seen: &mut Vec<RecordedGatewayEvent>, event: GatewayEvent<'_>) {
         }
         (GatewayEvent::Log(bytes), _) => seen.push(RecordedGatewayEvent::Log(text(bytes))),
         (GatewayEvent::BodyRequested(len), _) => {
-            seen.push(RecordedGatewayEvent::BodyRequested(len))
+            seen.push(RecordedGatewayEvent::BodyRequested(len));
         }
         (GatewayEvent::End { reusable }, _) => seen.push(RecordedGatewayEvent::End(reusable)),
     }

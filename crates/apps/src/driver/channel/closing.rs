@@ -64,7 +64,7 @@ impl ChannelDriver {
                 };
                 socket
                     .pipe
-                    .close_by_worker(close_code, "the application's worker ended");
+                    .close_by_worker(code, "the application's worker ended");
             }
             // A hijacked connection learns of the end by itself.
             Some(

@@ -111,7 +111,7 @@ impl ChannelDriver {
                 Ok(())
             }
             ChannelEvent::Close { code, reason, .. } => {
-                self.handle_worker_close(id, close_code, reason);
+                self.handle_worker_close(id, code, reason);
                 Ok(())
             }
             ChannelEvent::Window { bytes, .. } => {

@@ -324,7 +324,7 @@ impl FakeWorker {
 
     async fn answer(&self, id: u32, body: &[u8]) {
         self.write(|out| {
-            reactor_encoder::encode_response(out, FLAG_END, id, 5, &[b"200 OK"], body)
+            reactor_encoder::encode_response(out, FLAG_END, id, 5, &[b"200 OK"], body);
         })
         .await;
     }

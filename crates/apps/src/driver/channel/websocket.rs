@@ -161,7 +161,7 @@ impl ChannelDriver {
 
     pub(super) fn handle_worker_close(&mut self, id: u32, code: u16, reason: &str) {
         match self.end_stream(id) {
-            Some(StreamState::WebSocket(socket)) => socket.pipe.close_by_worker(close_code, reason),
+            Some(StreamState::WebSocket(socket)) => socket.pipe.close_by_worker(code, reason),
             Some(StreamState::AwaitingResponse(mut start)) => {
                 let cause = "closed a WebSocket that it had not accepted";
                 start.job.answer(Err(app_protocol_error(cause)));
@@ -218,7 +218,7 @@ impl ChannelDriver {
                     has_sent = true;
                 }
                 WebSocketPipeItem::Close(code, reason) => {
-                    return self.close_socket(id, close_code, &reason);
+                    return self.close_socket(id, code, &reason);
                 }
                 WebSocketPipeItem::Nothing => break,
             }

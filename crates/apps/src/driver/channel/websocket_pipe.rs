@@ -79,7 +79,7 @@ impl WebSocketPipe {
     pub(super) fn close_by_worker(&self, code: u16, reason: &str) {
         let mut state = self.state.lock();
         if state.worker_closed.is_none() {
-            state.worker_closed = Some((close_code, reason.to_owned()));
+            state.worker_closed = Some((code, reason.to_owned()));
         }
         wake_session(state);
     }
@@ -89,7 +89,7 @@ impl WebSocketPipe {
         let mut state = self.state.lock();
         let Some(first) = state.to_worker.front() else {
             return match &state.client_closed {
-                Some((code, reason)) => WebSocketPipeItem::Close(*close_code, reason.clone()),
+                Some((code, reason)) => WebSocketPipeItem::Close(*code, reason.clone()),
                 None => WebSocketPipeItem::Nothing,
             };
         };
@@ -136,13 +136,13 @@ impl WebSocketPipe {
 
     /// Closes from the client's side. Only the first close counts.
     pub(super) fn close_by_client(&self, code: u16, reason: &str) {
-        self.close_client_with(close_code, reason, |_| {});
+        self.close_client_with(code, reason, |_| {});
     }
 
     /// As [`Self::close_by_client`], and drops the client's messages: the worker does not take
     /// them.
     pub(super) fn abort_by_client(&self, code: u16, reason: &str) {
-        self.close_client_with(close_code, reason, |state| {
+        self.close_client_with(code, reason, |state| {
             (state.to_worker, state.to_worker_bytes) = (VecDeque::new(), 0);
         });
     }
@@ -150,7 +150,7 @@ impl WebSocketPipe {
     fn close_client_with(&self, code: u16, reason: &str, also: impl FnOnce(&mut PipeState)) {
         let mut state = self.state.lock();
         if state.client_closed.is_none() {
-            state.client_closed = Some((close_code, reason.to_owned()));
+            state.client_closed = Some((code, reason.to_owned()));
             state.to_client = VecDeque::new();
         }
         also(&mut state);
@@ -186,8 +186,8 @@ impl WebSocketPipe {
             }
             None => match state.worker_closed.take() {
                 Some((code, reason)) => {
-                    state.worker_closed = Some((close_code, String::new()));
-                    WebSocketPipeItem::Close(close_code, reason)
+                    state.worker_closed = Some((code, String::new()));
+                    WebSocketPipeItem::Close(code, reason)
                 }
                 None => WebSocketPipeItem::Nothing,
             },

@@ -394,10 +394,10 @@ impl WebSocketSession {
             }
             WebSocketEvent::Pong => {}
             WebSocketEvent::Close { code, reason } => {
-                self.pipe.close_by_client(close_code, &reason);
+                self.pipe.close_by_client(code, &reason);
                 if self.stage == SessionStage::Open {
                     // RFC 6455 §5.5.1: the client's own code is returned.
-                    encode_close_frame(&mut self.control_frames, close_code, "");
+                    encode_close_frame(&mut self.control_frames, code, "");
                 }
                 self.stage = SessionStage::Closed;
             }
@@ -416,12 +416,12 @@ impl WebSocketSession {
 
     /// Closes from the server's side, because of the client.
     fn close_client(&mut self, code: u16, reason: &str) {
-        self.pipe.close_by_client(close_code, reason);
-        self.begin_close(close_code, reason);
+        self.pipe.close_by_client(code, reason);
+        self.begin_close(code, reason);
     }
 
     fn begin_close(&mut self, code: u16, reason: &str) {
-        encode_close_frame(&mut self.control_frames, close_code, reason);
+        encode_close_frame(&mut self.control_frames, code, reason);
         self.stage = SessionStage::Closing(clock::now() + self.timeouts.close);
     }
 
@@ -469,7 +469,7 @@ impl WebSocketSession {
                 match self.pipe.take_for_client(cx, credit) {
                     WebSocketPipeItem::Message(message) => self.encode_message(message),
                     WebSocketPipeItem::Close(code, reason) => {
-                        encode_close_frame(&mut self.write_buffer, close_code, &reason);
+                        encode_close_frame(&mut self.write_buffer, code, &reason);
                         self.stage = SessionStage::Closing(clock::now() + self.timeouts.close);
                         break;
                     }

@@ -190,7 +190,7 @@ class BootTest < Minitest::Test
   end
 
   def test_the_stub_runs_the_scripts_from_a_bundle
-    names = File.read("#{Harness::ROOT}/../../src/embed.rs")[/"ruby\/",(.*?)\)/m, 1].scan(/"([^"]+)"/).flatten
+    names = File.read("#{Harness::ROOT}/../../src/worker_scripts.rs")[/"ruby\/",(.*?)\)/m, 1].scan(/"([^"]+)"/).flatten
     file = Tempfile.new("bundle")
     names.each do |name|
       [name, File.binread("#{Harness::ROOT}/#{name}")].each { |part| file.write([part.bytesize].pack("V"), part) }

@@ -157,7 +157,7 @@ fn a_range_of_a_partial_object_streams() {
         gate.open();
         match whole {
             Ok(Reply::Response(response)) => {
-                assert_eq!(collect_response(*response).await.body_text(), "0123456789")
+                assert_eq!(collect_response(*response).await.body_text(), "0123456789");
             }
             other => panic!("{other:?}"),
         }

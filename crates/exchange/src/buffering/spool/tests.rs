@@ -35,7 +35,7 @@ fn spool(
         is_unbuffered,
         length,
     };
-    super::create_spool(store, spec)
+    create_spool(store, spec)
 }
 
 fn on_a_loop(test: impl Future<Output = ()>) {
@@ -343,7 +343,7 @@ fn contested(min_busy_rate: u64, temp_bytes: u64) -> (Arc<Busy>, SpoolWriter, Sp
         producer: Some(Arc::<Busy>::clone(&busy)),
         ..SpoolSpec::default()
     };
-    let (mut writer, reader) = super::create_spool(store, spec);
+    let (mut writer, reader) = create_spool(store, spec);
     writer.push(&[1; 10]);
     writer.push(&[2; 20]);
     (busy, writer, reader)

@@ -142,7 +142,7 @@ fn what_a_dead_reactor_had_not_completed_never_looks_complete() {
         within(app.write_all(RESPONSE)).await.unwrap();
         let response = asked.response().await;
         let ChannelHarness { worker, driver, .. } = rig;
-        drop((app, reactor_encoder));
+        drop((app, worker));
         assert_eq!(body(response).await, Err(FaultKind::WorkerDied));
         assert_eq!(within(driver).await.unwrap(), DriverEnd::WorkerDied);
     });

@@ -60,7 +60,7 @@ async fn fill(client: &Client) {
 
 fn closed(pipe: &WebSocketPipe) -> Option<u16> {
     match pipe.take_for_worker(u32::MAX) {
-        WebSocketPipeItem::Close(code, _) => Some(close_code),
+        WebSocketPipeItem::Close(code, _) => Some(code),
         _ => None,
     }
 }

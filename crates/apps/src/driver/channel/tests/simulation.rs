@@ -86,11 +86,11 @@ async fn begin(
     active: &mut Vec<(u32, Vec<u8>)>,
 ) {
     match plan {
-        ResponsePlan::Whole(len) => reactor_encoder.answer(id, &text(n, len)).await,
-        ResponsePlan::Raise => reactor_encoder.reset(id).await,
+        ResponsePlan::Whole(len) => worker.answer(id, &text(n, len)).await,
+        ResponsePlan::Raise => worker.reset(id).await,
         ResponsePlan::Wait => {}
         ResponsePlan::Stream(len) => {
-            reactor_encoder.begin(id, &[b"200"], b"").await;
+            worker.begin(id, &[b"200"], b"").await;
             room.insert(id, channel::WINDOW_BYTES as usize);
             active.push((id, text(n, len)));
         }
@@ -114,7 +114,7 @@ fn check_body(worker: &FakeWorker, frame: &Frame, n: usize, brings: RequestBodyP
         }
         RequestBodyPlan::File(len) => {
             let (mut id, mut descriptors) = ([0; 8], Vec::new());
-            let socket = std::os::fd::AsFd::as_fd(&reactor_encoder.files);
+            let socket = std::os::fd::AsFd::as_fd(&worker.files);
             let count = net::receive_with_descriptors(socket, &mut id, &mut descriptors);
             assert_eq!((count.unwrap(), descriptors.len()), (4, 1));
             assert_eq!(id[..4], frame.id.to_le_bytes(), "whose file it is");
@@ -146,7 +146,7 @@ async fn play(mut worker: FakeWorker, plans: Vec<(ResponsePlan, RequestBodyPlan)
         }
         let idle = active.iter().all(|(id, _)| room[id] == 0);
         let frame = match idle {
-            true => match reactor_encoder.try_next().await {
+            true => match worker.try_next().await {
                 Some(frame) => Some(frame),
                 None => return,
             },
@@ -168,13 +168,13 @@ async fn play(mut worker: FakeWorker, plans: Vec<(ResponsePlan, RequestBodyPlan)
                     .map(|byte| char::from(*byte))
                     .collect();
                 let n: usize = digits.parse().unwrap();
-                check_body(&reactor_encoder, &frame, n, brings[n]);
+                check_body(&worker, &frame, n, brings[n]);
                 by_id.insert(frame.id, n);
                 // Some answer without what they have asked for, or without having asked.
                 let is_streamed = frame.flags == FLAG_OPEN_STREAM;
                 let is_read = is_streamed && dice.below(3) > 0;
                 if is_read || is_streamed && dice.below(2) > 0 {
-                    reactor_encoder
+                    worker
                         .write(|out| reactor_encoder::encode_pull(out, frame.id))
                         .await;
                 }
@@ -182,13 +182,7 @@ async fn play(mut worker: FakeWorker, plans: Vec<(ResponsePlan, RequestBodyPlan)
                     let read = inline(&frame).to_vec();
                     reading.insert(frame.id, BodyReading { n, read });
                 } else {
-                    begin(
-                        &reactor_encoder,
-                        (frame.id, n, plans[n]),
-                        &mut room,
-                        &mut active,
-                    )
-                    .await;
+                    begin(&worker, (frame.id, n, plans[n]), &mut room, &mut active).await;
                 }
             }
             Some(frame) if frame.kind == FrameKind::StreamInput => {
@@ -206,15 +200,9 @@ async fn play(mut worker: FakeWorker, plans: Vec<(ResponsePlan, RequestBodyPlan)
                 if frame.flags == FLAG_END {
                     assert!(whole == body.read, "all of the body of request {n}");
                     reading.remove(&frame.id);
-                    begin(
-                        &reactor_encoder,
-                        (frame.id, n, plans[n]),
-                        &mut room,
-                        &mut active,
-                    )
-                    .await;
+                    begin(&worker, (frame.id, n, plans[n]), &mut room, &mut active).await;
                 } else {
-                    reactor_encoder
+                    worker
                         .write(|out| reactor_encoder::encode_pull(out, frame.id))
                         .await;
                 }
@@ -232,7 +220,7 @@ async fn play(mut worker: FakeWorker, plans: Vec<(ResponsePlan, RequestBodyPlan)
                 let was_reading = reading.remove(&frame.id).is_some();
                 if was_active || was_reading || plans[by_id[&frame.id]] == ResponsePlan::Wait {
                     active.retain(|(id, _)| *id != frame.id);
-                    reactor_encoder.reset(frame.id).await;
+                    worker.reset(frame.id).await;
                 }
             }
             None => {}
@@ -247,7 +235,7 @@ async fn play(mut worker: FakeWorker, plans: Vec<(ResponsePlan, RequestBodyPlan)
             let piece: Vec<u8> = rest.drain(..len).collect();
             *room.get_mut(id).unwrap() -= len;
             let (id, is_last) = (*id, rest.is_empty());
-            reactor_encoder.data(id, &piece, is_last).await;
+            worker.data(id, &piece, is_last).await;
             if is_last {
                 active.retain(|(of, _)| *of != id);
             }
@@ -348,7 +336,7 @@ async fn run(seed: u64) {
         slot,
         driver,
     } = rig;
-    let worker = loops::spawn_with_handle(play(reactor_encoder, plans, dice));
+    let worker = loops::spawn_with_handle(play(worker, plans, dice));
     for client in clients {
         within(client).await.expect("every client is served");
     }
@@ -357,9 +345,7 @@ async fn run(seed: u64) {
     }
     shared.dispatch.retire_slot(slot, &mailbox);
     assert_eq!(within(driver).await.unwrap(), DriverEnd::Retired);
-    within(reactor_encoder)
-        .await
-        .expect("the worker saw nothing odd");
+    within(worker).await.expect("the worker saw nothing odd");
     let usage = shared.dispatch.queue_usage(clock::now());
     assert_eq!((usage.waiting, usage.in_progress), (0, 0));
     assert_eq!(

@@ -161,7 +161,7 @@ fn what_was_not_sent_goes_to_another_worker_with_its_body() {
         let ChannelHarness { worker, driver, .. } = first;
         // It never reads, and its socket says so.
         settle().await;
-        drop(reactor_encoder);
+        drop(worker);
         assert_eq!(within(driver).await.unwrap(), DriverEnd::WorkerDied);
         let again = Pin::new(&mut asked.call);
         assert!(

@@ -129,11 +129,11 @@ async fn connected(rig: &mut ChannelHarness) -> (u32, Client, TaskHandle<()>) {
 }
 
 fn close(code: u16, reason: &str) -> Vec<u8> {
-    [&close_code.to_le_bytes()[..], reason.as_bytes()].concat()
+    [&code.to_le_bytes()[..], reason.as_bytes()].concat()
 }
 
 fn close_of_client(code: u16, reason: &str) -> Vec<u8> {
-    [&close_code.to_be_bytes()[..], reason.as_bytes()].concat()
+    [&code.to_be_bytes()[..], reason.as_bytes()].concat()
 }
 
 #[test]

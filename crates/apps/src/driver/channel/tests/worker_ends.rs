@@ -123,7 +123,7 @@ fn sent_requests_of_a_dead_worker_fail_and_unsent_ones_move() {
             driver,
             ..
         } = rig;
-        drop(reactor_encoder);
+        drop(worker);
         assert_eq!(within(driver).await.unwrap(), DriverEnd::WorkerDied);
         assert_eq!(had.fault().await, FaultKind::WorkerDied);
         assert_eq!(body(streams).await, Err(FaultKind::WorkerDied));
@@ -150,7 +150,7 @@ fn a_request_that_was_left_unread_goes_to_another() {
             driver,
             ..
         } = rig;
-        drop(reactor_encoder);
+        drop(worker);
         assert_eq!(within(driver).await.unwrap(), DriverEnd::WorkerDied);
         let mut next = ChannelHarness::with_options(shared, &terms);
         let id = next.worker.opened().await;
