@@ -45,7 +45,7 @@ fn main() -> std::io::Result<()> {
     let cost = finish_and_dispatch_bound(64);
     writeln!(
         out,
-        "wait + finish with 64 slots and a line for each: {cost:.0} ns"
+        "wait + finish with 64 slots and a queue for each: {cost:.0} ns"
     )
 }
 

@@ -3,10 +3,10 @@
 //! An application's dispatch and an upstream's claim call it under a short mutex. Every returned
 //! [`DispatchedJob`] must be acted upon, because its slot is already counted as busy. A request
 //! calls `submit`, or `claim_slot` and then `enqueue` if the caller chooses the slot itself. The
-//! job is dispatched at once or by a later `finish_request`, `dispatch_ahead`, `add_slot`,
-//! `set_capacity` or `unbind`, and ends with `finish_request`. A waiting job can also leave by
-//! `cancel`, `pop_expired` or `clear`. The choice among slots is in `slot_table.rs`, the list of
-//! waiters in `wait_list.rs`.
+//! job is dispatched at once or by a later `finish_request`, `dispatch_beyond_capacity`, `add_slot`,
+//! `set_request_capacity` or `unbind_and_dispatch`, and ends with `finish_request`. A waiting job
+//! can also leave by `cancel`, `pop_expired` or `clear`. The choice among slots is in
+//! `slot_table.rs`, the list of waiters in `wait_list.rs`.
 //!
 //! # Invariants
 //!
@@ -81,10 +81,10 @@ impl<J> Queue<J> {
     /// Dispatches the job to the best free slot, else queues it, else refuses it.
     ///
     /// The order among free slots: newest generation, fewest in progress in the process (all slots
-    /// of the `group`, or a slot without a group by itself), owned by loop `home`, last used
-    /// process, last used slot.
-    pub fn submit(&mut self, now: Instant, job: J, home: usize) -> QueueOutcome<J> {
-        if let Some(slot) = self.claim_best(home) {
+    /// of the `group`, or a slot without a group by itself), owned by the loop
+    /// `preferred_loop`, last used process, last used slot.
+    pub fn submit(&mut self, now: Instant, job: J, preferred_loop: usize) -> QueueOutcome<J> {
+        if let Some(slot) = self.claim_best(preferred_loop) {
             return QueueOutcome::Dispatched(DispatchedJob::immediate(now, slot, job, now));
         }
         self.push_back(now, job, None)
@@ -100,8 +100,8 @@ impl<J> Queue<J> {
     }
 
     /// Queues a job for which its caller found no slot, else refuses it. A job bound to a slot is
-    /// dispatched only to the process of that slot, until `unbind` or the end of the process' last
-    /// slot. An unbound job is dispatched to the first slot with free capacity.
+    /// dispatched only to the process of that slot, until `unbind_and_dispatch` or the end of the
+    /// process' last slot. An unbound job is dispatched to the first slot with free capacity.
     ///
     /// If a slot that the job may use has free capacity, the job is dispatched at once, as with
     /// `submit`. A slot that is retired or gone does not bind.
@@ -135,7 +135,8 @@ impl<J> Queue<J> {
     /// now fit. Requests in progress continue; with 0 the slot takes no more until its capacity is
     /// raised.
     ///
-    /// Jobs bound to the slot continue to wait: a slot that will not come back needs `unbind` too.
+    /// Jobs bound to the slot continue to wait: a slot that will not come back needs
+    /// `unbind_and_dispatch` too.
     #[must_use = "the started jobs already occupy the slot"]
     pub fn set_request_capacity(
         &mut self,
@@ -162,14 +163,14 @@ impl<J> Queue<J> {
     /// process' last slot has unbound.
     #[must_use = "the started jobs already occupy their slots"]
     pub fn dispatch_unbound(&mut self, now: Instant) -> Vec<DispatchedJob<J>> {
-        let mut starts = Vec::new();
+        let mut dispatched = Vec::new();
         while self.wait_list.has_unbound()
             && let Some(slot) = self.slot_table.claim_best(NO_LOOP)
             && let Some(waiter) = self.wait_list.pop_unbound()
         {
-            starts.push(DispatchedJob::after_wait(now, slot, waiter));
+            dispatched.push(DispatchedJob::after_wait(now, slot, waiter));
         }
-        starts
+        dispatched
     }
 
     /// Ends one request of this slot, which then takes the oldest waiter, if any.
@@ -307,11 +308,11 @@ impl<J> Queue<J> {
     }
 
     /// Claims the best free slot for a new job, unless an unbound job waits.
-    fn claim_best(&mut self, home: usize) -> Option<SlotId> {
+    fn claim_best(&mut self, preferred_loop: usize) -> Option<SlotId> {
         if self.wait_list.has_unbound() {
             return None;
         }
-        self.slot_table.claim_best(home)
+        self.slot_table.claim_best(preferred_loop)
     }
 
     fn push_back(&mut self, now: Instant, job: J, bound_to: Option<SlotId>) -> QueueOutcome<J> {

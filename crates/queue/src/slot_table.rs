@@ -186,19 +186,27 @@ impl SlotTable {
 
     fn record_use(&mut self, group: usize) {
         self.groups[group].is_used = true;
-        if let Some(place) = self.groups_by_use.iter().rposition(|it| *it == group) {
-            self.groups_by_use[place..].rotate_left(1);
+        if let Some(index) = self.groups_by_use.iter().rposition(|it| *it == group) {
+            self.groups_by_use[index..].rotate_left(1);
         }
     }
 
-    /// Claims the best free slot, seen from loop `home`.
-    pub(crate) fn claim_best(&mut self, home: usize) -> Option<SlotId> {
+    /// Claims the best free slot, seen from `preferred_loop`.
+    pub(crate) fn claim_best(&mut self, preferred_loop: usize) -> Option<SlotId> {
         if self.totals.free_capacity == 0 {
             return None;
         }
-        let has_own =
-            |group: &SlotGroup| group.free_by_loop.get(home).is_some_and(|free| *free > 0);
-        let unbeatable = (self.newest_generation, Reverse(0), home != NO_LOOP);
+        let has_own = |group: &SlotGroup| {
+            group
+                .free_by_loop
+                .get(preferred_loop)
+                .is_some_and(|free| *free > 0)
+        };
+        let unbeatable = (
+            self.newest_generation,
+            Reverse(0),
+            preferred_loop != NO_LOOP,
+        );
         let mut best: Option<(GroupRank, &SlotGroup)> = None;
         for index in self.groups_by_use.iter().rev() {
             let group = &self.groups[*index];
@@ -214,7 +222,7 @@ impl SlotTable {
             }
         }
         let (_, best) = best?;
-        let loop_index = has_own(best).then_some(home);
+        let loop_index = has_own(best).then_some(preferred_loop);
         let index = self.best_free_slot(best, loop_index)?;
         self.claim(index);
         Some(self.id(index))
@@ -304,7 +312,7 @@ impl SlotTable {
             return;
         };
         if entry.is_free() && entry.in_progress < capacity {
-            // It keeps its place in the order.
+            // It keeps its position in the order.
             let before = entry.totals();
             let entry = &mut self.entries[slot.index];
             entry.spec.request_capacity = capacity;
@@ -389,11 +397,11 @@ impl SlotTable {
     fn free_entry(&mut self, index: usize) {
         let entry = &mut self.entries[index];
         entry.epoch = 0;
-        let place = entry.group;
-        let slots = &mut self.groups[place].slots;
+        let group_index = entry.group;
+        let slots = &mut self.groups[group_index].slots;
         slots.retain(|slot| *slot != index);
         if slots.is_empty() {
-            self.groups_by_use.retain(|group| *group != place);
+            self.groups_by_use.retain(|group| *group != group_index);
             let generations = self
                 .groups_by_use
                 .iter()
@@ -421,16 +429,18 @@ impl SlotTable {
             .filter(|(_, group)| !group.slots.is_empty());
         let mut by_use = self.groups_by_use.clone();
         by_use.sort_unstable();
-        assert!(used.map(|(place, _)| place).eq(by_use));
-        for (place, group) in self.groups.iter().enumerate() {
+        assert!(used.map(|(index, _)| index).eq(by_use));
+        for (group_index, group) in self.groups.iter().enumerate() {
             let own = group.slots.iter().map(|index| &self.entries[*index]);
-            assert!(own.clone().all(|entry| entry.group == place));
+            assert!(own.clone().all(|entry| entry.group == group_index));
             let in_progress = own.clone().map(|entry| u64::from(entry.in_progress));
             assert!(group.slots.is_empty() || group.in_progress == in_progress.sum::<u64>());
             let free = own.filter(|entry| entry.is_free());
             assert_eq!(group.free_count as usize, free.clone().count());
-            for (home, count) in group.free_by_loop.iter().enumerate() {
-                let own = free.clone().filter(|entry| entry.spec.loop_index == home);
+            for (loop_index, count) in group.free_by_loop.iter().enumerate() {
+                let own = free
+                    .clone()
+                    .filter(|entry| entry.spec.loop_index == loop_index);
                 assert_eq!(*count as usize, own.count());
             }
         }
@@ -449,11 +459,11 @@ impl SlotGroup {
         if entry.is_free() == was_free {
             return;
         }
-        let home = entry.spec.loop_index;
-        if self.free_by_loop.len() <= home {
-            self.free_by_loop.resize(home + 1, 0);
+        let loop_index = entry.spec.loop_index;
+        if self.free_by_loop.len() <= loop_index {
+            self.free_by_loop.resize(loop_index + 1, 0);
         }
-        for count in [&mut self.free_count, &mut self.free_by_loop[home]] {
+        for count in [&mut self.free_count, &mut self.free_by_loop[loop_index]] {
             *count = if was_free { *count - 1 } else { *count + 1 };
         }
     }

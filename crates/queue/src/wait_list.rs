@@ -1,14 +1,14 @@
-//! The waiting jobs, in lines in order of age; used by `queue.rs`.
+//! The waiting jobs, in FIFOs ordered by age; used by `queue.rs`.
 //!
-//! Waiters that any slot may take are in one line, those that wait for the slots of one process in
-//! the line of that process. Adding at the end is O(1), removing anywhere (a client disconnected)
+//! Waiters that any slot may take are in one FIFO, those that wait for the slots of one process in
+//! the FIFO of that process. Adding at the end is O(1), removing anywhere (a client disconnected)
 //! O(log n): its entry stays, empty, until it comes to the front or most entries are empty. Memory
 //! follows the longest queue so far, which is bounded.
 //!
 //! # Invariants
 //!
-//! - Every line is in order of arrival; of two equal arrivals a requeued job is in front.
-//! - The first entry of a line has a job, and no more than half of the others are empty.
+//! - Every FIFO is in order of arrival; of two equal arrivals a requeued job is in front.
+//! - The first entry of a FIFO has a job, and no more than half of the others are empty.
 //! - A ticket identifies one waiter for ever.
 
 use std::collections::VecDeque;
@@ -18,9 +18,9 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(crate) struct WaitList<J> {
     /// Waiters that any slot may take.
-    unbound: WaitLine<J>,
+    unbound: WaitFifo<J>,
     /// Waiters bound to a process, by its index.
-    bound: Vec<WaitLine<J>>,
+    bound: Vec<WaitFifo<J>>,
     len: usize,
     requeued_count: usize,
     serial: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Waiter<J> {
 }
 
 #[derive(Debug)]
-struct WaitLine<J> {
+struct WaitFifo<J> {
     entries: VecDeque<WaitEntry<J>>,
     len: usize,
 }
@@ -63,7 +63,7 @@ struct WaitEntry<J> {
 impl<J> WaitList<J> {
     pub(crate) const fn new() -> Self {
         Self {
-            unbound: WaitLine::new(),
+            unbound: WaitFifo::new(),
             bound: Vec::new(),
             len: 0,
             requeued_count: 0,
@@ -82,7 +82,7 @@ impl<J> WaitList<J> {
 
     /// Number of waiters bound to this process.
     pub(crate) fn bound_job_count(&self, process: usize) -> usize {
-        self.bound.get(process).map_or(0, |line| line.len)
+        self.bound.get(process).map_or(0, |fifo| fifo.len)
     }
 
     /// Whether a waiter exists that any slot may take.
@@ -96,7 +96,7 @@ impl<J> WaitList<J> {
     }
 
     pub(crate) fn oldest_enqueued_at(&self) -> Option<Instant> {
-        let firsts = self.lines().filter_map(WaitLine::first);
+        let firsts = self.fifos().filter_map(WaitFifo::first);
         firsts.min().map(|(enqueued_at, ..)| enqueued_at)
     }
 
@@ -116,8 +116,8 @@ impl<J> WaitList<J> {
     pub(crate) fn requeue(&mut self, enqueued_at: Instant, job: J) -> (Ticket, usize) {
         let next = (enqueued_at, false, u64::MAX);
         let position = self
-            .lines()
-            .map(|line| line.count_before(next))
+            .fifos()
+            .map(|fifo| fifo.count_before(next))
             .sum::<usize>()
             + 1;
         self.requeued_count += 1;
@@ -126,29 +126,29 @@ impl<J> WaitList<J> {
     }
 
     pub(crate) fn pop(&mut self) -> Option<Waiter<J>> {
-        let lines = std::iter::once(&mut self.unbound).chain(&mut self.bound);
-        let oldest = lines
-            .filter(|line| line.len > 0)
-            .min_by_key(|line| line.first());
+        let fifos = std::iter::once(&mut self.unbound).chain(&mut self.bound);
+        let oldest = fifos
+            .filter(|fifo| fifo.len > 0)
+            .min_by_key(|fifo| fifo.first());
         let waiter = oldest?.pop();
-        self.forget(waiter)
+        self.count_out(waiter)
     }
 
     /// Removes the oldest waiter that a slot of this process may take.
     pub(crate) fn pop_for(&mut self, process: usize) -> Option<Waiter<J>> {
         let unbound = &mut self.unbound;
-        let bound = self.bound.get_mut(process).filter(|line| line.len > 0);
-        let line = match bound {
+        let bound = self.bound.get_mut(process).filter(|fifo| fifo.len > 0);
+        let fifo = match bound {
             Some(bound) if unbound.len == 0 || bound.first() < unbound.first() => bound,
             _ => unbound,
         };
-        let waiter = line.pop();
-        self.forget(waiter)
+        let waiter = fifo.pop();
+        self.count_out(waiter)
     }
 
     pub(crate) fn pop_unbound(&mut self) -> Option<Waiter<J>> {
         let waiter = self.unbound.pop();
-        self.forget(waiter)
+        self.count_out(waiter)
     }
 
     /// Removes the waiter of this ticket; `None` if it has left before.
@@ -156,27 +156,27 @@ impl<J> WaitList<J> {
         let bound = process.and_then(|process| self.bound.get_mut(process)?.remove(age));
         // It may have been unbound meanwhile.
         let waiter = bound.or_else(|| self.unbound.remove(age));
-        self.forget(waiter)
+        self.count_out(waiter)
     }
 
     /// All waiting jobs, in no order.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = &J> {
-        let entries = self.lines().flat_map(|line| &line.entries);
+        let entries = self.fifos().flat_map(|fifo| &fifo.entries);
         entries.filter_map(|entry| entry.job.as_ref())
     }
 
     /// Removes the waiters that match, in no order.
     pub(crate) fn take_matching(&mut self, mut matches: impl FnMut(&J) -> bool) -> Vec<Waiter<J>> {
         let mut taken = Vec::new();
-        for line in std::iter::once(&mut self.unbound).chain(&mut self.bound) {
+        for fifo in std::iter::once(&mut self.unbound).chain(&mut self.bound) {
             let is_match = |entry: &&WaitEntry<J>| entry.job.as_ref().is_some_and(&mut matches);
-            let found: Vec<Age> = line
+            let found: Vec<Age> = fifo
                 .entries
                 .iter()
                 .filter(is_match)
                 .map(|it| it.age)
                 .collect();
-            taken.extend(found.into_iter().filter_map(|age| line.remove(age)));
+            taken.extend(found.into_iter().filter_map(|age| fifo.remove(age)));
         }
         self.len -= taken.len();
         self.requeued_count -= taken.iter().filter(|waiter| waiter.is_requeued).count();
@@ -185,10 +185,10 @@ impl<J> WaitList<J> {
 
     /// Makes waiters bound to this process unbound, ordered by age.
     pub(crate) fn unbind(&mut self, process: usize) {
-        if let Some(line) = self.bound.get_mut(process)
-            && line.len > 0
+        if let Some(fifo) = self.bound.get_mut(process)
+            && fifo.len > 0
         {
-            let WaitLine { entries, len } = std::mem::replace(line, WaitLine::new());
+            let WaitFifo { entries, len } = std::mem::replace(fifo, WaitFifo::new());
             self.unbound.entries.extend(entries);
             self.unbound.len += len;
             let entries = self.unbound.entries.make_contiguous();
@@ -197,7 +197,7 @@ impl<J> WaitList<J> {
         }
     }
 
-    fn lines(&self) -> impl Iterator<Item = &WaitLine<J>> {
+    fn fifos(&self) -> impl Iterator<Item = &WaitFifo<J>> {
         std::iter::once(&self.unbound).chain(&self.bound)
     }
 
@@ -211,28 +211,28 @@ impl<J> WaitList<J> {
         self.serial += 1;
         self.len += 1;
         let age = (enqueued_at, is_new, self.serial);
-        let line = match process {
+        let fifo = match process {
             None => &mut self.unbound,
             Some(process) => {
                 if self.bound.len() <= process {
-                    self.bound.resize_with(process + 1, WaitLine::new);
+                    self.bound.resize_with(process + 1, WaitFifo::new);
                 }
                 &mut self.bound[process]
             }
         };
         // Mostly at the end; a job may come with a time a little before that of another.
-        let place = match line.entries.back() {
-            Some(last) if last.age > age => line.entries.partition_point(|entry| entry.age < age),
-            _ => line.entries.len(),
+        let index = match fifo.entries.back() {
+            Some(last) if last.age > age => fifo.entries.partition_point(|entry| entry.age < age),
+            _ => fifo.entries.len(),
         };
         let job = Some(job);
-        line.entries.insert(place, WaitEntry { age, position, job });
-        line.len += 1;
+        fifo.entries.insert(index, WaitEntry { age, position, job });
+        fifo.len += 1;
         Ticket { age, process }
     }
 
-    /// Counts a waiter out that has left its line.
-    fn forget(&mut self, waiter: Option<Waiter<J>>) -> Option<Waiter<J>> {
+    /// Counts a waiter out that has left its FIFO.
+    fn count_out(&mut self, waiter: Option<Waiter<J>>) -> Option<Waiter<J>> {
         if let Some(waiter) = &waiter {
             self.len -= 1;
             self.requeued_count -= usize::from(waiter.is_requeued);
@@ -240,21 +240,21 @@ impl<J> WaitList<J> {
         waiter
     }
 
-    /// Checks every line and every total; returns the unbound and the bound jobs, and those of each
+    /// Checks every FIFO and every total; returns the unbound and the bound jobs, and those of each
     /// process.
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) -> (Vec<&J>, Vec<&J>, Vec<Vec<&J>>) {
-        for line in self.lines() {
+        for fifo in self.fifos() {
             assert!(
-                line.entries.iter().is_sorted_by(|a, b| a.age < b.age),
+                fifo.entries.iter().is_sorted_by(|a, b| a.age < b.age),
                 "oldest first"
             );
-            let waiting = line.entries.iter().filter(|entry| entry.job.is_some());
-            assert_eq!(waiting.count(), line.len);
-            assert!(line.entries.front().is_none_or(|entry| entry.job.is_some()));
-            assert!(line.entries.len() <= 2 * line.len, "no entry leaks");
+            let waiting = fifo.entries.iter().filter(|entry| entry.job.is_some());
+            assert_eq!(waiting.count(), fifo.len);
+            assert!(fifo.entries.front().is_none_or(|entry| entry.job.is_some()));
+            assert!(fifo.entries.len() <= 2 * fifo.len, "no entry leaks");
         }
-        let mut bound: Vec<_> = self.bound.iter().flat_map(|line| &line.entries).collect();
+        let mut bound: Vec<_> = self.bound.iter().flat_map(|fifo| &fifo.entries).collect();
         bound.sort_by_key(|entry| entry.age);
         fn jobs<'j, J: 'j>(entries: impl IntoIterator<Item = &'j WaitEntry<J>>) -> Vec<&'j J> {
             entries
@@ -263,7 +263,7 @@ impl<J> WaitList<J> {
                 .collect()
         }
         let unbound = jobs(&self.unbound.entries);
-        let by_process: Vec<_> = self.bound.iter().map(|line| jobs(&line.entries)).collect();
+        let by_process: Vec<_> = self.bound.iter().map(|fifo| jobs(&fifo.entries)).collect();
         let bound = jobs(bound);
         assert_eq!(self.len, unbound.len() + bound.len());
         let requeued = self
@@ -278,11 +278,11 @@ impl<J> WaitList<J> {
     /// Number of entries, empty ones included.
     #[cfg(test)]
     pub(crate) fn entry_count(&self) -> usize {
-        self.lines().map(|line| line.entries.len()).sum()
+        self.fifos().map(|fifo| fifo.entries.len()).sum()
     }
 }
 
-impl<J> WaitLine<J> {
+impl<J> WaitFifo<J> {
     const fn new() -> Self {
         Self {
             entries: VecDeque::new(),
@@ -311,8 +311,8 @@ impl<J> WaitLine<J> {
         )
     }
 
-    fn take(&mut self, place: usize) -> Option<Waiter<J>> {
-        let entry = self.entries.get_mut(place)?;
+    fn take(&mut self, index: usize) -> Option<Waiter<J>> {
+        let entry = self.entries.get_mut(index)?;
         let (enqueued_at, is_new, _) = entry.age;
         let waiter = Waiter {
             job: entry.job.take()?,

@@ -102,24 +102,24 @@ impl ModelQueue {
             26..50 => self.claim_or_wait(),
             50..80 => self.finish(),
             80..86 => self.cancel(),
-            86..94 => self.dispatch_ahead(),
+            86..94 => self.dispatch_beyond_capacity(),
             94..100 => self.expire(),
             100..106 => self.add_slot(),
             106..109 => self.retire(),
             109..112 => self.kill_slot(),
-            112..118 => self.set_capacity(),
+            112..118 => self.set_request_capacity(),
             118..122 => self.unbind_one(),
-            122..123 => self.use_old_names(),
+            122..123 => self.use_stale_ids(),
             _ => self.clear_sometimes(),
         }
     }
 
     fn submit(&mut self) {
         self.next_job += 1;
-        let (job, home) = (self.next_job, self.rng.below(4));
-        let submitted = self.queue.submit(self.now, job, home);
+        let (job, preferred_loop) = (self.next_job, self.rng.below(4));
+        let submitted = self.queue.submit(self.now, job, preferred_loop);
         if let Some(start) = self.expect_queued(submitted, job, None) {
-            self.expect_best(start, job, self.now, home);
+            self.expect_best(start, job, self.now, preferred_loop);
         }
     }
 
@@ -129,14 +129,14 @@ impl ModelQueue {
         let job = self.next_job;
         let choice = self.pick(|_| true);
         let slot = match choice {
-            Some(place) => self.slots[place].id,
+            Some(index) => self.slots[index].id,
             None => match self.old_slots.last() {
                 Some(gone) => *gone,
                 None => return self.next_job -= 1,
             },
         };
-        let has_room = choice.is_some_and(|place| self.slots[place].is_free());
-        let process = choice.map(|place| self.slots[place].process());
+        let has_room = choice.is_some_and(|index| self.slots[index].is_free());
+        let process = choice.map(|index| self.slots[index].process());
         let is_of_process = |w: &ModelSlot| Some(w.process()) == process;
         let is_free = |w: &ModelSlot| w.is_free() && is_of_process(w);
         let process_has_room = self.slots.iter().any(is_free);
@@ -148,10 +148,10 @@ impl ModelQueue {
                 return self.begin(slot, job, self.now);
             }
         }
-        let names = (self.rng.below(3) > 0).then_some(slot);
-        let submitted = self.queue.enqueue(self.now, job, names);
-        let is_live = choice.is_some_and(|place| !self.slots[place].is_retired);
-        let bound_to = process.filter(|_| names.is_some() && is_live);
+        let bound_slot = (self.rng.below(3) > 0).then_some(slot);
+        let submitted = self.queue.enqueue(self.now, job, bound_slot);
+        let is_live = choice.is_some_and(|index| !self.slots[index].is_retired);
+        let bound_to = process.filter(|_| bound_slot.is_some() && is_live);
         let Some(start) = self.expect_queued(submitted, job, bound_to) else {
             let may_take = |w: &ModelSlot| bound_to.is_none_or(|process| process == w.process());
             assert!(!self.slots.iter().any(|w| w.is_free() && may_take(w)));
@@ -200,15 +200,15 @@ impl ModelQueue {
     }
 
     fn begin(&mut self, slot: SlotId, job: Job, since: Instant) {
-        let place = self.slots.iter().position(|w| w.id == slot);
-        let place = place.expect("the slot exists");
-        self.slots[place].jobs.push((job, since));
-        self.note_use(place);
+        let index = self.slots.iter().position(|w| w.id == slot);
+        let index = index.expect("the slot exists");
+        self.slots[index].jobs.push((job, since));
+        self.record_use(index);
     }
 
-    fn note_use(&mut self, place: usize) {
+    fn record_use(&mut self, index: usize) {
         self.uses += 1;
-        let worker = &mut self.slots[place];
+        let worker = &mut self.slots[index];
         worker.used = self.uses;
         if let Some(group) = worker.group() {
             self.groups.insert(group, self.uses);
@@ -216,8 +216,8 @@ impl ModelQueue {
     }
 
     /// Removes the slot from the model; its process goes with its last one.
-    fn forget(&mut self, place: usize) -> ModelSlot {
-        let worker = self.slots.swap_remove(place);
+    fn remove_from_model(&mut self, index: usize) -> ModelSlot {
+        let worker = self.slots.swap_remove(index);
         self.old_slots.push(worker.id);
         if let Some(group) = worker.group()
             && !self.slots.iter().any(|w| w.shares_process(&worker))
@@ -236,35 +236,35 @@ impl ModelQueue {
     }
 
     fn finish(&mut self) {
-        let Some(place) = self.pick(|w| !w.jobs.is_empty()) else {
+        let Some(index) = self.pick(|w| !w.jobs.is_empty()) else {
             return;
         };
-        let depth = self.slots[place].jobs.len();
+        let depth = self.slots[index].jobs.len();
         let which = self.rng.below(depth);
-        self.slots[place].jobs.swap_remove(which);
-        self.note_use(place);
+        self.slots[index].jobs.swap_remove(which);
+        self.record_use(index);
         self.ended += 1;
-        let worker = &self.slots[place];
+        let worker = &self.slots[index];
         let (slot, is_free) = (worker.id, worker.is_free());
         if worker.is_retired && worker.jobs.is_empty() {
-            self.forget(place);
+            self.remove_from_model(index);
         }
         let takes = is_free && self.first_for(slot).is_some();
         match self.queue.finish_request(self.now, slot) {
             Some(start) => {
-                assert!(takes, "only a live slot with a place takes a waiter");
+                assert!(takes, "only a live slot with free capacity takes a waiter");
                 self.expect_oldest(start, slot);
             }
-            None => assert!(!takes, "no waiter is left while the slot has a place"),
+            None => assert!(!takes, "no waiter is left while the slot has capacity"),
         }
     }
 
-    fn dispatch_ahead(&mut self) {
-        let Some(place) = self.pick(|_| true) else {
+    fn dispatch_beyond_capacity(&mut self) {
+        let Some(index) = self.pick(|_| true) else {
             return;
         };
         let depth_max = u32::try_from(self.rng.below(6)).unwrap();
-        let worker = &self.slots[place];
+        let worker = &self.slots[index];
         let has_room = worker.jobs.len() < depth_max as usize;
         let slot = worker.id;
         let takes = self.first_for(slot).is_some() && !worker.is_retired && has_room;
@@ -273,7 +273,7 @@ impl ModelQueue {
             .dispatch_beyond_capacity(self.now, slot, depth_max)
         {
             Some(start) => {
-                assert!(takes && !self.slots[place].is_free());
+                assert!(takes && !self.slots[index].is_free());
                 self.expect_oldest(start, slot);
             }
             None => assert!(!takes),
@@ -314,9 +314,9 @@ impl ModelQueue {
             loop_index: self.rng.below(4),
             request_capacity: [1, 1, 1, 2, 3, 0, 1, 2, u32::MAX][self.rng.below(9)],
         };
-        let (id, starts) = self.queue.add_slot(self.now, spec);
-        assert!(self.slots.iter().all(|w| w.id != id), "a name is new");
-        assert!(!self.old_slots.contains(&id), "a name is never reused");
+        let (id, dispatched) = self.queue.add_slot(self.now, spec);
+        assert!(self.slots.iter().all(|w| w.id != id), "an id is new");
+        assert!(!self.old_slots.contains(&id), "an id is never reused");
         self.slots.push(ModelSlot {
             id,
             spec,
@@ -335,52 +335,52 @@ impl ModelQueue {
         let may_take = |w: &&ModelWaiter| w.bound_to.is_none_or(|bound| bound == process);
         let eligible = self.waiters.iter().filter(may_take).count();
         let expected = eligible.min(spec.request_capacity as usize);
-        assert_eq!(starts.len(), expected);
-        for start in starts {
+        assert_eq!(dispatched.len(), expected);
+        for start in dispatched {
             self.expect_oldest(start, id);
         }
     }
 
     fn retire(&mut self) {
-        let Some(place) = self.pick(|_| true) else {
+        let Some(index) = self.pick(|_| true) else {
             return;
         };
         let unbinds_first = self.rng.below(2) == 0;
-        let slot = self.slots[place].id;
+        let slot = self.slots[index].id;
         if unbinds_first {
-            self.unbind(slot);
+            self.unbind_and_dispatch(slot);
         }
-        self.unbind_at_last(place);
-        if !self.slots[place].is_retired {
-            self.slots[place].is_retired = true;
-            self.note_use(place);
+        self.unbind_at_last(index);
+        if !self.slots[index].is_retired {
+            self.slots[index].is_retired = true;
+            self.record_use(index);
         }
-        let is_gone = self.slots[place].jobs.is_empty();
+        let is_gone = self.slots[index].jobs.is_empty();
         assert_eq!(self.queue.retire_slot(slot), is_gone);
         if is_gone {
-            self.forget(place);
+            self.remove_from_model(index);
         }
         self.start_free();
     }
 
     fn unbind_one(&mut self) {
-        if let Some(place) = self.pick(|_| true) {
-            self.unbind(self.slots[place].id);
+        if let Some(index) = self.pick(|_| true) {
+            self.unbind_and_dispatch(self.slots[index].id);
         }
     }
 
     /// Jobs bound to the slot are dispatched to the best free one, oldest first, or wait unbound.
-    fn unbind(&mut self, slot: SlotId) {
+    fn unbind_and_dispatch(&mut self, slot: SlotId) {
         if let Some(worker) = self.slots.iter().find(|w| w.id == slot) {
             self.unbind_all_of(worker.process());
         }
-        let starts = self.queue.unbind_and_dispatch(self.now, slot);
-        self.expect_free_started(starts);
+        let dispatched = self.queue.unbind_and_dispatch(self.now, slot);
+        self.expect_free_started(dispatched);
     }
 
     /// What the end of a slot does by itself if it is the last live one of its process.
-    fn unbind_at_last(&mut self, place: usize) {
-        let (slot, process) = (self.slots[place].id, self.slots[place].process());
+    fn unbind_at_last(&mut self, index: usize) {
+        let (slot, process) = (self.slots[index].id, self.slots[index].process());
         let is_sibling = |w: &ModelSlot| w.id != slot && !w.is_retired && w.process() == process;
         if !self.slots.iter().any(is_sibling) {
             self.unbind_all_of(process);
@@ -394,12 +394,12 @@ impl ModelQueue {
     }
 
     fn start_free(&mut self) {
-        let starts = self.queue.dispatch_unbound(self.now);
-        self.expect_free_started(starts);
+        let dispatched = self.queue.dispatch_unbound(self.now);
+        self.expect_free_started(dispatched);
     }
 
-    fn expect_free_started(&mut self, starts: Vec<DispatchedJob<Job>>) {
-        for start in starts {
+    fn expect_free_started(&mut self, dispatched: Vec<DispatchedJob<Job>>) {
+        for start in dispatched {
             self.expect_best_slot(start.slot_id, usize::MAX);
             let first = self.waiters.iter().position(ModelWaiter::is_unbound);
             let first = first.expect("only the unbound start");
@@ -408,39 +408,39 @@ impl ModelQueue {
         }
     }
 
-    fn set_capacity(&mut self) {
-        let Some(place) = self.pick(|_| true) else {
+    fn set_request_capacity(&mut self) {
+        let Some(index) = self.pick(|_| true) else {
             return;
         };
         let capacity = [0, 0, 1, 1, 2, 3, u32::MAX][self.rng.below(7)];
-        let worker = &mut self.slots[place];
+        let worker = &mut self.slots[index];
         let (slot, was_free) = (worker.id, worker.is_free());
-        let starts = self.queue.set_request_capacity(self.now, slot, capacity);
+        let dispatched = self.queue.set_request_capacity(self.now, slot, capacity);
         if !worker.is_retired {
             worker.spec.request_capacity = capacity;
             if !was_free || !worker.is_free() {
-                self.note_use(place);
+                self.record_use(index);
             }
         }
-        for start in starts {
-            assert!(self.slots[place].is_free(), "no more than it has room for");
+        for start in dispatched {
+            assert!(self.slots[index].is_free(), "no more than it has room for");
             self.expect_oldest(start, slot);
         }
     }
 
     /// A worker dies: some of its jobs had begun and are lost, the others are requeued.
     fn kill_slot(&mut self) {
-        let Some(place) = self.pick(|_| true) else {
+        let Some(index) = self.pick(|_| true) else {
             return;
         };
         let unbinds_first = self.rng.below(2) == 0;
         if unbinds_first {
-            self.unbind(self.slots[place].id);
+            self.unbind_and_dispatch(self.slots[index].id);
         }
         // Jobs that unbinding dispatched to it die with it.
-        self.unbind_at_last(place);
-        self.note_use(place);
-        let mut worker = self.forget(place);
+        self.unbind_at_last(index);
+        self.record_use(index);
+        let mut worker = self.remove_from_model(index);
         self.queue.remove_slot(worker.id);
         self.start_free();
         worker.jobs.sort_by_key(|(job, since)| (*since, *job));
@@ -470,12 +470,12 @@ impl ModelQueue {
                 };
                 self.waiters.insert(before, waits);
             }
-            QueueOutcome::Full(_) => panic!("a job given back is never refused"),
+            QueueOutcome::Full(_) => panic!("a requeued job is never refused"),
         }
     }
 
     /// Late messages about removed tickets and slots change nothing.
-    fn use_old_names(&mut self) {
+    fn use_stale_ids(&mut self) {
         for ticket in &self.old_tickets {
             assert_eq!(self.queue.cancel(*ticket), None);
         }
@@ -509,8 +509,8 @@ impl ModelQueue {
 
     /// With slots and without new jobs every waiter is served.
     fn finish_all(&mut self) {
-        for place in 0..self.slots.len() {
-            self.unbind(self.slots[place].id);
+        for index in 0..self.slots.len() {
+            self.unbind_and_dispatch(self.slots[index].id);
         }
         let spec = SlotSpec {
             generation: 9,
@@ -518,8 +518,8 @@ impl ModelQueue {
             loop_index: 0,
             request_capacity: 1,
         };
-        let (slot, starts) = self.queue.add_slot(self.now, spec);
-        let mut running = starts.into_iter().next();
+        let (slot, dispatched) = self.queue.add_slot(self.now, spec);
+        let mut running = dispatched.into_iter().next();
         while let Some(start) = running.take() {
             assert_eq!(start.job, self.waiters.remove(0).job);
             self.ended += 1;
@@ -531,10 +531,10 @@ impl ModelQueue {
     }
 
     fn pick(&mut self, is_wanted: impl Fn(&ModelSlot) -> bool) -> Option<usize> {
-        let wanted = |(place, worker)| is_wanted(worker).then_some(place);
-        let places: Vec<_> = self.slots.iter().enumerate().filter_map(wanted).collect();
-        let choice = self.rng.below(places.len().max(1));
-        places.get(choice).copied()
+        let wanted = |(index, worker)| is_wanted(worker).then_some(index);
+        let indices: Vec<_> = self.slots.iter().enumerate().filter_map(wanted).collect();
+        let choice = self.rng.below(indices.len().max(1));
+        indices.get(choice).copied()
     }
 }
 

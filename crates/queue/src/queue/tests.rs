@@ -40,8 +40,8 @@ impl TestQueue {
         self.start_from(job, 0)
     }
 
-    fn start_from(&mut self, job: &'static str, home: usize) -> SlotId {
-        match self.queue.submit(self.zero, job, home) {
+    fn start_from(&mut self, job: &'static str, preferred_loop: usize) -> SlotId {
+        match self.queue.submit(self.zero, job, preferred_loop) {
             QueueOutcome::Dispatched(start) => start.slot_id,
             other => panic!("{job} should start, but: {other:?}"),
         }
@@ -79,11 +79,11 @@ impl TestQueue {
     }
 }
 
-fn spec(generation: u64, home: usize, capacity: u32) -> SlotSpec {
+fn spec(generation: u64, loop_index: usize, capacity: u32) -> SlotSpec {
     SlotSpec {
         generation,
         group: 0,
-        loop_index: home,
+        loop_index,
         request_capacity: capacity,
     }
 }
@@ -164,7 +164,7 @@ fn waits_without_slots_and_starts_with_the_first() {
 
 #[test]
 fn refuses_beyond_the_bound() {
-    for (name, len_max) in [("no line at all", 0), ("one may wait", 1), ("two", 2)] {
+    for (name, len_max) in [("no waiting at all", 0), ("one may wait", 1), ("two", 2)] {
         let (mut bed, _) = TestQueue::with_slots(len_max, &[spec(1, 0, 1)]);
         bed.start("running");
         for _ in 0..len_max {
@@ -183,7 +183,7 @@ fn chooses_among_free_slots() {
         specs: &'static [(u64, usize, u32)],
         /// Number of requests that the first slot has in progress.
         busy: usize,
-        home: usize,
+        preferred_loop: usize,
         chosen: usize,
     }
     let rows = [
@@ -191,35 +191,35 @@ fn chooses_among_free_slots() {
             name: "the newest generation before the own loop",
             specs: &[(1, 0, 1), (2, 1, 1)],
             busy: 0,
-            home: 0,
+            preferred_loop: 0,
             chosen: 1,
         },
         Row {
             name: "the newest generation before the idler",
             specs: &[(2, 0, 2), (1, 0, 2)],
             busy: 1,
-            home: 0,
+            preferred_loop: 0,
             chosen: 0,
         },
         Row {
             name: "the idler before the own loop",
             specs: &[(1, 0, 2), (1, 1, 2)],
             busy: 1,
-            home: 0,
+            preferred_loop: 0,
             chosen: 1,
         },
         Row {
             name: "the own loop before the others",
             specs: &[(1, 0, 1), (1, 1, 1), (1, 2, 1)],
             busy: 0,
-            home: 1,
+            preferred_loop: 1,
             chosen: 1,
         },
         Row {
             name: "a busy own slot does not hide a free foreign one",
             specs: &[(1, 0, 1), (1, 1, 1)],
             busy: 1,
-            home: 0,
+            preferred_loop: 0,
             chosen: 1,
         },
     ];
@@ -229,7 +229,7 @@ fn chooses_among_free_slots() {
         for _ in 0..row.busy {
             assert_eq!(bed.start_from("first", 0), slots[0], "{}", row.name);
         }
-        let chosen = bed.start_from("probe", row.home);
+        let chosen = bed.start_from("probe", row.preferred_loop);
         assert_eq!(chosen, slots[row.chosen], "{}", row.name);
     }
 }
@@ -237,8 +237,8 @@ fn chooses_among_free_slots() {
 #[test]
 fn prefers_the_warmest_slot_and_a_new_one_last() {
     let (mut bed, slots) = TestQueue::with_slots(0, &[spec(1, 0, 1), spec(1, 1, 1), spec(1, 2, 1)]);
-    for home in 0..3 {
-        bed.start_from("warm up", home);
+    for preferred_loop in 0..3 {
+        bed.start_from("warm up", preferred_loop);
     }
     for warm in [2, 0, 1] {
         assert_eq!(bed.finish(slots[warm]), None);
@@ -304,10 +304,10 @@ fn slots_that_stand_alone_share_nothing() {
 }
 
 #[test]
-fn a_process_of_many_places_fills_its_idlest_slot_first() {
-    let in_one = |home| SlotSpec {
+fn a_process_of_many_slots_fills_its_idlest_slot_first() {
+    let in_one = |loop_index| SlotSpec {
         group: 1,
-        ..spec(1, home, 3)
+        ..spec(1, loop_index, 3)
     };
     let (mut bed, slots) = TestQueue::with_slots(0, &[in_one(0), in_one(0), in_one(1)]);
     let started: Vec<_> = (0..4).map(|_| bed.start("a")).collect();
@@ -326,7 +326,7 @@ fn a_cancelled_job_never_starts() {
     assert_eq!(bed.queue.cancel(tickets[1]), Some("c"));
     assert_eq!(bed.queue.cancel(tickets[1]), None, "only once");
     assert_eq!(bed.queue.len(), 2);
-    assert_eq!(bed.wait(1, "e").1, 3, "the place is free again");
+    assert_eq!(bed.wait(1, "e").1, 3, "its position is free again");
     assert_eq!(bed.finish(slots[0]), Some("b"));
     assert_eq!(bed.queue.cancel(tickets[0]), None, "it has started");
     assert_eq!(bed.waiting(), ["d", "e"]);
@@ -420,7 +420,7 @@ fn a_clock_that_steps_back_loses_no_job() {
 }
 
 #[test]
-fn dispatches_ahead_to_a_busy_slot_up_to_the_given_depth() {
+fn dispatches_beyond_capacity_up_to_the_given_depth() {
     let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 1)]);
     bed.start("a");
     for job in ["b", "c", "d"] {
@@ -446,7 +446,7 @@ fn dispatches_ahead_to_a_busy_slot_up_to_the_given_depth() {
 }
 
 #[test]
-fn does_not_dispatch_ahead_without_waiters_or_to_a_retired_slot() {
+fn does_not_dispatch_beyond_capacity_without_waiters_or_to_a_retired_slot() {
     let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 1)]);
     assert_eq!(
         bed.queue.dispatch_beyond_capacity(bed.zero, slots[0], 4),
@@ -573,7 +573,7 @@ fn claims_the_given_slot_up_to_its_capacity() {
     let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 2), spec(1, 0, 0), spec(1, 0, 1)]);
     let mut claims = |slot: usize| bed.queue.claim_slot(slots[slot]);
     assert_eq!([claims(0), claims(0), claims(0)], [true, true, false]);
-    assert!(!claims(1), "a paused slot has no place");
+    assert!(!claims(1), "a paused slot has no capacity");
     assert_eq!(
         (
             bed.queue.requests_in_progress(),
@@ -662,7 +662,7 @@ fn does_not_wait_while_a_slot_is_free() {
 }
 
 #[test]
-fn a_slot_that_is_retired_or_gone_binds_nobody() {
+fn a_slot_that_is_retired_or_gone_binds_no_job() {
     let (mut bed, slots) = TestQueue::with_slots(5, &[spec(1, 0, 1), spec(1, 0, 1), spec(1, 0, 1)]);
     bed.fill(&slots);
     assert!(!bed.queue.retire_slot(slots[0]));
@@ -712,7 +712,7 @@ fn bound_waiters_expire_cancel_and_clear_in_their_turn() {
 }
 
 #[test]
-fn unbound_waiters_take_the_place_of_their_age() {
+fn unbound_waiters_are_ordered_by_age() {
     let (mut bed, slots) = TestQueue::with_slots(9, &[spec(1, 0, 1), spec(1, 0, 1)]);
     bed.fill(&slots);
     for (seconds, job, slot) in [
@@ -788,7 +788,7 @@ fn a_paused_slot_finishes_what_it_has_and_resumes_with_the_oldest() {
 }
 
 #[test]
-fn slots_without_a_limit_do_not_overflow_the_count_of_places() {
+fn slots_without_a_limit_do_not_overflow_the_total_capacity() {
     let without_limit = [spec(1, 0, u32::MAX); 5];
     let (mut bed, slots) = TestQueue::with_slots(9, &without_limit);
     bed.fill(&slots);

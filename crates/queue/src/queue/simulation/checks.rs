@@ -17,24 +17,24 @@ impl ModelQueue {
         start: DispatchedJob<Job>,
         job: Job,
         since: Instant,
-        home: usize,
+        preferred_loop: usize,
     ) {
         assert!(
             !self.waiters.iter().any(ModelWaiter::is_unbound),
             "no job is overtaken"
         );
-        self.expect_best_slot(start.slot_id, home);
+        self.expect_best_slot(start.slot_id, preferred_loop);
         assert_eq!((start.job, start.queue_position), (job, 0));
         assert_eq!(start.enqueued_at, since);
         assert_eq!(start.waited, self.now - since);
         self.begin(start.slot_id, job, since);
     }
 
-    pub(super) fn expect_best_slot(&self, slot: SlotId, home: usize) {
+    pub(super) fn expect_best_slot(&self, slot: SlotId, preferred_loop: usize) {
         let merit = |w: &ModelSlot| {
             let (rank, group_used) = (self.rank(w), self.group_used(w));
             let own = (Reverse(w.jobs.len()), w.used);
-            (rank, w.spec.loop_index == home, group_used, own)
+            (rank, w.spec.loop_index == preferred_loop, group_used, own)
         };
         let best = self.slots.iter().filter(|w| w.is_free()).map(merit).max();
         let chosen = self.slots.iter().find(|w| w.id == slot);
@@ -93,7 +93,7 @@ impl ModelQueue {
         let first = self.waiters.remove(first);
         let chosen = self.slots.iter().find(|w| w.id == slot);
         let chosen = chosen.expect("the slot exists");
-        // A job dispatched ahead goes to a full slot, a bound one to its own slot.
+        // A job dispatched beyond capacity goes to a full slot, a bound one to its own slot.
         if first.is_unbound() && chosen.is_free() {
             self.expect_idlest_process(chosen);
         }
@@ -119,14 +119,18 @@ impl ModelQueue {
         self.queue.slot_table.check_invariants();
         self.check_wait_list();
         for worker in self.slots.iter().filter(|w| w.is_free()) {
-            assert_eq!(self.first_for(worker.id), None, "a wait beside a place");
+            assert_eq!(
+                self.first_for(worker.id),
+                None,
+                "a job waits beside free capacity"
+            );
         }
         let live = self.slots.iter().filter(|w| !w.is_retired);
-        let places =
+        let free_capacity =
             |w: &ModelSlot| (w.spec.request_capacity as usize).saturating_sub(w.jobs.len());
         assert_eq!(
             self.queue.free_request_capacity(),
-            live.map(places).sum::<usize>()
+            live.map(free_capacity).sum::<usize>()
         );
         let in_progress: usize = self.slots.iter().map(|w| w.jobs.len()).sum();
         assert_eq!(self.queue.requests_in_progress(), in_progress);
@@ -140,7 +144,7 @@ impl ModelQueue {
         }
     }
 
-    /// Each list holds the model's waiters that belong there, in the model's order.
+    /// Each FIFO holds the model's waiters that belong there, in the model's order.
     pub(super) fn check_wait_list(&self) {
         let (free, bound, by_process) = self.queue.wait_list.check_invariants();
         let (model_free, model_bound): (Vec<_>, Vec<_>) =
