@@ -1,14 +1,15 @@
 //! Resource limits of an application with all its processes: cgroups of version 1 and 2.
 //!
-//! `penstock` creates them before it gives up root ([`ServerCgroups::make`]); the launcher puts each
-//! program into its cgroup before it runs and removes the cgroups at the end; `apps` reads their
-//! usage ([`Group::read`]). They are children of the cgroup that the server was started in.
+//! `penstock` creates them before it gives up root ([`ServerCgroups::make`]); the launcher puts
+//! each program into its cgroup before it runs and removes the cgroups at the end; `apps` reads
+//! their usage ([`AppCgroup::take_reading`]). They are children of the cgroup that the server was
+//! started in.
 //!
 //! # Invariants
 //! - The server is in no application's cgroup. In version 2, where a cgroup with controllers for
 //!   its children has no processes of its own, it moves to a child first (`penstock-server`).
-//! - A controller that is unavailable is reported by [`ServerCgroups::missing`] and left off, never half
-//!   used.
+//! - A controller that is unavailable is reported by [`ServerCgroups::missing`] and left off,
+//!   never half used.
 //! - A cgroup belongs to the process that holds the lock on its directory, which the kernel
 //!   releases with the process. Cgroups of a killed server, and their processes, are removed by the
 //!   next one.
@@ -142,9 +143,9 @@ struct Parent {
 }
 
 impl ServerCgroups {
-    /// Creates a cgroup for each plan, and removes those of a killed server. In version 2 this
-    /// process first moves to a child of its cgroup, whose weight is `server_weight`; the parent
-    /// process moves too if it waits for it there (`parent_waits`). Blocks.
+    /// Creates a cgroup for each application, and removes those of a killed server. In version 2
+    /// this process first moves to a child of its cgroup, whose weight is `server_weight`; the
+    /// parent process moves too if it waits for it there (`parent_waits`). Blocks.
     #[must_use]
     pub fn make(plans: &[AppCgroupLimits], server_weight: u32, parent_waits: bool) -> Self {
         let companion = getppid().filter(|_| parent_waits);
@@ -179,7 +180,7 @@ impl ServerCgroups {
         groups.retain(|it| !it.folders.is_empty() || it.max_user_tasks.is_some());
         Self {
             groups: groups.into_iter().map(Arc::new).collect(),
-            missing_controllers: of_plans(missing, plans),
+            missing_controllers: needed_controllers(missing, plans),
             _locks: locks,
         }
     }
@@ -191,7 +192,7 @@ impl ServerCgroups {
         for parent in parents.iter().filter(|it| it.version == CgroupVersion::V2) {
             missing.extend(parent.occupied());
         }
-        of_plans(missing, plans)
+        needed_controllers(missing, plans)
     }
 
     /// The controllers that are wanted and unavailable.
@@ -212,12 +213,12 @@ impl ServerCgroups {
 }
 
 impl AppCgroup {
-    fn without_folders(plan: &AppCgroupLimits) -> Self {
+    fn without_folders(limits: &AppCgroupLimits) -> Self {
         Self {
-            limits: plan.clone(),
+            limits: limits.clone(),
             folders: Vec::new(),
             last: Arc::default(),
-            max_user_tasks: plan.max_tasks.filter(|_| plan.account.is_some()),
+            max_user_tasks: limits.max_tasks.filter(|_| limits.account.is_some()),
         }
     }
 
@@ -293,7 +294,7 @@ impl AppCgroup {
         }
     }
 
-    /// Returns the usage, and the events since the last call. Blocks as [`Group::usage`] does.
+    /// Returns the usage, and the events since the last call. Blocks as [`AppCgroup::usage`] does.
     pub fn take_reading(&self) -> CgroupReading {
         let usage = self.usage();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -324,7 +325,7 @@ fn find_parents(plans: &[AppCgroupLimits]) -> (Vec<Parent>, Vec<MissingControlle
     let (cgroup, mountinfo) = (read("cgroup"), read("mountinfo"));
     for controller in Controller::ALL {
         // A share of the processors is reserved for the server in any case.
-        let is_wanted = plans.iter().any(|plan| plan.wants(controller));
+        let is_wanted = plans.iter().any(|limits| limits.wants(controller));
         if !is_wanted && controller != Controller::Cpu {
             continue;
         }
@@ -349,8 +350,8 @@ fn find_parent(
     mountinfo: &str,
 ) -> Result<(PathBuf, CgroupVersion), String> {
     let name = controller.name();
-    let place = location::find_own_cgroup(controller, cgroup, mountinfo);
-    let CgroupLocation { version, folders } = place.map_err(|why| match why {
+    let location = location::find_own_cgroup(controller, cgroup, mountinfo);
+    let CgroupLocation { version, folders } = location.map_err(|why| match why {
         MissingCgroup::NotInKernel => format!("this kernel has no cgroup controller `{name}`"),
         MissingCgroup::NotMounted => {
             format!("the cgroups of `{name}` are not mounted here, or only above the server's own")
@@ -393,9 +394,12 @@ fn missed(controller: Controller, reason: &str) -> MissingController {
     }
 }
 
-/// Those that a plan uses.
-fn of_plans(missing: Vec<MissingController>, plans: &[AppCgroupLimits]) -> Vec<MissingController> {
-    let is_wanted = |it: &MissingController| plans.iter().any(|plan| plan.wants(it.controller));
+/// Those that an application needs.
+fn needed_controllers(
+    missing: Vec<MissingController>,
+    plans: &[AppCgroupLimits],
+) -> Vec<MissingController> {
+    let is_wanted = |it: &MissingController| plans.iter().any(|limits| limits.wants(it.controller));
     missing.into_iter().filter(is_wanted).collect()
 }
 

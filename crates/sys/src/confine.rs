@@ -9,7 +9,7 @@ use std::io;
 use crate::isolation::seccomp::{self, DENIED_SYSTEM_CALLS, RefusalMode, SeccompRules, SystemCall};
 
 /// Calls that no front end needs, besides those that no application needs.
-const DENIED_CALLS: &[SystemCall] = &[
+const FRONT_END_DENIED_CALLS: &[SystemCall] = &[
     ("execve", libc::SYS_execve),
     ("execveat", libc::SYS_execveat),
     #[cfg(target_arch = "x86_64")]
@@ -24,14 +24,14 @@ const DENIED_CALLS: &[SystemCall] = &[
     ("personality", libc::SYS_personality),
 ];
 
-/// Forbids this process, for good, to start programs or processes, to inspect others and to change
-/// the system. New threads stay allowed. Forbidden calls fail with `EPERM`.
+/// Confines the front end for good: it can start no programs or processes, inspect no others and
+/// not change the system. New threads stay allowed. Forbidden calls fail with `EPERM`.
 ///
 /// # Errors
 /// The kernel's error: it may not support filters (`ENOSYS`, `EINVAL`).
 pub fn confine_front_end() -> io::Result<()> {
     let rules = SeccompRules {
-        denied: &[DENIED_SYSTEM_CALLS, DENIED_CALLS],
+        denied: &[DENIED_SYSTEM_CALLS, FRONT_END_DENIED_CALLS],
         // Its arguments are in memory, which no filter sees; the C library then uses `clone`.
         unsupported: &[("clone3", libc::SYS_clone3)],
         only_threads: true,

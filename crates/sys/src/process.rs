@@ -55,8 +55,8 @@ pub struct ProcessSpec {
     /// The user that it runs as, by the name of an [`Account`](crate::account::Account) of the
     /// launcher; `None` is the server's.
     pub account: Option<String>,
-    /// The [`Group`](crate::cgroup::Group) of the launcher that it is put into; `None` is the
-    /// server's own cgroup.
+    /// The [`AppCgroup`](crate::cgroup::AppCgroup) of the launcher that it is put into; `None` is
+    /// the server's own cgroup.
     pub group: Option<String>,
     /// Descriptors that stay open in it, under the same numbers.
     pub inherited_fds: Vec<OwnedFd>,
@@ -87,7 +87,7 @@ pub struct SpawnedProcess {
 }
 
 impl SpawnedProcess {
-    /// Returns how it ended, once `exit` is readable; `None` while it runs. Leaves no zombie.
+    /// Returns how it ended, once `exit_fd` is readable; `None` while it runs. Leaves no zombie.
     pub fn try_exit(&mut self) -> io::Result<Option<ProcessExit>> {
         let pid = to_pid(self.pid)?;
         self.tracked

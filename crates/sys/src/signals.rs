@@ -49,7 +49,7 @@ pub struct ReceivedSignals {
     pub descendant: Option<DescendantSender>,
 }
 
-/// A descendant.
+/// A descendant that sent a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DescendantSender {
     /// Its process id; it may have exited.

@@ -6,7 +6,7 @@
 //! # Invariants
 //! - A controller of a version 1 hierarchy is never looked for in version 2: the kernel has it in
 //!   one.
-//! - A cgroup outside of the mounted hierarchies has no place.
+//! - A cgroup outside of the mounted hierarchies is not found.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -27,7 +27,7 @@ pub(super) struct CgroupLocation {
     pub(super) folders: Vec<PathBuf>,
 }
 
-/// Why there is none.
+/// Why no cgroup was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MissingCgroup {
     /// The kernel does not have the controller, or any cgroups.
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_has_no_place() {
+    fn what_is_not_there_is_not_found() {
         let (cgroup, mountinfo) = UNIFIED;
         let of = |cgroup, mountinfo| find_own_cgroup(Tasks, cgroup, mountinfo);
         for nonsense in ["", "0:\n", "pids\n", "::\n"] {

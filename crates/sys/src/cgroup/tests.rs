@@ -173,7 +173,7 @@ fn only_what_somebody_asked_for_is_missed() {
         max_cpu: None,
         ..plan("a")
     };
-    let told = of_plans(missing, &[only_memory]);
+    let told = needed_controllers(missing, &[only_memory]);
     let told: Vec<_> = told.iter().map(|it| it.controller).collect();
     assert_eq!(told, [Controller::Memory]);
 }

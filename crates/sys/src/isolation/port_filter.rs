@@ -29,7 +29,7 @@ const SENDING: [(c_long, u32); 3] = [
 ];
 
 /// Argument index, test, the value that refuses the call, and its error.
-type Look = (u32, u32, u32, i32);
+type ArgumentCheck = (u32, u32, u32, i32);
 
 /// The filter as kernel instructions; `None` for a processor with unknown call numbers.
 pub(super) fn build_port_filter() -> Option<Vec<sock_filter>> {
@@ -49,26 +49,26 @@ pub(super) fn build_port_filter() -> Option<Vec<sock_filter>> {
         &[return_error(libc::EPERM)],
     ));
     let socket = [(0, SMC_FAMILY), (2, SMC_PROTOCOL), (2, MPTCP_PROTOCOL)];
-    let socket = socket.map(|(place, value)| (place, BPF_JEQ, value, libc::EPROTONOSUPPORT));
+    let socket = socket.map(|(argument, value)| (argument, BPF_JEQ, value, libc::EPROTONOSUPPORT));
     filter.extend(guard(libc::SYS_socket, &socket));
-    for (call, place) in SENDING {
+    for (call, argument) in SENDING {
         let flag = libc::MSG_FASTOPEN.unsigned_abs();
-        filter.extend(guard(call, &[(place, BPF_JSET, flag, libc::EOPNOTSUPP)]));
+        filter.extend(guard(call, &[(argument, BPF_JSET, flag, libc::EOPNOTSUPP)]));
     }
     filter.push(return_action(libc::SECCOMP_RET_ALLOW));
     Some(filter)
 }
 
 /// Checks the lower halves of a call's arguments; the kernel uses no more of them.
-fn guard(call: c_long, looks: &[Look]) -> Vec<sock_filter> {
-    let looks = looks.iter().flat_map(|(place, test, value, error)| {
-        let at = ARGUMENT_OFFSET + 8 * place;
+fn guard(call: c_long, checks: &[ArgumentCheck]) -> Vec<sock_filter> {
+    let checks = checks.iter().flat_map(|(argument, test, value, error)| {
+        let at = ARGUMENT_OFFSET + 8 * argument;
         [load(at), branch(*test, *value, 0, 1), return_error(*error)]
     });
-    let looks: Vec<_> = looks
+    let checks: Vec<_> = checks
         .chain([return_action(libc::SECCOMP_RET_ALLOW)])
         .collect();
-    match_call(call, &looks)
+    match_call(call, &checks)
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 //! - A call of another processor's interface (32 bits, x32) fails with ENOSYS, whatever its number.
 //! - Allowed calls are decided without their arguments, which lets the kernel cache the result
 //!   (Linux 5.11). Exceptions are `clone` where only threads may be created, and the few calls of a
-//!   [`ArgumentGuard`]: signals, priorities and limits; before Linux 6.12 `fcntl` and `ioctl` as well.
+//!   [`ArgumentGuard`]: signals, priorities and limits; before Linux 6.12 `fcntl` and `ioctl` as
+//!   well.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -53,8 +54,8 @@ pub(crate) enum RefusalMode {
     Report,
 }
 
-/// Calls that affect other processes, the kernel or the machine. Calls reserved for root are listed
-/// for programs that run as root.
+/// Calls denied to every application: they affect other processes, the kernel or the machine. Calls
+/// reserved for root are listed for programs that run as root.
 pub(crate) const DENIED_SYSTEM_CALLS: &[SystemCall] = &[
     // Other processes.
     ("ptrace", libc::SYS_ptrace),

@@ -219,7 +219,7 @@ impl Launcher {
         StartingProcess::new(self, &order, descriptors, (stdout, stderr))
     }
 
-    /// Like [`Self::begin`], but blocks until the program runs, 10 s at most.
+    /// Like [`Self::begin_launch`], but blocks until the program runs, 10 s at most.
     ///
     /// # Errors
     /// Program not found, directory missing, `EAGAIN`/`ENOMEM` from fork, `TimedOut`; that the

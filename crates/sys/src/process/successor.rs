@@ -42,7 +42,7 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// Returns how it ended, once `exit` is readable; `None` while it runs. Leaves no zombie.
+    /// Returns how it ended, once `exit_fd` is readable; `None` while it runs. Leaves no zombie.
     pub fn try_exit(&mut self) -> io::Result<Option<ProcessExit>> {
         let pid = to_pid(self.pid)?;
         (self.tracked).take_exit(|| wait_for_exit(pid, WaitIdOptions::NOHANG))
@@ -65,8 +65,8 @@ impl Successor {
     }
 }
 
-/// Sends signals to the next or the previous server, never to another process with its pid. An error
-/// means that it is gone.
+/// Sends signals to the next or the previous server, never to another process with its pid. An
+/// error means that it is gone.
 #[derive(Debug)]
 pub struct SignalTarget(SignalRoute);
 

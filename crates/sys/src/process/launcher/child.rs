@@ -77,7 +77,7 @@ fn is_running(pid: Pid) -> bool {
     matches!(waitid(WaitId::Pid(pid), look), Ok(None))
 }
 
-/// Lets a helper carry out an order, including everything that may take time.
+/// Starts a helper that carries out an order, including everything that may take time.
 pub(super) fn start_helper(socket: &OwnedFd, helpers: &mut LaunchHelpers, with: LaunchContext<'_>) {
     if !helpers.has_room() {
         let why = format!("{HELPERS_MAX} other starts are not carried out yet: try again later");
@@ -118,22 +118,22 @@ fn carry_out(socket: &OwnedFd, with: LaunchContext<'_>) -> io::Result<()> {
         return Err(io::Error::other("launch order without its descriptors"));
     }
     let descriptors = move_fds_above(descriptors, &order.fd_numbers)?;
-    let told = rustix::io::fcntl_dupfd_cloexec(socket.as_fd(), 3)?;
-    let told = move_fd_above(told, &order.fd_numbers)?;
-    let registrar = move_fd_above(with.refusals.registrar()?, &order.fd_numbers)?;
+    let reply_socket = rustix::io::fcntl_dupfd_cloexec(socket.as_fd(), 3)?;
+    let reply_socket = move_fd_above(reply_socket, &order.fd_numbers)?;
+    let registration_socket = move_fd_above(with.refusals.registrar()?, &order.fd_numbers)?;
     fork(|| {
         // With the rights of the launcher, and before the program has any memory.
         let becoming = enter_group(bounds.1)
             .and_then(|()| wait_to_be_child_of(server))
-            .and_then(|()| await_go(&told));
+            .and_then(|()| await_go(&reply_socket));
         let error = becoming.map_or_else(
             |error| error,
             |()| {
-                let sandboxed = || enter_sandbox(&order, with.refusals, &registrar);
+                let sandboxed = || enter_sandbox(&order, with.refusals, &registration_socket);
                 exec_program(&order, &descriptors, bounds, server, sandboxed)
             },
         );
-        write_result(&told, Err(error))
+        write_result(&reply_socket, Err(error))
     })?;
     Ok(())
 }
@@ -150,7 +150,7 @@ fn enter_group(group: Option<&AppCgroup>) -> io::Result<()> {
 fn enter_sandbox(
     order: &LaunchOrder,
     refusals: &RefusalMonitor,
-    registrar: &OwnedFd,
+    registration_socket: &OwnedFd,
 ) -> io::Result<()> {
     let Some(sandbox) = order.sandbox else {
         return Ok(());
@@ -158,7 +158,7 @@ fn enter_sandbox(
     let (access, filters) = (order.access.open(), refusals.filters());
     if let Some(listener) = sandbox.enter(&access, filters, refusals.has_room(&order.app))? {
         let deadline = Instant::now() + START_TIMEOUT;
-        let (to, app) = (registrar.as_fd(), order.app.as_bytes());
+        let (to, app) = (registration_socket.as_fd(), order.app.as_bytes());
         fd_packets::send_packet_until(to, app, &[listener.as_fd()], deadline)?;
     }
     Ok(())

@@ -2,8 +2,8 @@
 //! server.
 //!
 //! A filter refuses a call by passing it to its listener, which the program's process sends to the
-//! launcher before it becomes the program ([`RefusalMonitor::registrar`]). The launcher replies while it
-//! waits for orders.
+//! launcher before it becomes the program ([`RefusalMonitor::registrar`]). The launcher replies
+//! while it waits for orders.
 //!
 //! # Invariants
 //! - Orders come first: between two checks for one, each sandbox gets one reply at most.
@@ -204,11 +204,11 @@ impl RefusalMonitor {
             group,
             launcher,
         } = guarded;
-        let (arrivals, registrar) = fd_packets::packet_pair()?;
+        let (arrivals, registration_socket) = fd_packets::packet_pair()?;
         Ok(Self {
             reports,
             arrivals,
-            registration_socket: registrar,
+            registration_socket,
             guarded,
             filters: SandboxFilters::guarding(&[server, group, launcher]),
             sandboxes: Vec::new(),
@@ -512,10 +512,15 @@ mod tests {
             of_all: 3,
             of_app: 2,
         };
-        let registrar = refusals.registrar().unwrap();
+        let registration_socket = refusals.registrar().unwrap();
         let mut arrive = |app: &str| {
             let (ours, _) = fd_packets::packet_pair().unwrap();
-            fd_packets::send_packet(registrar.as_fd(), app.as_bytes(), Some(ours.as_fd())).unwrap();
+            fd_packets::send_packet(
+                registration_socket.as_fd(),
+                app.as_bytes(),
+                Some(ours.as_fd()),
+            )
+            .unwrap();
             refusals.take_in();
             (refusals.has_room("shop"), refusals.has_room("blog"))
         };
@@ -546,11 +551,11 @@ mod tests {
             return None;
         }
         let (ours, theirs) = fd_packets::packet_pair().unwrap();
-        let (arrivals, registrar) = fd_packets::packet_pair().unwrap();
+        let (arrivals, registration_socket) = fd_packets::packet_pair().unwrap();
         let mut refusals = RefusalMonitor {
             reports: theirs,
             arrivals,
-            registration_socket: registrar,
+            registration_socket,
             guarded: GUARDED,
             filters: SandboxFilters::guarding(&[70, 60, 71]),
             sandboxes: Vec::new(),
