@@ -190,8 +190,8 @@ impl Pool {
 
     /// Runs `work`, which must not be lost, on a thread of the pool without waiting for it. It
     /// closes or removes something, so the number of such jobs is bounded. They take no queue
-    /// capacity from others: up to [`MAX_DETACHED_JOBS`] of them wait; beyond that the work runs at once
-    /// on the calling thread.
+    /// capacity from others: up to [`MAX_DETACHED_JOBS`] of them wait; beyond that the work runs at
+    /// once on the calling thread.
     pub fn run_detached<F>(&self, work: F)
     where
         F: FnOnce() + Send + 'static,

@@ -359,14 +359,14 @@ impl DiskFile {
     fn detect_wait<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
         let reads = self.pool.in_flight_reads();
         let means = self.residency_facts().method;
-        let doubt = match means {
+        let evidence = match means {
             ResidencyMethod::Mincore | ResidencyMethod::RecentlyRead => WaitEvidence::BlocksRead,
             _ => WaitEvidence::LongSend,
         };
         let began_us = reads.now_us();
         let done = work();
         let now_us = reads.now_us();
-        let has_waited = disk_wait::has_waited_for_disk(now_us.saturating_sub(began_us), doubt);
+        let has_waited = disk_wait::has_waited_for_disk(now_us.saturating_sub(began_us), evidence);
         if has_waited {
             reads.record_wait(now_us);
             if means == ResidencyMethod::Mincore {

@@ -382,7 +382,7 @@ impl Stream {
     }
 
     /// Returns which of `streams`, of any loops, have bytes to read or have ended, with one system
-    /// call. A stream that cannot be checked counts as quiet.
+    /// call. A stream that cannot be checked counts as one without an event.
     pub fn have_events<'s>(streams: impl Iterator<Item = &'s Self>) -> Vec<bool> {
         poll::have_events(streams.map(|stream| stream.socket.as_fd())).unwrap_or_default()
     }

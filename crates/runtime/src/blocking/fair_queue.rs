@@ -17,9 +17,9 @@
 //! - Groups that always have waiting jobs share the weighted turns in proportion to their weight: a
 //!   read with 50 waiters precedes one with a single waiter, except for the rotation and for jobs
 //!   that are nearly due.
-//! - After [`WEIGHTED_TURNS_PER_ROTATION`] weighted turns, one belongs to the rotation: the group that has
-//!   waited longest. A group is served within `WEIGHTED_TURNS_PER_ROTATION + 1` turns for each group up to it,
-//!   whatever else arrives.
+//! - After [`WEIGHTED_TURNS_PER_ROTATION`] weighted turns, one belongs to the rotation: the group
+//!   that has waited longest. A group is served within `WEIGHTED_TURNS_PER_ROTATION + 1` turns for
+//!   each group up to it, whatever else arrives.
 //! - A weighted turn takes the read of its group with the most waiters, the rotation takes the
 //!   oldest: no read is overtaken by others of its file for ever.
 //! - While no job has more than one waiter, groups are served in order of arrival.

@@ -196,7 +196,7 @@ impl Lanes {
         self.normal.jobs.update_waiters(id, has_come);
     }
 
-    /// Takes the next job to run, with the time when it was queued; [`Lanes::finish`] ends it.
+    /// Takes the next job to run, with the time when it was queued; [`Lanes::finish_job`] ends it.
     pub(super) fn take_next(&mut self) -> Option<(Lane, Job, Instant)> {
         let line = match self.startable_by_queue() {
             (0, 0) => return None,

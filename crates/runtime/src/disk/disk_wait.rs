@@ -9,13 +9,13 @@ use std::sync::LazyLock;
 
 use penstock_sys::page_cache;
 
-/// What a wait costs.
+/// The evidence that a send waited for a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitEvidence {
-    /// Some counting: a long send counts as a wait.
+    /// A long send is enough: a wrong answer costs some counting.
     LongSend,
-    /// Much has to be read again, so a wait must be proven. A fast disk shows in the accounting,
-    /// not on the clock.
+    /// Blocks read by this thread: a wrong answer would cause many reads. A fast disk shows in the
+    /// accounting, not on the clock.
     BlocksRead,
 }
 
@@ -40,12 +40,12 @@ thread_local! {
 }
 
 /// Whether a send that took `took_us`, or an unchecked one before it, waited for a disk.
-pub(super) fn has_waited_for_disk(took_us: u64, doubt: WaitEvidence) -> bool {
+pub(super) fn has_waited_for_disk(took_us: u64, evidence: WaitEvidence) -> bool {
     let Some(before) = BLOCKS_READ.get() else {
         reset_blocks_read();
-        return took_us >= LONG_SEND_US && doubt == WaitEvidence::LongSend;
+        return took_us >= LONG_SEND_US && evidence == WaitEvidence::LongSend;
     };
-    let sendings = SENDS_SINCE_CHECK.get() + u32::from(doubt == WaitEvidence::BlocksRead);
+    let sendings = SENDS_SINCE_CHECK.get() + u32::from(evidence == WaitEvidence::BlocksRead);
     SENDS_SINCE_CHECK.set(sendings);
     if took_us < USUAL_SEND_US && sendings < CHECK_EVERY {
         return false;
@@ -54,7 +54,7 @@ pub(super) fn has_waited_for_disk(took_us: u64, doubt: WaitEvidence) -> bool {
     let blocks = page_cache::blocks_read();
     BLOCKS_READ.set(Some(blocks));
     blocks != before
-        || (took_us >= LONG_SEND_US && (doubt == WaitEvidence::LongSend || !*HAS_IO_ACCOUNTING))
+        || (took_us >= LONG_SEND_US && (evidence == WaitEvidence::LongSend || !*HAS_IO_ACCOUNTING))
 }
 
 /// Ignores what this thread has read so far: probes cause reads for which nothing waits.
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_send_counts_as_a_wait_if_that_is_cheap() {
+    fn a_long_send_counts_as_a_wait_if_that_is_enough() {
         assert!(
             !has_waited_for_disk(LONG_SEND_US, WaitEvidence::BlocksRead),
             "the first one"

@@ -1,7 +1,7 @@
 //! The reads of files that a pool makes: their waiters, their memory, and facts about file systems.
 //!
-//! Each pool has one [`Reads`], shared by the loops and by all descriptors of a file. Locks are
-//! held for a look-up, never during a read.
+//! Each pool has one [`InFlightReads`], shared by the loops and by all descriptors of a file. Locks
+//! are held for a look-up, never during a read.
 //!
 //! # Invariants
 //! - An entry is removed when its read ends, however it ends.
@@ -36,7 +36,7 @@ pub(crate) enum FileKey {
 
 #[derive(Debug)]
 pub(crate) struct InFlightReads {
-    /// Start of the clock of [`Reads::now_us`].
+    /// Start of the clock of [`InFlightReads::now_us`].
     made_at: Instant,
     shared: Arc<SharedReads>,
     /// Facts about the files of each owner on each file system. Held for a look-up.

@@ -1,7 +1,7 @@
 //! Determines which bytes of a file are in memory without waiting for its disk.
 //!
-//! Called by `disk` on the loop, except [`detect_residency`], which a pool runs once for the files of
-//! an owner on a file system. Two calls are combined. `cachestat` counts pages cheaply, but also
+//! Called by `disk` on the loop, except [`detect_residency`], which a pool runs once for the files
+//! of an owner on a file system. Two calls are combined. `cachestat` counts pages cheaply, but also
 //! pages that are still being read, for which `sendfile` would wait. Reading one byte with
 //! `RWF_NOWAIT` notices those, but starts to read a missing page on the loop. So bytes are probed
 //! only where all pages are counted. Before Linux 6.5, and in the layers of a container, `mincore`
@@ -9,9 +9,9 @@
 //! write it. For other files, bytes that were read or sent without a wait count as resident for a
 //! second (`read_history`).
 //!
-//! Positive answers are reused for some milliseconds ([`RecentResidencyAnswers`]), and for seconds after
-//! checking a page or two while nothing has to be read ([`ResidentChunks`]). A loop that trusts a
-//! wrong answer waits for the disk once, notices it (`disk_wait`), and counts again.
+//! Positive answers are reused for some milliseconds ([`RecentResidencyAnswers`]), and for seconds
+//! after checking a page or two while nothing has to be read ([`ResidentChunks`]). A loop that
+//! trusts a wrong answer waits for the disk once, notices it (`disk_wait`), and counts again.
 //!
 //! Measured on Linux 6.18: counting 512 kB takes 0.5 us (large folios) to 4 us (single pages), with
 //! `mincore` 3 us, probing one byte 0.8 us, sending 512 kB 120 to 300 us.
@@ -99,12 +99,7 @@ pub(super) fn detect_residency<'m>(
 ) -> DetectedResidency {
     use io::ErrorKind::{PermissionDenied, Unsupported};
     let has_inodes = kind == FileSystemKind::Disk;
-    let found = |means| {
-        DetectedResidency::AllFiles(ResidencyFacts {
-            method: means,
-            has_inodes,
-        })
-    };
+    let found = |method| DetectedResidency::AllFiles(ResidencyFacts { method, has_inodes });
     let is_counted =
         || is_byte_ready(file, at).is_ok() && are_pages_cached(file, at, 1).unwrap_or(false);
     match kind {
@@ -421,10 +416,7 @@ mod tests {
         disk.write_all(&[1; 5000]).unwrap();
         disk.sync_all().unwrap();
         let find = |kind, refused| detect_residency(&disk, kind, (0, 1), || Err(refused));
-        let facts = |means, has_inodes| ResidencyFacts {
-            method: means,
-            has_inodes,
-        };
+        let facts = |method, has_inodes| ResidencyFacts { method, has_inodes };
         let layered = facts(ResidencyMethod::RecentlyRead, false);
         for (refused, expected) in [
             (
@@ -467,7 +459,7 @@ mod tests {
 
     #[test]
     fn facts_fit_in_a_byte() {
-        for means in [
+        for method in [
             ResidencyMethod::Unknown,
             ResidencyMethod::InMemory,
             ResidencyMethod::Cachestat,
@@ -477,10 +469,7 @@ mod tests {
             ResidencyMethod::RecentlyRead,
         ] {
             for has_inodes in [false, true] {
-                let facts = ResidencyFacts {
-                    method: means,
-                    has_inodes,
-                };
+                let facts = ResidencyFacts { method, has_inodes };
                 assert_eq!(ResidencyFacts::from_bits(facts.to_bits()), facts);
             }
         }

@@ -112,15 +112,15 @@ impl CurrentLoop {
         &self,
         main: &mut MainFuture<'_, F>,
         mail: &Arc<Mailbox>,
-        letters: &mut Vec<LoopMessage>,
+        messages: &mut Vec<LoopMessage>,
     ) -> Option<F::Output> {
         let mut left = MAX_POLLS_PER_TURN;
         loop {
-            mail.take_messages(letters);
-            for letter in letters.drain(..) {
-                self.handle_message(letter, mail);
+            mail.take_messages(messages);
+            for message in messages.drain(..) {
+                self.handle_message(message, mail);
             }
-            letters.shrink_to(MAX_KEPT_MESSAGES);
+            messages.shrink_to(MAX_KEPT_MESSAGES);
             loop {
                 let next = self.run_queue.borrow_mut().pop_front();
                 let Some(key) = next else { break };
@@ -161,8 +161,8 @@ impl CurrentLoop {
         }
     }
 
-    fn handle_message(&self, letter: LoopMessage, mail: &Arc<Mailbox>) {
-        match letter {
+    fn handle_message(&self, message: LoopMessage, mail: &Arc<Mailbox>) {
+        match message {
             LoopMessage::Wake(head) => head.handle_wake(),
             LoopMessage::Spawn(work) => self.spawn(work, mail),
             LoopMessage::RemoveFd(token) => {
@@ -264,10 +264,10 @@ pub(super) fn run<F: Future>(kernel: LoopResources, main: F) -> F::Output {
             header: head,
         };
         here.run_queue.borrow_mut().push_back(MAIN_TASK);
-        let mut letters = Vec::new();
+        let mut messages = Vec::new();
         let mut events = Vec::with_capacity(poll::MAX_EVENTS);
         loop {
-            if let Some(output) = here.run_tasks(&mut main, &mail, &mut letters) {
+            if let Some(output) = here.run_tasks(&mut main, &mail, &mut messages) {
                 return output;
             }
             let kernel = here.resources.borrow();
@@ -284,8 +284,8 @@ struct LoopCleanup<'h>(&'h CurrentLoop);
 impl Drop for LoopCleanup<'_> {
     fn drop(&mut self) {
         let here = self.0;
-        for letter in here.mailbox().map(|mail| mail.close()).unwrap_or_default() {
-            drop_ignoring_panic(letter);
+        for message in here.mailbox().map(|mail| mail.close()).unwrap_or_default() {
+            drop_ignoring_panic(message);
         }
         // Dropping a task may start another: that is dropped too.
         loop {
@@ -391,7 +391,7 @@ impl Registration {
         is_current_loop(&self.mailbox)
     }
 
-    /// Ready once the kernel has reported readiness, until [`Registration::clear`].
+    /// Ready once the kernel has reported readiness, until [`Registration::clear_readiness`].
     ///
     /// # Errors
     /// On any other loop than the one of the registration.

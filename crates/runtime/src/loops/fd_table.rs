@@ -1,7 +1,8 @@
 //! The descriptors of one event loop: their known readiness and the wakers that wait for it.
 //!
 //! Pure: `event_loop` applies the kernel's events, `RegisteredFd` queries. Events are
-//! edge-triggered, so readiness holds until the reader or writer exhausts it and calls `clear`.
+//! edge-triggered, so readiness holds until the reader or writer exhausts it and calls
+//! `clear_readiness`.
 //!
 //! # Invariants
 //! - A waker is returned only when something becomes ready that was not.

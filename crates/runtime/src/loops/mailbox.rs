@@ -67,21 +67,21 @@ impl Mailbox {
     }
 
     /// Posts a message; dropped if the loop has ended.
-    pub(super) fn post(&self, letter: LoopMessage) {
-        self.post_without_wake(letter);
+    pub(super) fn post(&self, message: LoopMessage) {
+        self.post_without_wake(message);
         if self.is_asleep.load(Ordering::SeqCst) && self.is_asleep.swap(false, Ordering::SeqCst) {
             poll::wake(self.wake_fd.as_fd());
         }
     }
 
     /// The same for a message that can wait until the loop wakes for another reason.
-    pub(super) fn post_without_wake(&self, letter: LoopMessage) {
+    pub(super) fn post_without_wake(&self, message: LoopMessage) {
         let refused = match &mut *self.messages() {
-            Some(letters) => {
-                letters.push(letter);
+            Some(messages) => {
+                messages.push(message);
                 None
             }
-            None => Some(letter),
+            None => Some(message),
         };
         // Outside of the lock: it may hold a future.
         drop(refused);
@@ -102,8 +102,8 @@ impl Mailbox {
         }
         // Before taking the messages: one posted in between causes another look.
         self.has_messages.store(false, Ordering::SeqCst);
-        if let Some(letters) = &mut *self.messages() {
-            std::mem::swap(letters, into);
+        if let Some(messages) = &mut *self.messages() {
+            std::mem::swap(messages, into);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Values in slots that are reused, each time under another key.
 //!
-//! The tasks and the descriptors of an event loop are in such slots: a late wake or event with an old
-//! key finds nothing.
+//! The tasks and the descriptors of an event loop are in such slots: a late wake or event with an
+//! old key finds nothing.
 
 #[derive(Debug)]
 pub(super) struct Slots<T> {
