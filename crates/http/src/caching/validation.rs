@@ -68,9 +68,9 @@ pub fn is_304_for(stored: &FieldBlock, of_304: &FieldBlock) -> bool {
 }
 
 /// Updates the stored fields after a 304 that matches ([`is_304_for`]), or a HEAD that does
-/// ([`head_response_matches_stored`]), arrived at `response_time` (§3.2). Each of its fields replaces the
-/// stored ones of the same name, except hop-by-hop fields, cookies, fields that describe the bytes
-/// of the content, and the entity tag.
+/// ([`head_response_matches_stored`]), arrived at `response_time` (§3.2). Each of its fields
+/// replaces the stored ones of the same name, except hop-by-hop fields, cookies, fields that
+/// describe the bytes of the content, and the entity tag.
 ///
 /// [`check_storable`](super::check_storable) of these fields, with the stored status and the 304's
 /// `Age` and `X-Accel-Expires`, returns the new lifetime. If it refuses (for example `no-store` in

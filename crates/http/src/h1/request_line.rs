@@ -76,7 +76,8 @@ fn detect_other_protocol(seen: &[u8]) -> Result<(), RequestHeadError> {
     Ok(())
 }
 
-/// Parses a complete request line without its line end, after `check_prefix` accepted it.
+/// Parses a complete request line without its line end, after `check_partial_request_line` accepted
+/// it.
 pub(super) fn parse(
     line: &[u8],
     method_len: usize,

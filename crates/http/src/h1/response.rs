@@ -1,8 +1,9 @@
 //! Parses a response head (RFC 9112 §4–§6): status, body framing, persistence.
 //!
-//! Callers have one `ResponseHeadScanner` per connection and call `scan` with all bytes of the response
-//! each time more arrive. Nothing is allocated or copied: the caller reads fields from the bytes of
-//! the head. Interim responses are heads like any other: the caller continues with the next one.
+//! Callers have one `ResponseHeadScanner` per connection and call `scan` with all bytes of the
+//! response each time more arrive. Nothing is allocated or copied: the caller reads fields from the
+//! bytes of the head. Interim responses are heads like any other: the caller continues with the
+//! next one.
 //!
 //! # Invariants
 //!
@@ -227,8 +228,8 @@ impl ResponseHeadScanner {
         self.scan_with(buf, answers_head, limits, &mut |_| {})
     }
 
-    /// Like [`ResponseHeadScanner::scan`], and passes each field to `take` once, in the order sent, as
-    /// soon as its line is checked. The fields count only if the head becomes complete.
+    /// Like [`ResponseHeadScanner::scan`], and passes each field to `take` once, in the order sent,
+    /// as soon as its line is checked. The fields count only if the head becomes complete.
     ///
     /// # Errors
     /// As for [`ResponseHeadScanner::scan`].

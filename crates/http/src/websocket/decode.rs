@@ -22,7 +22,7 @@ pub enum WebSocketEvent {
     Ping(Vec<u8>),
     /// An answer to a ping.
     Pong,
-    /// The client closes; [`code::NO_STATUS`] if it sent no code. Later bytes are ignored.
+    /// The client closes; [`close_code::NO_STATUS`] if it sent no code. Later bytes are ignored.
     Close { code: u16, reason: String },
 }
 

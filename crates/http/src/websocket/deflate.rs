@@ -1,7 +1,7 @@
 //! Compressed messages: the server's side of `permessage-deflate` (RFC 7692).
 //!
-//! [`negotiate_deflate`] evaluates a client's offer, [`compress_message`] creates the payload of a frame,
-//! and `decode` calls `inflate` for a complete message.
+//! [`negotiate_deflate`] evaluates a client's offer, [`compress_message`] creates the payload of a
+//! frame, and `decode` calls `inflate` for a complete message.
 //!
 //! # Invariants
 //!

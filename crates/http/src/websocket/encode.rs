@@ -66,9 +66,9 @@ pub fn encode_control_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// Appends a close frame. Codes that are never sent ([`code::NO_STATUS`],
-/// [`code::ABNORMAL_CLOSURE`]) give a frame without a code; an invalid code becomes
-/// [`code::INTERNAL_ERROR`].
+/// Appends a close frame. Codes that are never sent ([`close_code::NO_STATUS`],
+/// [`close_code::ABNORMAL_CLOSURE`]) give a frame without a code; an invalid code becomes
+/// [`close_code::INTERNAL_ERROR`].
 pub fn encode_close_frame(out: &mut Vec<u8>, with: u16, reason: &str) {
     if matches!(with, close_code::NO_STATUS | close_code::ABNORMAL_CLOSURE) {
         return encode_control_frame(out, Opcode::Close, b"");
