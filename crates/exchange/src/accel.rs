@@ -47,8 +47,8 @@ pub fn is_accel_field(name: &[u8]) -> bool {
 }
 
 impl AccelFields {
-    /// Reads a field of a response, if it is one of these. Applications write the path of a redirect
-    /// encoded or raw. A rate of 0, and one that is not a number, is no limit.
+    /// Reads a field of a response, if it is one of these. Applications write the path of a
+    /// redirect encoded or raw. A rate of 0, and one that is not a number, is no limit.
     pub fn read_field(accel: &mut Option<Box<Self>>, name: &[u8], value: &[u8]) {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         if is("x-accel-redirect") {

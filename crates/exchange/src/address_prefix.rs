@@ -101,7 +101,7 @@ impl ClientPermits {
         Some(ClientPermit(Arc::clone(count)))
     }
 
-    /// The number of the client with the most.
+    /// The number of permits of the client with the most.
     #[must_use]
     pub fn highest_permit_count(&self) -> usize {
         let counts = self.lock();

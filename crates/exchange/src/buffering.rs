@@ -2,9 +2,9 @@
 //! faster than their client takes them.
 //!
 //! `apps` and `proxy` use this, so that neither a worker nor a back end waits for a client:
-//! `collect` reads a request to its end, [`spool`] stands between a producer and a client. Small
-//! bodies stay in memory, large ones go to a [`SpoolFile`]; [`BufferingSettings`] has the limits, and
-//! [`TempSpace`] the one on all files together.
+//! `collect` reads a request to its end, `spool` stands between a producer and a client. Small
+//! bodies stay in memory, large ones go to a [`SpoolFile`]; [`BufferingSettings`] has the limits,
+//! and [`TempSpace`] the one on all files together.
 
 mod collect;
 mod contention;
@@ -24,7 +24,7 @@ pub use spool::{CapacityReleaser, SpoolReader, SpoolSpec, SpoolWriter, create_sp
 pub use spool_file::SpoolFile;
 pub use temp_space::{TempFilePurpose, TempSpace, TempSpaceGrant, TempSpaceSnapshot};
 
-/// The place and limits of buffered bodies.
+/// Limits of buffered bodies, with the temporary directory and pool that they use.
 #[derive(Debug, Clone)]
 pub struct BufferingSettings {
     /// Bytes of a request body kept in memory; a longer one goes to a file

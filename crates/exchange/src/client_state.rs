@@ -70,8 +70,8 @@ impl ClientState {
         .await
     }
 
-    /// Queues an interim response (103, or another 1xx that is passed on); `false` when too many wait
-    /// already.
+    /// Queues an interim response (103, or another 1xx that is passed on); `false` when too many
+    /// wait already.
     pub fn push_interim(&self, status: Status, fields: FieldBlock) -> bool {
         let mut interim = self.interim.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = interim

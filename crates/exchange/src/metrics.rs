@@ -1,4 +1,5 @@
-//! Counters, gauges and histograms, the sets of them that components count in, and tables of metrics.
+//! Counters, gauges and histograms, the sets of them that components count in, and tables of
+//! metrics.
 //!
 //! A component gets its set at the start and counts with relaxed atomics. `status` serialises the
 //! sets and renders them as metrics. There is no registry and no global.
@@ -226,8 +227,8 @@ struct BucketsJson {
     counts: [u64; BUCKETS_US.len() + 1],
 }
 
-/// Serialises the count, the sum, the percentiles and the buckets. A percentile is the upper bound of
-/// its bucket.
+/// Serialises the count, the sum, the percentiles and the buckets. A percentile is the upper bound
+/// of its bucket.
 impl Serialize for HistogramValues {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let quantile = |q| micros_to_seconds(self.quantile_us(q));

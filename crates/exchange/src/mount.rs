@@ -73,9 +73,9 @@ impl Mount {
         }
     }
 
-    /// The `Location` of the directory at `path` below this mount, with its final slash: an absolute
-    /// path, which keeps host, scheme and port, with every byte encoded that a browser might
-    /// interpret differently.
+    /// The `Location` of the directory at `path` below this mount, with its final slash: an
+    /// absolute path, which keeps host, scheme and port, with every byte encoded that a browser
+    /// might interpret differently.
     #[must_use]
     pub fn directory_location(&self, path: &[u8], query: Option<&str>) -> String {
         let path = encode_path(path);

@@ -136,7 +136,7 @@ impl RequestPath {
     }
 }
 
-/// The origin of a request: all but its head and body.
+/// The environment of a request: all but its head and body.
 #[derive(Debug, Clone)]
 pub struct RequestEnvironment {
     /// The other end of the connection.
@@ -171,7 +171,7 @@ impl Request {
         head: Arc<RequestHead>,
         path: RequestPath,
         body: RequestBody,
-        arrival: RequestEnvironment,
+        environment: RequestEnvironment,
     ) -> Self {
         let RequestEnvironment {
             peer,
@@ -181,7 +181,7 @@ impl Request {
             trusted_proxies: trust,
             forwarded,
             mount,
-        } = arrival;
+        } = environment;
         let named = forwarded.as_ref().and_then(|it| it.client);
         let address = named.unwrap_or(peer);
         client.set_address_prefix(AddressPrefix::from_address(address), trust.covers(address));

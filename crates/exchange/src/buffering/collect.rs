@@ -42,7 +42,7 @@ impl CollectedBody {
 pub async fn collect_body(
     body: RequestBody,
     client: Option<AddressPrefix>,
-    store: &BufferingSettings,
+    settings: &BufferingSettings,
 ) -> Result<CollectedBody, Fault> {
     let RequestBody::Incoming(mut body) = body else {
         return Ok(CollectedBody::Empty);
@@ -50,11 +50,13 @@ pub async fn collect_body(
     let expected = body
         .length()
         .and_then(|length| usize::try_from(length).ok());
-    let mut buffer = Vec::with_capacity(expected.unwrap_or(0).min(store.max_body_memory));
+    let mut buffer = Vec::with_capacity(expected.unwrap_or(0).min(settings.max_body_memory));
     while read_more(&mut *body, &mut buffer).await? {
-        if buffer.len() > store.max_body_memory {
-            let grant = store.temp_space.create_grant(client, TempFilePurpose::Body);
-            return collect_to_file(body, buffer, grant, store).await;
+        if buffer.len() > settings.max_body_memory {
+            let grant = settings
+                .temp_space
+                .create_grant(client, TempFilePurpose::Body);
+            return collect_to_file(body, buffer, grant, settings).await;
         }
     }
     Ok(CollectedBody::Memory(buffer))
@@ -68,20 +70,20 @@ async fn collect_to_file(
     mut body: Box<dyn IncomingBody>,
     mut buffer: Vec<u8>,
     grant: Arc<TempSpaceGrant>,
-    store: &BufferingSettings,
+    settings: &BufferingSettings,
 ) -> Result<CollectedBody, Fault> {
     let grow = |bytes: usize| match grant.try_grow(bytes as u64) {
         true => Ok(()),
-        false => Err(body_refused(store, store.temp_space.refusal_cause())),
+        false => Err(body_refused(settings, settings.temp_space.refusal_cause())),
     };
     grow(buffer.len())?;
     let mut granted = buffer.len();
-    let pool = &store.pool;
-    let dir = store.temp_dir.clone();
+    let pool = &settings.pool;
+    let dir = settings.temp_dir.clone();
     let closer = pool.clone();
     let of_file = Arc::clone(&grant);
     let create = move || SpoolFile::create(&dir, closer, of_file);
-    let file = Arc::new(check_body_stored(pool.run(create).await, store)?);
+    let file = Arc::new(check_body_stored(pool.run(create).await, settings)?);
     let mut len = 0;
     let mut more = true;
     while more {
@@ -99,7 +101,7 @@ async fn collect_to_file(
                 done.map(|()| buffer)
             })
             .await;
-        buffer = check_body_stored(written, store)?;
+        buffer = check_body_stored(written, settings)?;
     }
     Ok(CollectedBody::File { file, len })
 }
@@ -107,20 +109,20 @@ async fn collect_to_file(
 /// As [`map_storage_error`], for a request body: a full disk is not an internal failure.
 fn check_body_stored<T>(
     done: Result<std::io::Result<T>, penstock_runtime::blocking::PoolError>,
-    store: &BufferingSettings,
+    settings: &BufferingSettings,
 ) -> Result<T, Fault> {
     match done {
         Ok(Err(error)) if is_disk_full_error(&error) => {
-            let folder = store.temp_dir.display();
+            let folder = settings.temp_dir.display();
             let cause = format!("limits.temp_dir: {folder} has no room ({error})");
-            Err(body_refused(store, cause))
+            Err(body_refused(settings, cause))
         }
         done => map_storage_error(done),
     }
 }
 
-fn body_refused(store: &BufferingSettings, cause: String) -> Fault {
-    store.temp_space.record_refusal();
+fn body_refused(settings: &BufferingSettings, cause: String) -> Fault {
+    settings.temp_space.record_refusal();
     Fault::new(
         FaultKind::Overloaded,
         format!("request body: no temporary file for it: {cause}"),

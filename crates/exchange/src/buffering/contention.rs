@@ -1,11 +1,11 @@
 //! Responses that keep a worker, or a place at an upstream, because their clients take them slowly.
 //!
-//! A [`ResponseProducer`] is a worker of an application or a server of an upstream. A spool that is full,
-//! and so makes its producer wait, enters the producer's [`SlowResponses`]. While requests wait for a
-//! place there, the spool may use more of `limits.temp_bytes`. Where that has no room, and the
-//! client takes less than `limits.min_busy_rate`, the response is cut and its place goes to the
-//! next request. The client is remembered: its next responses are judged after a second, and while
-//! it holds places and other clients wait, its own waiting requests are refused.
+//! A [`ResponseProducer`] is a worker of an application or a server of an upstream. A spool that is
+//! full, and so makes its producer wait, registers with the producer's [`SlowResponses`]. While
+//! requests wait for a place there, the spool may use more of `limits.temp_bytes`. Where that has
+//! no room, and the client takes less than `limits.min_busy_rate`, the response is cut and its
+//! place goes to the next request. The client is remembered: its next responses are judged after a
+//! second, and while it holds places and other clients wait, its own waiting requests are refused.
 //!
 //! # Invariants
 //! - Without requests that wait, a response is never cut here.
@@ -53,12 +53,13 @@ const SLOW_MEMORY: Duration = Duration::from_secs(60);
 /// How many such clients are remembered for one producer.
 const MAX_SLOW_CLIENTS: usize = 1024;
 
-/// The producer of a response, which has a place that the response holds.
+/// The producer of a response (an application or upstream), with capacity that the response holds.
 pub trait ResponseProducer: fmt::Debug + Send + Sync {
-    /// The responses that hold places of the same application or upstream.
+    /// The slow responses of the same application or upstream.
     fn slow_responses(&self) -> &SlowResponses;
 
-    /// The demand for the place of the response; none if no waiting request would get it.
+    /// The demand for the capacity that the response holds; none if no waiting request would get
+    /// it.
     fn capacity_demand(&self, now: Instant) -> CapacityDemand;
 
     /// The clients of the requests that wait, where they are known.
@@ -71,7 +72,7 @@ pub trait ResponseProducer: fmt::Debug + Send + Sync {
     fn label(&self) -> String;
 }
 
-/// The demand for a producer's places at one moment.
+/// The demand for a producer's capacity at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CapacityDemand {
     /// Requests that wait.
@@ -105,13 +106,13 @@ pub(super) struct BusyClientRate {
 #[derive(Debug, Default)]
 pub struct SlowResponses {
     /// Held for a look at all of them, at most.
-    ledger: Mutex<Ledger>,
+    table: Mutex<ResponseTable>,
     logged: OncePerSecondThrottle,
 }
 
 #[derive(Debug, Default)]
-struct Ledger {
-    places: BTreeMap<u64, Held>,
+struct ResponseTable {
+    responses: BTreeMap<u64, SlowResponse>,
     next_id: u64,
     chosen_at: Option<Instant>,
     /// Clients that lost a response recently, and until when they are remembered.
@@ -120,7 +121,7 @@ struct Ledger {
 
 /// One response that waits, or has waited, for its client.
 #[derive(Debug)]
-struct Held {
+struct SlowResponse {
     client: Option<AddressPrefix>,
     /// The last time that it was found waiting.
     seen_at: Instant,
@@ -134,11 +135,11 @@ struct Held {
     is_of_slow_client: bool,
     /// A waiting request would get its place.
     is_wanted: bool,
-    state: HeldState,
+    state: SlowResponseState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum HeldState {
+enum SlowResponseState {
     Kept,
     /// It is to be cut when it is judged next.
     Chosen,
@@ -146,14 +147,14 @@ enum HeldState {
     Cut,
 }
 
-/// The entry of one response, removed when dropped.
+/// One response among them, until it is dropped.
 #[derive(Debug)]
 pub struct SlowResponseGuard {
     producer: Arc<dyn ResponseProducer>,
     id: u64,
 }
 
-/// The verdict on a response that waits for its client.
+/// What to do with a response that waits for its client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SlowResponseAction {
     /// No request needs its place.
@@ -165,14 +166,17 @@ pub(super) enum SlowResponseAction {
 }
 
 impl SlowResponseGuard {
-    /// Enters a response that begins to wait; its client has taken `taken` bytes.
+    /// Registers a response that begins to wait; its client has taken `taken` bytes.
     pub(super) fn register(
         producer: &Arc<dyn ResponseProducer>,
         now: Instant,
         client: Option<AddressPrefix>,
         taken: u64,
     ) -> Self {
-        let id = producer.slow_responses().lock().enter(now, client, taken);
+        let id = producer
+            .slow_responses()
+            .lock()
+            .register(now, client, taken);
         Self {
             producer: Arc::clone(producer),
             id,
@@ -187,36 +191,37 @@ impl SlowResponseGuard {
         bound: BusyClientRate,
     ) -> SlowResponseAction {
         let demand = self.producer.capacity_demand(now);
-        let places = self.producer.slow_responses();
+        let slow_responses = self.producer.slow_responses();
         let is_due = {
-            let mut ledger = places.lock();
-            ledger.note(self.id, now, (waited, taken), bound.window);
-            ledger.set_wanted(self.id, !demand.is_none());
-            ledger.choose_alone(self.id, now, demand, bound.min_bytes_per_second);
-            ledger.is_due(now, demand, bound.min_bytes_per_second)
+            let mut table = slow_responses.lock();
+            table.note(self.id, now, (waited, taken), bound.window);
+            table.set_wanted(self.id, !demand.is_none());
+            table.choose_alone(self.id, now, demand, bound.min_bytes_per_second);
+            table.is_due(now, demand, bound.min_bytes_per_second)
         };
         if is_due {
-            // Called outside of the ledger's lock: it takes the lock of the queue.
+            // Called outside of the table's lock: it takes the lock of the queue.
             let waiting = self.producer.waiting_clients();
-            let refused = places
-                .lock()
-                .choose(now, demand, &waiting, bound.min_bytes_per_second);
+            let refused =
+                slow_responses
+                    .lock()
+                    .choose(now, demand, &waiting, bound.min_bytes_per_second);
             if !refused.is_empty() {
                 let cause = "limits.min_busy_rate: the client was too slow for a response within \
                              the last minute, holds places still, and requests of others wait";
                 self.producer.refuse_waiting(&refused, cause);
             }
         }
-        let mut ledger = places.lock();
-        let (client, rate) = match ledger.places.get_mut(&self.id) {
-            Some(held) if held.state == HeldState::Chosen => {
-                held.state = HeldState::Cut;
-                (held.client, held.rate().unwrap_or_default())
+        let mut table = slow_responses.lock();
+        let (client, rate) = match table.responses.get_mut(&self.id) {
+            Some(response) if response.state == SlowResponseState::Chosen => {
+                response.state = SlowResponseState::Cut;
+                (response.client, response.rate().unwrap_or_default())
             }
             _ if demand.is_none() => return SlowResponseAction::Wait,
             _ => return SlowResponseAction::Grow,
         };
-        drop(ledger);
+        drop(table);
         let cause = format!(
             "limits.min_busy_rate: {} took {rate} bytes/s of a response that held one of {} places \
              while {}",
@@ -227,7 +232,7 @@ impl SlowResponseGuard {
                 None => format!("{} requests waited", demand.waiting_requests),
             },
         );
-        if let Some(count) = places.logged.count_event(now) {
+        if let Some(count) = slow_responses.logged.count_event(now) {
             let label = self.producer.label();
             log::warn!("{label}: {count} responses were cut: {cause}");
         }
@@ -240,7 +245,7 @@ impl Drop for SlowResponseGuard {
         self.producer
             .slow_responses()
             .lock()
-            .places
+            .responses
             .remove(&self.id);
     }
 }
@@ -249,7 +254,7 @@ impl SlowResponses {
     /// Returns the number of responses that wait, or have waited, for their clients.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.lock().places.len()
+        self.lock().responses.len()
     }
 
     /// Returns whether there are none.
@@ -258,12 +263,12 @@ impl SlowResponses {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ResponseTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
+impl SlowResponse {
     /// Returns bytes a second once known: the rate of the last window or, if higher, of the current
     /// one.
     fn rate(&self) -> Option<u64> {
@@ -291,10 +296,10 @@ fn required_rate(min_rate: u64, waited: Duration) -> u64 {
     min_rate.saturating_mul(waited.as_secs().clamp(1, WAIT_FACTOR))
 }
 
-impl Ledger {
-    fn enter(&mut self, now: Instant, client: Option<AddressPrefix>, taken: u64) -> u64 {
+impl ResponseTable {
+    fn register(&mut self, now: Instant, client: Option<AddressPrefix>, taken: u64) -> u64 {
         self.next_id += 1;
-        let held = Held {
+        let response = SlowResponse {
             client,
             seen_at: now,
             waited: Duration::ZERO,
@@ -303,9 +308,9 @@ impl Ledger {
             last_rate: None,
             is_of_slow_client: client.is_some_and(|client| self.is_slow(client, now)),
             is_wanted: true,
-            state: HeldState::Kept,
+            state: SlowResponseState::Kept,
         };
-        self.places.insert(self.next_id, held);
+        self.responses.insert(self.next_id, response);
         self.next_id
     }
 
@@ -325,25 +330,25 @@ impl Ledger {
     }
 
     fn note(&mut self, id: u64, now: Instant, (waited, taken): (Duration, u64), window: Duration) {
-        let Some(held) = self.places.get_mut(&id) else {
+        let Some(response) = self.responses.get_mut(&id) else {
             return;
         };
-        held.seen_at = now;
-        held.waited += waited;
-        held.taken = taken.max(held.taken);
-        if held.waited >= window.max(CHOICE_INTERVAL) {
-            let bytes = held.taken - held.taken_before;
-            held.last_rate = Some(per_second(bytes, held.waited));
-            (held.waited, held.taken_before) = (Duration::ZERO, held.taken);
+        response.seen_at = now;
+        response.waited += waited;
+        response.taken = taken.max(response.taken);
+        if response.waited >= window.max(CHOICE_INTERVAL) {
+            let bytes = response.taken - response.taken_before;
+            response.last_rate = Some(per_second(bytes, response.waited));
+            (response.waited, response.taken_before) = (Duration::ZERO, response.taken);
         }
     }
 
     /// Sets whether a waiting request would get this place. If not, an earlier choice is void.
     fn set_wanted(&mut self, id: u64, is_wanted: bool) {
-        if let Some(held) = self.places.get_mut(&id) {
-            held.is_wanted = is_wanted;
-            if !is_wanted && held.state == HeldState::Chosen {
-                held.state = HeldState::Kept;
+        if let Some(response) = self.responses.get_mut(&id) {
+            response.is_wanted = is_wanted;
+            if !is_wanted && response.state == SlowResponseState::Chosen {
+                response.state = SlowResponseState::Kept;
             }
         }
     }
@@ -353,14 +358,15 @@ impl Ledger {
         let Some(behind) = demand.pipelined_wait.filter(|behind| *behind >= PATIENCE) else {
             return;
         };
-        let held = self.places.get_mut(&id);
-        if let Some(held) = held.filter(|held| held.state == HeldState::Kept)
-            && held
+        let response = self.responses.get_mut(&id);
+        if let Some(response) =
+            response.filter(|response| response.state == SlowResponseState::Kept)
+            && response
                 .rate()
                 .is_some_and(|rate| rate < required_rate(min_rate, behind))
         {
-            held.state = HeldState::Chosen;
-            if let Some(client) = held.client {
+            response.state = SlowResponseState::Chosen;
+            if let Some(client) = response.client {
                 self.remember(client, now);
             }
         }
@@ -390,27 +396,29 @@ impl Ledger {
         let excess_required = min_rate.saturating_mul(EXCESS_FACTOR);
         let mut chosen = 0;
         let mut counts: HashMap<AddressPrefix, usize> = HashMap::new();
-        for held in self.places.values_mut() {
-            if held.state == HeldState::Chosen && !held.is_seen(now) {
-                held.state = HeldState::Kept;
+        for response in self.responses.values_mut() {
+            if response.state == SlowResponseState::Chosen && !response.is_seen(now) {
+                response.state = SlowResponseState::Kept;
             }
-            match (held.state, held.client) {
-                (HeldState::Kept, Some(client)) => *counts.entry(client).or_default() += 1,
-                (HeldState::Kept, None) => {}
-                (HeldState::Chosen | HeldState::Cut, _) => chosen += 1,
+            match (response.state, response.client) {
+                (SlowResponseState::Kept, Some(client)) => *counts.entry(client).or_default() += 1,
+                (SlowResponseState::Kept, None) => {}
+                (SlowResponseState::Chosen | SlowResponseState::Cut, _) => chosen += 1,
             }
         }
-        let mut candidates: Vec<_> = (self.places.iter_mut())
-            .filter(|(_, held)| {
-                held.state == HeldState::Kept && held.is_wanted && held.is_seen(now)
+        let mut candidates: Vec<_> = (self.responses.iter_mut())
+            .filter(|(_, response)| {
+                response.state == SlowResponseState::Kept
+                    && response.is_wanted
+                    && response.is_seen(now)
             })
-            .filter_map(|(_, held)| Some((held.rate()?, held)))
+            .filter_map(|(_, response)| Some((response.rate()?, response)))
             .collect();
         candidates.sort_by_key(|(rate, _)| *rate);
         let mut victims = Vec::new();
-        for (rate, held) in candidates {
+        for (rate, response) in candidates {
             // The places of its client beyond its share, including this one.
-            let count = held.client.and_then(|client| counts.get_mut(&client));
+            let count = response.client.and_then(|client| counts.get_mut(&client));
             let excess = count
                 .as_ref()
                 .map_or(0, |count| count.saturating_sub(share));
@@ -422,16 +430,16 @@ impl Ledger {
                 if let Some(count) = count {
                     *count -= 1;
                 }
-                victims.push((excess, held));
+                victims.push((excess, response));
             }
         }
         // Stable: among equals the slowest stays first.
         victims.sort_by_key(|(excess, _)| std::cmp::Reverse(*excess));
         let most = count_waiters(waiting).saturating_sub(chosen);
         let mut cut = Vec::new();
-        for (_, held) in victims.into_iter().take(most) {
-            held.state = HeldState::Chosen;
-            cut.extend(held.client);
+        for (_, response) in victims.into_iter().take(most) {
+            response.state = SlowResponseState::Chosen;
+            cut.extend(response.client);
         }
         for client in cut {
             self.remember(client, now);
@@ -449,8 +457,8 @@ impl Ledger {
     ) -> Vec<AddressPrefix> {
         let slow_client =
             |client: Option<AddressPrefix>| client.filter(|it| self.is_slow(*it, now));
-        let held = self.places.values().map(|held| held.client);
-        let holders: Vec<_> = held.filter_map(slow_client).collect();
+        let clients = self.responses.values().map(|response| response.client);
+        let holders: Vec<_> = clients.filter_map(slow_client).collect();
         let waits_other = waiting.iter().any(|it| slow_client(*it).is_none());
         if holders.len() < share || !waits_other {
             return Vec::new();
@@ -503,31 +511,31 @@ mod tests {
         vec![None; count]
     }
 
-    /// Returns a ledger of responses to clients with these rates over a whole window, and its time.
-    fn ledger(responses: &[(Option<AddressPrefix>, u64)]) -> (Ledger, Instant) {
-        let (mut ledger, start) = (Ledger::default(), Instant::now());
+    /// Returns a table of responses to clients with these rates over a whole window, and its time.
+    fn table(responses: &[(Option<AddressPrefix>, u64)]) -> (ResponseTable, Instant) {
+        let (mut table, start) = (ResponseTable::default(), Instant::now());
         let now = start + WINDOW;
         for (client, rate) in responses {
-            let id = ledger.enter(start, *client, 1000);
-            ledger.note(id, now, (WINDOW, 1000 + rate * WINDOW.as_secs()), WINDOW);
-            assert_eq!(ledger.places[&id].rate(), Some(*rate));
+            let id = table.register(start, *client, 1000);
+            table.note(id, now, (WINDOW, 1000 + rate * WINDOW.as_secs()), WINDOW);
+            assert_eq!(table.responses[&id].rate(), Some(*rate));
         }
-        (ledger, now)
+        (table, now)
     }
 
-    fn chosen(ledger: &Ledger) -> Vec<u64> {
-        let chosen = ledger.places.iter();
-        let chosen = chosen.filter(|(_, held)| held.state == HeldState::Chosen);
+    fn chosen(table: &ResponseTable) -> Vec<u64> {
+        let chosen = table.responses.iter();
+        let chosen = chosen.filter(|(_, response)| response.state == SlowResponseState::Chosen);
         chosen.map(|(id, _)| *id).collect()
     }
 
     #[track_caller]
     fn check(responses: &[(Option<AddressPrefix>, u64)], demand: CapacityDemand, expected: &[u64]) {
-        let (mut ledger, now) = ledger(responses);
-        if ledger.is_due(now, demand, MIN) {
-            ledger.choose(now, demand, &unknown(demand.waiting_requests), MIN);
+        let (mut table, now) = table(responses);
+        if table.is_due(now, demand, MIN) {
+            table.choose(now, demand, &unknown(demand.waiting_requests), MIN);
         }
-        assert_eq!(chosen(&ledger), expected);
+        assert_eq!(chosen(&table), expected);
     }
 
     #[test]
@@ -539,8 +547,8 @@ mod tests {
             ..demand(5, 2)
         };
         check(&slow, just_come, &[]);
-        let (ledger, now) = ledger(&slow);
-        assert!(!ledger.is_due(now, demand(2, 2), 0));
+        let (table, now) = table(&slow);
+        assert!(!table.is_due(now, demand(2, 2), 0));
         // Nor where no waiting request would get the places.
         check(&slow, demand(2, 0), &[]);
     }
@@ -582,44 +590,44 @@ mod tests {
 
     #[test]
     fn responses_that_were_chosen_count_until_their_places_are_free() {
-        let (mut ledger, now) = ledger(&[(client(1), 0), (client(2), 1), (client(3), 2)]);
-        ledger.choose(now, demand(1, 3), &unknown(1), MIN);
-        ledger.places.get_mut(&1).unwrap().state = HeldState::Cut;
+        let (mut table, now) = table(&[(client(1), 0), (client(2), 1), (client(3), 2)]);
+        table.choose(now, demand(1, 3), &unknown(1), MIN);
+        table.responses.get_mut(&1).unwrap().state = SlowResponseState::Cut;
         // Its worker has not stopped yet, and the same request waits.
         let later = now + DEMAND_CHECK_INTERVAL;
-        ledger.choose(later, demand(1, 3), &unknown(1), MIN);
-        assert_eq!(chosen(&ledger), [] as [u64; 0]);
-        ledger.places.remove(&1);
-        ledger.choose(
+        table.choose(later, demand(1, 3), &unknown(1), MIN);
+        assert_eq!(chosen(&table), [] as [u64; 0]);
+        table.responses.remove(&1);
+        table.choose(
             later + DEMAND_CHECK_INTERVAL,
             demand(1, 3),
             &unknown(1),
             MIN,
         );
-        assert_eq!(chosen(&ledger), [2]);
+        assert_eq!(chosen(&table), [2]);
         // A chosen response that is not judged is kept, and another is chosen.
-        ledger.places.get_mut(&3).unwrap().seen_at = now + 2 * LAST_SEEN;
-        ledger.choose(now + 2 * LAST_SEEN, demand(1, 3), &unknown(1), MIN);
-        assert_eq!(chosen(&ledger), [3]);
+        table.responses.get_mut(&3).unwrap().seen_at = now + 2 * LAST_SEEN;
+        table.choose(now + 2 * LAST_SEEN, demand(1, 3), &unknown(1), MIN);
+        assert_eq!(chosen(&table), [3]);
     }
 
     #[test]
     fn a_choice_is_taken_back_when_nobody_wants_the_place_any_more() {
-        let (mut ledger, now) = ledger(&[(client(1), 0), (client(2), 0)]);
-        ledger.choose(now, demand(1, 2), &unknown(1), MIN);
-        assert_eq!(chosen(&ledger), [1]);
-        ledger.set_wanted(1, false);
-        assert_eq!(chosen(&ledger), [] as [u64; 0]);
+        let (mut table, now) = table(&[(client(1), 0), (client(2), 0)]);
+        table.choose(now, demand(1, 2), &unknown(1), MIN);
+        assert_eq!(chosen(&table), [1]);
+        table.set_wanted(1, false);
+        assert_eq!(chosen(&table), [] as [u64; 0]);
         // Its worker takes no more requests: the next is chosen.
-        ledger.choose(now + DEMAND_CHECK_INTERVAL, demand(1, 2), &unknown(1), MIN);
-        assert_eq!(chosen(&ledger), [2]);
+        table.choose(now + DEMAND_CHECK_INTERVAL, demand(1, 2), &unknown(1), MIN);
+        assert_eq!(chosen(&table), [2]);
     }
 
     #[test]
     fn a_client_that_lost_a_response_is_judged_after_a_second() {
-        let (mut ledger, now) = ledger(&[(client(1), 0)]);
-        ledger.choose(now, demand(1, 1), &unknown(1), MIN);
-        ledger.places.clear();
+        let (mut table, now) = table(&[(client(1), 0)]);
+        table.choose(now, demand(1, 1), &unknown(1), MIN);
+        table.responses.clear();
         let second = Duration::from_secs(1);
         for (who, rate, when, expected) in [
             (client(1), 0, now, true),
@@ -627,44 +635,44 @@ mod tests {
             (client(2), 0, now, false),
             (client(1), 0, now + 2 * SLOW_MEMORY, false),
         ] {
-            let id = ledger.enter(when, who, 7);
-            assert_eq!(ledger.places[&id].rate(), None);
-            ledger.note(id, when + second, (second, 7 + rate), WINDOW);
-            ledger.choose(when + second, demand(1, 1), &unknown(1), MIN);
-            assert_eq!(chosen(&ledger) == [id], expected, "{who:?} {rate}");
-            ledger.places.clear();
+            let id = table.register(when, who, 7);
+            assert_eq!(table.responses[&id].rate(), None);
+            table.note(id, when + second, (second, 7 + rate), WINDOW);
+            table.choose(when + second, demand(1, 1), &unknown(1), MIN);
+            assert_eq!(chosen(&table) == [id], expected, "{who:?} {rate}");
+            table.responses.clear();
         }
     }
 
     #[test]
     fn what_is_remembered_of_clients_is_bounded() {
-        let (mut ledger, now) = (Ledger::default(), Instant::now());
+        let (mut table, now) = (ResponseTable::default(), Instant::now());
         for number in 0..2 * MAX_SLOW_CLIENTS as u64 {
-            ledger.remember(AddressPrefix::from_bits(number), now);
+            table.remember(AddressPrefix::from_bits(number), now);
         }
-        assert_eq!(ledger.slow_clients.len(), MAX_SLOW_CLIENTS);
+        assert_eq!(table.slow_clients.len(), MAX_SLOW_CLIENTS);
         let later = now + SLOW_MEMORY;
-        ledger.remember(AddressPrefix::from_bits(u64::MAX), later);
-        assert_eq!(ledger.slow_clients.len(), 1);
+        table.remember(AddressPrefix::from_bits(u64::MAX), later);
+        assert_eq!(table.slow_clients.len(), 1);
     }
 
     #[test]
     fn waiting_requests_of_a_slow_client_are_refused_while_it_holds_half_of_the_places() {
-        let (mut ledger, now) = ledger(&[
+        let (mut table, now) = table(&[
             (client(1), 0),
             (client(1), 0),
             (client(2), MIN),
             (client(2), MIN),
         ]);
         let others = [client(1), client(1), client(3), client(1)];
-        let refused = ledger.choose(now, demand(4, 4), &others, MIN);
+        let refused = table.choose(now, demand(4, 4), &others, MIN);
         assert_eq!(refused, [client(1).unwrap()]);
-        assert_eq!(chosen(&ledger), [1, 2]);
+        assert_eq!(chosen(&table), [1, 2]);
         // No other client waits, or it holds less.
         let own = [client(1), client(1)];
-        assert_eq!(ledger.choose(now, demand(2, 4), &own, MIN), []);
-        ledger.places.remove(&1);
-        assert_eq!(ledger.choose(now, demand(4, 4), &others, MIN), []);
+        assert_eq!(table.choose(now, demand(2, 4), &own, MIN), []);
+        table.responses.remove(&1);
+        assert_eq!(table.choose(now, demand(4, 4), &others, MIN), []);
     }
 
     #[test]
@@ -690,57 +698,57 @@ mod tests {
 
     #[test]
     fn a_response_with_requests_behind_it_is_chosen_for_them() {
-        let (mut ledger, now) = ledger(&[(client(1), 0), (client(2), MIN)]);
+        let (mut table, now) = table(&[(client(1), 0), (client(2), MIN)]);
         let behind = |wait| CapacityDemand {
             pipelined_wait: Some(wait),
             ..CapacityDemand::default()
         };
-        ledger.choose_alone(1, now, behind(PATIENCE / 2), MIN);
-        ledger.choose_alone(2, now, behind(PATIENCE), MIN);
-        ledger.choose_alone(1, now, behind(PATIENCE), 0);
-        assert_eq!(chosen(&ledger), [] as [u64; 0]);
-        ledger.choose_alone(1, now, behind(PATIENCE), MIN);
-        assert_eq!(chosen(&ledger), [1]);
+        table.choose_alone(1, now, behind(PATIENCE / 2), MIN);
+        table.choose_alone(2, now, behind(PATIENCE), MIN);
+        table.choose_alone(1, now, behind(PATIENCE), 0);
+        assert_eq!(chosen(&table), [] as [u64; 0]);
+        table.choose_alone(1, now, behind(PATIENCE), MIN);
+        assert_eq!(chosen(&table), [1]);
     }
 
     #[test]
     fn a_client_that_is_fast_now_is_not_cut_for_an_earlier_window() {
-        let (mut ledger, now) = ledger(&[(client(1), 0)]);
+        let (mut table, now) = table(&[(client(1), 0)]);
         let second = Duration::from_secs(1);
         let fast = 1000 + WAIT_FACTOR * MIN;
-        ledger.note(1, now + second, (second, fast), WINDOW);
-        assert_eq!(ledger.places[&1].rate(), Some(WAIT_FACTOR * MIN));
-        ledger.choose(now + second, demand(1, 1), &unknown(1), MIN);
-        assert_eq!(chosen(&ledger), [] as [u64; 0]);
+        table.note(1, now + second, (second, fast), WINDOW);
+        assert_eq!(table.responses[&1].rate(), Some(WAIT_FACTOR * MIN));
+        table.choose(now + second, demand(1, 1), &unknown(1), MIN);
+        assert_eq!(chosen(&table), [] as [u64; 0]);
     }
 
     #[test]
     fn only_waiting_for_the_client_counts() {
-        let (mut ledger, start) = (Ledger::default(), Instant::now());
-        let id = ledger.enter(start, client(1), 0);
+        let (mut table, start) = (ResponseTable::default(), Instant::now());
+        let id = table.register(start, client(1), 0);
         let mut now = start;
         for round in 1..100 {
             // Its producer is slow: it waited for the client for a tenth of the time.
             now += Duration::from_secs(1);
-            ledger.note(
+            table.note(
                 id,
                 now,
                 (Duration::from_millis(100), round * 20 * KIB),
                 WINDOW,
             );
         }
-        ledger.choose(now, demand(1, 1), &unknown(1), MIN);
-        assert_eq!(chosen(&ledger), [] as [u64; 0]);
-        ledger.note(
+        table.choose(now, demand(1, 1), &unknown(1), MIN);
+        assert_eq!(chosen(&table), [] as [u64; 0]);
+        table.note(
             id,
             now,
             (Duration::from_millis(100), 100 * 20 * KIB),
             WINDOW,
         );
-        assert_eq!(ledger.places[&id].rate(), Some(200 * KIB));
+        assert_eq!(table.responses[&id].rate(), Some(200 * KIB));
         // An old rate does not count: the response is not waiting now.
-        ledger.places.get_mut(&id).unwrap().last_rate = Some(0);
-        ledger.choose(now + LAST_SEEN, demand(1, 1), &unknown(1), MIN);
-        assert_eq!(chosen(&ledger), [] as [u64; 0]);
+        table.responses.get_mut(&id).unwrap().last_rate = Some(0);
+        table.choose(now + LAST_SEEN, demand(1, 1), &unknown(1), MIN);
+        assert_eq!(chosen(&table), [] as [u64; 0]);
     }
 }

@@ -54,14 +54,14 @@ const COALESCE_BYTES: usize = 4 * 1024;
 #[derive(Debug)]
 pub struct SpoolWriter {
     shared: Arc<SpoolShared>,
-    store: Arc<BufferingSettings>,
+    settings: Arc<BufferingSettings>,
     /// Pushed and neither in memory nor in the file yet.
     overflow: Vec<u8>,
     /// Set once it has waited for its client. Boxed: most never do.
-    contest: Option<Box<Contest>>,
+    demand_check: Option<Box<DemandCheck>>,
 }
 
-/// The producer's place that a response holds.
+/// Releases the producer's capacity that a response holds.
 #[derive(Debug)]
 pub struct CapacityReleaser(Arc<SpoolShared>);
 
@@ -72,11 +72,11 @@ impl CapacityReleaser {
     }
 }
 
-/// A writer's part in the contest for its producer's places.
+/// Checks whether other requests need the capacity that a writer holds.
 #[derive(Debug)]
-struct Contest {
-    place: SlowResponseGuard,
-    check: LazyDeadline,
+struct DemandCheck {
+    slow_response: SlowResponseGuard,
+    deadline: LazyDeadline,
     /// The start of the wait for the client.
     since: Option<Instant>,
     /// The wait since the last check.
@@ -98,9 +98,9 @@ type SpoolReadFuture =
 struct SpoolShared {
     /// The client that its file counts for; here, so that the writer is small.
     client: Option<AddressPrefix>,
-    /// The producer that waits with the writer, if its places are bounded.
+    /// The producer that waits with the writer, if its capacity is bounded.
     producer: Option<Arc<dyn ResponseProducer>>,
-    /// The producer is done: the rest keeps no place.
+    /// The producer is done: the rest holds no capacity.
     is_released: AtomicBool,
     /// Never to a file.
     is_unbuffered: bool,
@@ -148,7 +148,7 @@ struct SpoolState {
 pub struct SpoolSpec {
     /// The client, for limits per client.
     pub client: Option<AddressPrefix>,
-    /// The producer that waits while the response holds its place.
+    /// The producer that waits while the response holds its capacity.
     pub producer: Option<Arc<dyn ResponseProducer>>,
     /// It never uses a file.
     pub is_unbuffered: bool,
@@ -158,7 +158,10 @@ pub struct SpoolSpec {
 
 /// Returns the two ends of a spool.
 #[must_use]
-pub fn create_spool(store: Arc<BufferingSettings>, spec: SpoolSpec) -> (SpoolWriter, SpoolReader) {
+pub fn create_spool(
+    settings: Arc<BufferingSettings>,
+    spec: SpoolSpec,
+) -> (SpoolWriter, SpoolReader) {
     let SpoolSpec {
         client,
         producer,
@@ -173,16 +176,16 @@ pub fn create_spool(store: Arc<BufferingSettings>, spec: SpoolSpec) -> (SpoolWri
     });
     let reader = SpoolReader {
         shared: Arc::clone(&shared),
-        pool: store.pool.clone(),
+        pool: settings.pool.clone(),
         length,
         pending_read: None,
     };
     (
         SpoolWriter {
             shared,
-            store,
+            settings,
             overflow: Vec::new(),
-            contest: None,
+            demand_check: None,
         },
         reader,
     )
@@ -302,7 +305,7 @@ impl SpoolWriter {
         if state.is_reader_gone {
             return;
         }
-        let memory = self.store.max_response_memory.max(bytes.len());
+        let memory = self.settings.max_response_memory.max(bytes.len());
         let has_room = state.memory_bytes + bytes.len() <= memory;
         if has_room && self.overflow.is_empty() && state.unread_file_bytes() == 0 {
             state.memory_bytes += bytes.len();
@@ -334,19 +337,19 @@ impl SpoolWriter {
         state.is_reader_gone
     }
 
-    /// Releases the place: the producer is done, and the rest waits for the client without it.
+    /// Releases the capacity: the producer is done, and the rest waits for the client without it.
     pub fn release_capacity(&mut self) {
         self.capacity_releaser().release();
-        self.contest = None;
+        self.demand_check = None;
     }
 
-    /// Takes out the place. Keep that of a response that was cut until its producer has stopped: it
-    /// counts as one that is about to be free.
+    /// Takes out the slow response. Keep it, if it was cut, until its producer has stopped: its
+    /// capacity counts as about to be free.
     pub fn take_slow_response(&mut self) -> Option<SlowResponseGuard> {
-        self.contest.take().map(|contest| contest.place)
+        self.demand_check.take().map(|check| check.slow_response)
     }
 
-    /// A handle that releases the place from elsewhere.
+    /// A handle that releases the capacity from elsewhere.
     #[must_use]
     pub fn capacity_releaser(&self) -> CapacityReleaser {
         CapacityReleaser(Arc::clone(&self.shared))
@@ -360,7 +363,7 @@ impl SpoolWriter {
     /// Writes the overflow to the file, or waits until the client took enough.
     ///
     /// # Errors
-    /// When the file cannot be used, or others need the place of a client that is too slow: the
+    /// When the file cannot be used, or others need the capacity of a client that is too slow: the
     /// response must be cut.
     pub async fn flush(&mut self) -> Result<(), Fault> {
         while !self.overflow.is_empty() {
@@ -377,41 +380,41 @@ impl SpoolWriter {
         Ok(())
     }
 
-    /// Ready with room, or with the end of a response in a place that others need.
+    /// Ready with room, or with the end of a response whose capacity others need.
     fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<Result<SpoolSpace, Fault>> {
         loop {
             if let Poll::Ready(room) = self.poll_space(cx) {
-                if let Some(contest) = &mut self.contest {
-                    contest.pause();
+                if let Some(demand_check) = &mut self.demand_check {
+                    demand_check.pause();
                 }
                 return Poll::Ready(Ok(room));
             }
-            ready!(self.poll_contest(cx))?;
+            ready!(self.poll_demand_check(cx))?;
         }
     }
 
     /// Checks the demand at intervals while the client is waited for; ready when there may be room.
-    fn poll_contest(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+    fn poll_demand_check(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         let shared = &*self.shared;
         let Some(producer) = &shared.producer else {
             return Poll::Pending;
         };
         if shared.is_released.load(Ordering::Relaxed) {
-            self.contest = None;
+            self.demand_check = None;
             return Poll::Pending;
         }
-        let contest = self.contest.get_or_insert_with(|| {
+        let demand_check = self.demand_check.get_or_insert_with(|| {
             let taken = shared.lock().taken;
-            Box::new(Contest::begin(producer, shared.client, taken))
+            Box::new(DemandCheck::begin(producer, shared.client, taken))
         });
-        contest.since.get_or_insert_with(clock::now);
-        ready!(contest.check.poll(cx));
+        demand_check.since.get_or_insert_with(clock::now);
+        ready!(demand_check.deadline.poll(cx));
         let bound = BusyClientRate {
-            min_bytes_per_second: self.store.min_busy_rate,
-            window: self.store.rate_grace,
+            min_bytes_per_second: self.settings.min_busy_rate,
+            window: self.settings.rate_grace,
         };
         let taken = shared.lock().taken;
-        match contest.judge(taken, bound) {
+        match demand_check.evaluate(taken, bound) {
             SlowResponseAction::Wait => {}
             SlowResponseAction::Grow => shared.lock().is_growing = true,
             SlowResponseAction::Cut(cause) => {
@@ -430,7 +433,7 @@ impl SpoolWriter {
         match (self.shared.is_unbuffered, is_growing) {
             (true, _) => 0,
             (false, true) => u64::MAX,
-            (false, false) => self.store.max_response_spool,
+            (false, false) => self.settings.max_response_spool,
         }
     }
 
@@ -451,7 +454,7 @@ impl SpoolWriter {
         let is_within = state.unread_file_bytes() + bytes <= max && length <= max.max(BLOCK_BYTES);
         if is_within && !state.is_disk_full {
             let grant = || {
-                self.store
+                self.settings
                     .temp_space
                     .create_grant(self.shared.client, TempFilePurpose::Response)
             };
@@ -463,7 +466,7 @@ impl SpoolWriter {
                 return Poll::Ready(SpoolSpace::File);
             }
             if !std::mem::replace(&mut state.has_no_space, true) {
-                let space = &self.store.temp_space;
+                let space = &self.settings.temp_space;
                 space.record_wait(|| space.refusal_cause());
             }
         }
@@ -479,16 +482,16 @@ impl SpoolWriter {
             let parts = state.file_ranges(bytes.len());
             (state.file.clone(), state.grant.clone(), parts)
         };
-        let (store, closer) = (Arc::clone(&self.store), self.store.pool.clone());
+        let (settings, closer) = (Arc::clone(&self.settings), self.settings.pool.clone());
         let grant = grant.unwrap_or_else(|| {
-            self.store
+            self.settings
                 .temp_space
                 .create_grant(self.shared.client, TempFilePurpose::Response)
         });
         let write = move || {
             let file = match file {
                 Some(file) => Ok(file),
-                None => SpoolFile::create(&store.temp_dir, closer, grant).map(Arc::new),
+                None => SpoolFile::create(&settings.temp_dir, closer, grant).map(Arc::new),
             };
             let written = file.and_then(|file| {
                 let mut rest = &bytes[..];
@@ -501,7 +504,7 @@ impl SpoolWriter {
             });
             Ok((written, bytes))
         };
-        let (written, bytes) = map_storage_error(self.store.pool.run(write).await)?;
+        let (written, bytes) = map_storage_error(self.settings.pool.run(write).await)?;
         let mut state = self.shared.lock();
         state.is_writing = false;
         match written {
@@ -517,9 +520,9 @@ impl SpoolWriter {
                 state.is_disk_full = true;
                 drop(state);
                 self.overflow = bytes;
-                let folder = self.store.temp_dir.display();
+                let folder = self.settings.temp_dir.display();
                 let cause = || format!("limits.temp_dir: {folder} has no room ({error})");
-                self.store.temp_space.record_wait(cause);
+                self.settings.temp_space.record_wait(cause);
                 Ok(())
             }
             Err(error) => map_storage_error(Ok(Err(error))),
@@ -553,7 +556,7 @@ impl Drop for SpoolWriter {
     }
 }
 
-impl Contest {
+impl DemandCheck {
     fn begin(
         producer: &Arc<dyn ResponseProducer>,
         client: Option<AddressPrefix>,
@@ -561,8 +564,8 @@ impl Contest {
     ) -> Self {
         let now = clock::now();
         Self {
-            place: SlowResponseGuard::register(producer, now, client, taken),
-            check: LazyDeadline::new(now + DEMAND_CHECK_INTERVAL),
+            slow_response: SlowResponseGuard::register(producer, now, client, taken),
+            deadline: LazyDeadline::new(now + DEMAND_CHECK_INTERVAL),
             since: Some(now),
             waited: Duration::ZERO,
         }
@@ -574,15 +577,16 @@ impl Contest {
         }
     }
 
-    /// Judges the client, which is waited for and has taken `taken` bytes in all.
-    fn judge(&mut self, taken: u64, bound: BusyClientRate) -> SlowResponseAction {
+    /// Evaluates the client, which is waited for and has taken `taken` bytes in all.
+    fn evaluate(&mut self, taken: u64, bound: BusyClientRate) -> SlowResponseAction {
         let now = clock::now();
         if let Some(since) = self.since.replace(now) {
             self.waited += now.saturating_duration_since(since);
         }
-        self.check.set(now + DEMAND_CHECK_INTERVAL);
+        self.deadline.set(now + DEMAND_CHECK_INTERVAL);
         let waited = std::mem::take(&mut self.waited);
-        self.place.evaluate_wait(now, (waited, taken), bound)
+        self.slow_response
+            .evaluate_wait(now, (waited, taken), bound)
     }
 }
 

@@ -1,7 +1,8 @@
 //! The space of all temporary files together, and its shares.
 //!
-//! A [`TempSpace`] per server, in each [`BufferingSettings`](super::BodyStore). The writer of a temporary
-//! file grows its [`TempSpaceGrant`] first; a file releases its grant once it is closed.
+//! A [`TempSpace`] per server, in each [`BufferingSettings`](super::BufferingSettings). The writer
+//! of a temporary file grows its [`TempSpaceGrant`] first; a file releases its grant once it is
+//! closed.
 //!
 //! # Invariants
 //! - All grants together never exceed the bound, from whichever loop or pool they come.
@@ -103,9 +104,9 @@ impl TempSpace {
         self.max.store(bytes, Ordering::Relaxed);
     }
 
-    /// A grant of nothing yet, counted by [`ClientState::counted_address_prefix`].
+    /// Creates an empty grant, counted by [`ClientState::counted_address_prefix`].
     ///
-    /// [`ClientState::counted_address_prefix`]: crate::ClientState::limit_prefix
+    /// [`ClientState::counted_address_prefix`]: crate::ClientState::counted_address_prefix
     #[must_use]
     pub fn create_grant(
         self: &Arc<Self>,
@@ -220,13 +221,13 @@ impl TempSpaceGrant {
     #[must_use]
     pub fn try_grow(&self, bytes: u64) -> bool {
         let space = &self.space;
-        let mut ledger = space
+        let mut usage_table = space
             .usage_table
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let is_granted = ledger.grow(space.max.load(Ordering::Relaxed), self, bytes);
+        let is_granted = usage_table.grow(space.max.load(Ordering::Relaxed), self, bytes);
         if is_granted {
-            space.used.store(ledger.used, Ordering::Relaxed);
+            space.used.store(usage_table.used, Ordering::Relaxed);
             self.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         is_granted
@@ -238,12 +239,12 @@ impl Drop for TempSpaceGrant {
         let bytes = *self.bytes.get_mut();
         if bytes > 0 {
             let space = &self.space;
-            let mut ledger = space
+            let mut usage_table = space
                 .usage_table
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            ledger.release(self, bytes);
-            space.used.store(ledger.used, Ordering::Relaxed);
+            usage_table.release(self, bytes);
+            space.used.store(usage_table.used, Ordering::Relaxed);
         }
     }
 }

@@ -9,7 +9,7 @@ use super::*;
 use crate::FaultKind;
 use crate::buffering::{CapacityDemand, SlowResponses, TempSpace};
 
-fn store(memory: usize, file: u64) -> Arc<BufferingSettings> {
+fn settings(memory: usize, file: u64) -> Arc<BufferingSettings> {
     Arc::new(BufferingSettings {
         max_body_memory: 0,
         max_response_memory: memory,
@@ -24,7 +24,7 @@ fn store(memory: usize, file: u64) -> Arc<BufferingSettings> {
 
 /// A spool of a producer without a bound.
 fn spool(
-    store: Arc<BufferingSettings>,
+    settings: Arc<BufferingSettings>,
     client: Option<AddressPrefix>,
     is_unbuffered: bool,
     length: Option<u64>,
@@ -35,7 +35,7 @@ fn spool(
         is_unbuffered,
         length,
     };
-    create_spool(store, spec)
+    create_spool(settings, spec)
 }
 
 fn on_a_loop(test: impl Future<Output = ()>) {
@@ -59,7 +59,7 @@ async fn read_all(reader: &mut SpoolReader) -> Vec<u8> {
 fn pieces_come_out_in_order_through_memory_and_file() {
     on_a_loop(async {
         let (mut writer, mut reader) = spool(
-            store(100, 1 << 20),
+            settings(100, 1 << 20),
             Some(AddressPrefix::default()),
             false,
             None,
@@ -80,7 +80,7 @@ fn pieces_come_out_in_order_through_memory_and_file() {
 #[test]
 fn a_client_that_reads_all_before_a_write_begins_gets_what_is_written() {
     on_a_loop(async {
-        let (mut writer, mut reader) = spool(store(10, 1 << 20), None, false, None);
+        let (mut writer, mut reader) = spool(settings(10, 1 << 20), None, false, None);
         writer.push(&[1; 10]);
         writer.push(&[2; 20]);
         writer.flush().await.unwrap();
@@ -100,7 +100,7 @@ fn a_client_that_reads_all_before_a_write_begins_gets_what_is_written() {
 fn a_reader_that_keeps_up_never_touches_the_file() {
     on_a_loop(async {
         let (mut writer, mut reader) = spool(
-            store(100, 1 << 20),
+            settings(100, 1 << 20),
             Some(AddressPrefix::default()),
             false,
             None,
@@ -118,7 +118,7 @@ fn a_reader_that_keeps_up_never_touches_the_file() {
 fn an_unbuffered_response_makes_the_worker_wait() {
     on_a_loop(async {
         let (mut writer, mut reader) =
-            spool(store(10, 0), Some(AddressPrefix::default()), false, None);
+            spool(settings(10, 0), Some(AddressPrefix::default()), false, None);
         writer.push(&[1; 10]);
         writer.push(&[2; 10]);
         assert!(writer.has_overflow());
@@ -134,8 +134,12 @@ fn an_unbuffered_response_makes_the_worker_wait() {
 #[test]
 fn a_file_at_its_bound_makes_the_worker_wait_until_it_is_read() {
     on_a_loop(async {
-        let (mut writer, mut reader) =
-            spool(store(10, 100), Some(AddressPrefix::default()), false, None);
+        let (mut writer, mut reader) = spool(
+            settings(10, 100),
+            Some(AddressPrefix::default()),
+            false,
+            None,
+        );
         let produce = async {
             for round in 0..50_u8 {
                 writer.push(&[round; 40]);
@@ -153,8 +157,12 @@ fn a_file_at_its_bound_makes_the_worker_wait_until_it_is_read() {
 #[test]
 fn a_writer_that_vanishes_is_not_the_end_of_the_body() {
     on_a_loop(async {
-        let (mut writer, mut reader) =
-            spool(store(100, 0), Some(AddressPrefix::default()), false, None);
+        let (mut writer, mut reader) = spool(
+            settings(100, 0),
+            Some(AddressPrefix::default()),
+            false,
+            None,
+        );
         writer.push(b"half");
         drop(writer);
         assert_eq!(next(&mut reader).await.unwrap().unwrap(), "half");
@@ -166,7 +174,8 @@ fn a_writer_that_vanishes_is_not_the_end_of_the_body() {
 #[test]
 fn a_reader_that_left_frees_the_worker() {
     on_a_loop(async {
-        let (mut writer, reader) = spool(store(10, 0), Some(AddressPrefix::default()), false, None);
+        let (mut writer, reader) =
+            spool(settings(10, 0), Some(AddressPrefix::default()), false, None);
         writer.push(&[1; 10]);
         writer.push(&[2; 10]);
         let mut writer = Box::pin(async move {
@@ -180,11 +189,11 @@ fn a_reader_that_left_frees_the_worker() {
     });
 }
 
-fn store_of(space: &Arc<TempSpace>, memory: usize) -> Arc<BufferingSettings> {
-    let store = store(memory, 1 << 30);
+fn settings_in(space: &Arc<TempSpace>, memory: usize) -> Arc<BufferingSettings> {
+    let settings = settings(memory, 1 << 30);
     Arc::new(BufferingSettings {
         temp_space: Arc::clone(space),
-        ..BufferingSettings::clone(&store)
+        ..BufferingSettings::clone(&settings)
     })
 }
 
@@ -233,7 +242,7 @@ fn the_file_is_no_longer_than_its_unread_bytes() {
         // Its client takes nearly as fast as it is produced.
         let space = space_of(17 << 20);
         let (writer, mut reader) = spool(
-            store_of(&space, 1000),
+            settings_in(&space, 1000),
             Some(AddressPrefix::default()),
             false,
             None,
@@ -263,7 +272,7 @@ fn without_space_the_worker_waits() {
         let bytes = 3 << 20;
         let make = |number| {
             let prefix = Some(AddressPrefix::from_bits(number));
-            spool(store_of(&space, 1000), prefix, false, None)
+            spool(settings_in(&space, 1000), prefix, false, None)
         };
         let (first, mut reads_first) = make(1);
         let (second, mut reads_second) = make(2);
@@ -283,8 +292,8 @@ fn without_space_the_worker_waits() {
 fn space_of_a_disconnected_client_is_released() {
     on_a_loop(async {
         let space = space_of(64 << 20);
-        let store = store_of(&space, 10);
-        let (mut writer, reader) = spool(store, Some(AddressPrefix::default()), false, None);
+        let settings = settings_in(&space, 10);
+        let (mut writer, reader) = spool(settings, Some(AddressPrefix::default()), false, None);
         for _ in 0..20 {
             writer.push(&[1; 50_000]);
             writer.flush().await.unwrap();
@@ -334,16 +343,16 @@ fn contested(min_busy_rate: u64, temp_bytes: u64) -> (Arc<Busy>, SpoolWriter, Sp
     let busy = Arc::new(Busy::default());
     let space = Arc::new(TempSpace::default());
     space.set_max(temp_bytes);
-    let store = Arc::new(BufferingSettings {
+    let settings = Arc::new(BufferingSettings {
         min_busy_rate,
         max_response_spool: 0,
-        ..BufferingSettings::clone(&store_of(&space, 0))
+        ..BufferingSettings::clone(&settings_in(&space, 0))
     });
     let spec = SpoolSpec {
         producer: Some(Arc::<Busy>::clone(&busy)),
         ..SpoolSpec::default()
     };
-    let (mut writer, reader) = create_spool(store, spec);
+    let (mut writer, reader) = create_spool(settings, spec);
     writer.push(&[1; 10]);
     writer.push(&[2; 20]);
     (busy, writer, reader)
