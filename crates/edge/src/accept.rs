@@ -97,9 +97,8 @@ pub async fn accept_connections(
     }
 }
 
-/// Serves a connection that was dialled, not accepted, as one of `peer`, on the loop that this runs
-/// on; `early` was read from it already. It counts as open, for `limits.connections` and for the
-/// drain.
+/// Serves an existing connection as one of `peer`, on the loop that this runs on; `early` was read
+/// from it already. It counts as open, for `limits.connections` and for the drain.
 pub fn serve_connection(
     edge: &Arc<Edge>,
     stream: Arc<Stream>,

@@ -1,8 +1,9 @@
 //! One request from its head to its record, whichever protocol carried it.
 //!
-//! A connection ([`crate::http1`]) passes a head to [`ConnectionContext::receive_request`], lends the request a body,
-//! polls the handler that [`Exchange::dispatch`] starts, sends the response that
-//! [`Exchange::finish`] gives and reports the end by [`RequestMeta::record`].
+//! A connection ([`crate::http1`]) passes a head to [`ConnectionContext::receive_request`], lends
+//! the request a body, polls the handler that [`Exchange::dispatch`] starts, sends the response
+//! that [`Exchange::finalize_response`] gives and reports the end by
+//! [`RequestMeta::record_exchange`].
 //!
 //! # Invariants
 //! - Nothing here knows how heads, bodies and responses are framed, or holds a socket.
@@ -127,7 +128,7 @@ impl<'s> ReceivedRequest<'s> {
     /// request that has a body, or that its route changes first.
     pub(crate) fn inline_handler(
         &self,
-        ingress: ConnectionContext<'_>,
+        connection: ConnectionContext<'_>,
     ) -> Option<(&'s dyn Handler, RequestView<'_>)> {
         let RouteMatch::Route(path, route) = &self.route else {
             return None;
@@ -138,7 +139,7 @@ impl<'s> ReceivedRequest<'s> {
         let view = RequestView {
             head: &self.head,
             path: path.bytes(&self.head),
-            scheme: ingress.scheme(self.forwarded.as_deref()),
+            scheme: connection.scheme(self.forwarded.as_deref()),
             arrived_at: self.arrived,
         };
         Some((&**route.handlers.first()?, view))
@@ -172,7 +173,7 @@ impl Exchange {
     /// Starts the handlers of the client's route, until one responds or has to be awaited.
     pub(crate) fn dispatch(
         &mut self,
-        ingress: ConnectionContext<'_>,
+        connection: ConnectionContext<'_>,
         route: RouteMatch<OwnedRoute>,
         body: RequestBody,
     ) -> HandlerState {
@@ -180,22 +181,22 @@ impl Exchange {
             RouteMatch::EdgeResponse(response) => HandlerOutcome::Finished(response),
             RouteMatch::Route(path, route) => {
                 self.filters = route.filters;
-                self.run_route(ingress, path, route.handlers, body)
+                self.run_route(connection, path, route.handlers, body)
                     .unwrap_or_else(HandlerOutcome::failed)
             }
         };
-        self.follow_redirects(ingress, outcome)
+        self.follow_redirects(connection, outcome)
     }
 
     /// Continues behind the reply of a handler that was awaited.
     pub(crate) fn resume_after_reply(
         &mut self,
-        ingress: ConnectionContext<'_>,
+        connection: ConnectionContext<'_>,
         handler: &mut RunningHandler,
         reply: Result<Reply, Fault>,
     ) -> HandlerState {
         let outcome = handler.continue_with_reply(reply);
-        self.follow_redirects(ingress, outcome)
+        self.follow_redirects(connection, outcome)
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! The client gets the kind of failure in one sentence, or its site's page for it. The cause goes
 //! to the log, where each of the server's own faults is throttled. In development the page
-//! (`faults/builtin_error_page.rs`) shows cause, traceback and request too. Failures of clients are not
-//! errors in the log. Error responses of applications and back ends are not faults and never come
-//! here.
+//! (`faults/builtin_error_page.rs`) shows cause, traceback and request too. Failures of clients are
+//! not errors in the log. Error responses of applications and back ends are not faults and never
+//! come here.
 
 mod builtin_error_page;
 

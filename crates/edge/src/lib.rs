@@ -1,9 +1,9 @@
 //! Everything that speaks to clients: listeners, connections, routing, errors, the access log.
 //!
-//! [`accept()`] accepts a connection. `http1` waits for a head without a buffer of its own, and
-//! sends the response. Between the two `exchange` does the work that every protocol shares: it
-//! finds the route by `router`, applies `filters`, runs the handlers and writes the record to
-//! `access_log`.
+//! [`accept_connections`] accepts a connection. `http1` waits for a head without a buffer of its
+//! own, and sends the response. Between the two `exchange` does the work that every protocol
+//! shares: it finds the route by `router`, applies `filters`, runs the handlers and writes the
+//! record to `access_log`.
 //!
 //! # Invariants
 //! - No request that could be read in two ways is passed on: `http` parses strictly, and edge
@@ -88,7 +88,7 @@ pub struct Settings {
 type SettingsCache = Cache<Arc<ArcSwap<Settings>>, Arc<Settings>>;
 
 impl Edge {
-    /// A front end on `loops` loops; [`accept`] feeds it.
+    /// A front end on `loops` loops; [`accept_connections`] feeds it.
     #[must_use]
     pub fn new(settings: Settings, loops: usize) -> Self {
         Self {

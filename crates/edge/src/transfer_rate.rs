@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use penstock_config::Limits;
 
-/// The pace of one body in one direction.
+/// The time limit of one body in one direction, by its transfer rate.
 #[derive(Debug)]
 pub(crate) struct TransferTimeout {
     idle_timeout: Duration,
@@ -202,43 +202,43 @@ mod tests {
         assert!(Throttle::new(0, start).is_none());
     }
 
-    fn pace() -> TransferTimeout {
+    fn new_timeout() -> TransferTimeout {
         TransferTimeout::new(&Limits::default())
     }
 
     #[test]
     fn a_silent_peer_is_cut_when_the_grace_is_over() {
         let start = Instant::now();
-        let mut pace = pace();
-        pace.start_wait(start);
-        assert_eq!(pace.deadline(start), start + Duration::from_secs(10));
+        let mut timeout = new_timeout();
+        timeout.start_wait(start);
+        assert_eq!(timeout.deadline(start), start + Duration::from_secs(10));
     }
 
     #[test]
     fn a_fast_peer_that_stops_is_cut_by_the_stall() {
         let start = Instant::now();
-        let mut pace = pace();
-        pace.start_wait(start);
-        pace.record_progress(start, 1_000_000);
+        let mut timeout = new_timeout();
+        timeout.start_wait(start);
+        timeout.record_progress(start, 1_000_000);
         let later = start + Duration::from_secs(5);
-        pace.start_wait(later);
-        assert_eq!(pace.deadline(later), later + Duration::from_secs(30));
+        timeout.start_wait(later);
+        assert_eq!(timeout.deadline(later), later + Duration::from_secs(30));
     }
 
     #[test]
     fn a_dripping_peer_is_cut_by_its_rate() {
         let start = Instant::now();
-        let mut pace = pace();
+        let mut timeout = new_timeout();
         let mut now = start;
         loop {
-            pace.start_wait(now);
-            let deadline = pace.deadline(now);
+            timeout.start_wait(now);
+            let deadline = timeout.deadline(now);
             let next = now + Duration::from_secs(1);
             if deadline < next {
                 now = deadline;
                 break;
             }
-            pace.record_progress(next, 1);
+            timeout.record_progress(next, 1);
             now = next;
         }
         assert_eq!(now - start, Duration::from_secs(10));
@@ -247,15 +247,15 @@ mod tests {
     /// How long a peer that sends `bytes` every `every` lives, if it is cut within an hour.
     fn lifetime(bytes: u64, every: Duration, limits: &Limits) -> Option<Duration> {
         let start = Instant::now();
-        let mut pace = TransferTimeout::new(limits);
+        let mut timeout = TransferTimeout::new(limits);
         let mut now = start;
         while now - start < Duration::from_secs(3600) {
-            pace.start_wait(now);
-            let (deadline, next) = (pace.deadline(now), now + every);
+            timeout.start_wait(now);
+            let (deadline, next) = (timeout.deadline(now), now + every);
             if deadline < next {
                 return Some(deadline - start);
             }
-            pace.record_progress(next, bytes);
+            timeout.record_progress(next, bytes);
             now = next;
         }
         None
@@ -296,33 +296,33 @@ mod tests {
     #[test]
     fn the_largest_body_at_the_least_rate_has_a_deadline() {
         let start = Instant::now();
-        let mut pace = TransferTimeout::new(&Limits {
+        let mut timeout = TransferTimeout::new(&Limits {
             min_body_rate: 1,
             ..Limits::default()
         });
-        pace.record_progress(start, u64::MAX);
-        pace.start_wait(start);
-        assert_eq!(pace.deadline(start), start + Duration::from_secs(30));
+        timeout.record_progress(start, u64::MAX);
+        timeout.start_wait(start);
+        assert_eq!(timeout.deadline(start), start + Duration::from_secs(30));
     }
 
     #[test]
     fn time_held_back_by_a_rate_is_not_charged() {
         let start = Instant::now();
-        let mut pace = pace();
-        pace.start_wait(start);
-        pace.stop_wait(start + Duration::from_secs(1));
+        let mut timeout = new_timeout();
+        timeout.start_wait(start);
+        timeout.stop_wait(start + Duration::from_secs(1));
         let later = start + Duration::from_secs(3600);
-        pace.start_wait(later);
-        assert_eq!(pace.deadline(later), later + Duration::from_secs(9));
+        timeout.start_wait(later);
+        assert_eq!(timeout.deadline(later), later + Duration::from_secs(9));
     }
 
     #[test]
     fn time_that_the_application_takes_is_not_charged() {
         let start = Instant::now();
-        let mut pace = pace();
-        pace.record_progress(start, 10);
+        let mut timeout = new_timeout();
+        timeout.record_progress(start, 10);
         let later = start + Duration::from_secs(3600);
-        pace.start_wait(later);
-        assert_eq!(pace.deadline(later), later + Duration::from_secs(10));
+        timeout.start_wait(later);
+        assert_eq!(timeout.deadline(later), later + Duration::from_secs(10));
     }
 }

@@ -38,8 +38,8 @@ impl ConnectionContext<'_> {
         Some(Arc::new(info))
     }
 
-    /// As [`ConnectionContext::read_forwarded`], for a head that a route's rules have made: fields that they
-    /// set are trusted.
+    /// As [`ConnectionContext::read_forwarded`], for a head that a route's rules have made: fields
+    /// that they set are trusted.
     fn read_forwarded_with_rules(
         self,
         exchange: &Exchange,
@@ -82,7 +82,7 @@ impl Exchange {
     /// When its target or the route's filters make no valid request.
     pub(super) fn run_route(
         &mut self,
-        ingress: ConnectionContext<'_>,
+        connection: ConnectionContext<'_>,
         path: RequestPath,
         handlers: HandlerChain,
         body: RequestBody,
@@ -90,16 +90,16 @@ impl Exchange {
         let (head, forwarded) = (Arc::clone(&self.head), self.forwarded.clone());
         let mut request = HandlerRequest::unambiguous(head, path, forwarded)?;
         if let Some(filters) = &self.filters {
-            request = self.apply_filters(ingress, filters, request)?;
+            request = self.apply_filters(connection, filters, request)?;
         }
-        let request = self.build_request(ingress, request, body);
+        let request = self.build_request(connection, request, body);
         Ok(run_handlers(handlers, 0, request))
     }
 
     /// Follows internal redirects until a handler responds or has to be awaited.
     pub(super) fn follow_redirects(
         &mut self,
-        ingress: ConnectionContext<'_>,
+        connection: ConnectionContext<'_>,
         mut outcome: HandlerOutcome,
     ) -> HandlerState {
         loop {
@@ -107,7 +107,7 @@ impl Exchange {
                 HandlerOutcome::Finished(response) => return HandlerState::Finished(response),
                 HandlerOutcome::Running(handler) => return HandlerState::Running(handler),
                 HandlerOutcome::Redirect(redirect) => self
-                    .run_redirect_target(ingress, *redirect)
+                    .run_redirect_target(connection, *redirect)
                     .unwrap_or_else(HandlerOutcome::failed),
             };
         }
@@ -119,7 +119,7 @@ impl Exchange {
     /// When there is no such target, or there were too many.
     fn run_redirect_target(
         &mut self,
-        ingress: ConnectionContext<'_>,
+        connection: ConnectionContext<'_>,
         redirect: InternalRedirect,
     ) -> Result<HandlerOutcome, Fault> {
         let chain = self.redirects.get_or_insert_default();
@@ -128,7 +128,7 @@ impl Exchange {
         let path = internal_redirect::redirect_path(&head)?;
         let mut request = HandlerRequest::unambiguous(head, path, self.forwarded.clone())?;
         if let Some(handler) = handler {
-            let request = self.build_request(ingress, request, RequestBody::Empty);
+            let request = self.build_request(connection, request, RequestBody::Empty);
             return Ok(run_handlers([handler].into(), 0, request));
         }
         let settings = Arc::clone(&self.settings);
@@ -138,29 +138,29 @@ impl Exchange {
         let route =
             route.map_err(|fault| internal_redirect::missing_target_fault(fault, &target))?;
         if let Some(filters) = &route.filters {
-            request = self.apply_filters(ingress, filters, request)?;
+            request = self.apply_filters(connection, filters, request)?;
             if let Some(chain) = &mut self.redirects {
                 chain.filters = Some((Arc::clone(filters), target));
             }
         }
-        let request = self.build_request(ingress, request, RequestBody::Empty);
+        let request = self.build_request(connection, request, RequestBody::Empty);
         Ok(run_handlers(Arc::clone(&route.handlers), 0, request))
     }
 
     fn build_request(
         &mut self,
-        ingress: ConnectionContext<'_>,
+        connection: ConnectionContext<'_>,
         request: HandlerRequest,
         body: RequestBody,
     ) -> Request {
         self.handler_forwarded.clone_from(&request.forwarded);
         let trust = &self.settings.trusted_proxies;
-        let origin = RequestEnvironment {
-            peer: ingress.source.client_address(),
-            listener: Arc::clone(ingress.listener),
-            client_state: Arc::clone(ingress.client_state),
+        let environment = RequestEnvironment {
+            peer: connection.source.client_address(),
+            listener: Arc::clone(connection.listener),
+            client_state: Arc::clone(connection.client_state),
             arrived_at: self.arrived,
-            trusted_proxies: match ingress.source.has_client_address() {
+            trusted_proxies: match connection.source.has_client_address() {
                 true => Arc::clone(trust),
                 false => Arc::new(TrustedProxies::none()),
             },
@@ -170,7 +170,7 @@ impl Exchange {
             },
             forwarded: request.forwarded,
         };
-        let mut built = Request::new(request.head, request.path, body, origin);
+        let mut built = Request::new(request.head, request.path, body, environment);
         built.trusted_headers = request.trusted_headers;
         built
     }
@@ -181,24 +181,29 @@ impl Exchange {
     /// When they make no valid request of it.
     fn apply_filters(
         &self,
-        ingress: ConnectionContext<'_>,
+        connection: ConnectionContext<'_>,
         filters: &Filters,
         request: HandlerRequest,
     ) -> Result<HandlerRequest, Fault> {
         let settings = &self.settings;
-        let trust =
-            Some(&*settings.trusted_proxies).filter(|trust| ingress.source.is_trusted_proxy(trust));
-        let filtered =
-            filters.apply_to_request(&request.head, &self.request_placeholders(ingress), trust)?;
+        let trust = Some(&*settings.trusted_proxies)
+            .filter(|trust| connection.source.is_trusted_proxy(trust));
+        let filtered = filters.apply_to_request(
+            &request.head,
+            &self.request_placeholders(connection),
+            trust,
+        )?;
         let Some(filtered) = filtered else {
             return Ok(request);
         };
         let path = RequestPath::from_head(&filtered.head);
         let path = path.map_err(|error| Fault::new(FaultKind::BadRequest, error.to_string()))?;
         let forwarded = match filters.changes_forwarding_fields(&settings.trusted_proxies) {
-            true => {
-                ingress.read_forwarded_with_rules(self, &filtered.head, &filtered.trusted_headers)
-            }
+            true => connection.read_forwarded_with_rules(
+                self,
+                &filtered.head,
+                &filtered.trusted_headers,
+            ),
             false => request.forwarded,
         };
         Ok(HandlerRequest {
@@ -214,23 +219,23 @@ impl Exchange {
     /// handlers got.
     pub(super) fn response_placeholders(
         &self,
-        ingress: ConnectionContext<'_>,
+        connection: ConnectionContext<'_>,
     ) -> HeaderPlaceholders<'_> {
         let forwarded = self.handler_forwarded.as_deref();
         HeaderPlaceholders {
             outer_mount: forwarded.map(|it| &it.mount),
             forwarded_host: forwarded.and_then(|it| it.host.as_deref()),
-            ..self.request_placeholders(ingress)
+            ..self.request_placeholders(connection)
         }
     }
 
-    fn request_placeholders(&self, ingress: ConnectionContext<'_>) -> HeaderPlaceholders<'_> {
+    fn request_placeholders(&self, connection: ConnectionContext<'_>) -> HeaderPlaceholders<'_> {
         let forwarded = self.forwarded.as_deref();
         HeaderPlaceholders {
             head: &self.head,
-            client: ingress.client_address(forwarded),
+            client: connection.client_address(forwarded),
             host: (forwarded.and_then(|it| it.host.as_deref())).unwrap_or_else(|| self.head.host()),
-            scheme: ingress.scheme(forwarded),
+            scheme: connection.scheme(forwarded),
             outer_mount: forwarded.map(|it| &it.mount),
             forwarded_host: None,
         }

@@ -43,12 +43,12 @@ impl Exchange {
     /// The fault of a client that left.
     pub(crate) fn finalize_response(
         &mut self,
-        ingress: ConnectionContext<'_>,
+        connection: ConnectionContext<'_>,
         result: ResponseResult,
         switch_refusal: impl FnOnce(&RequestHead, Status) -> Option<&'static str>,
     ) -> Result<FinalResponse, Fault> {
         let result = match self.redirects.take() {
-            Some(chain) => self.finish_redirects(ingress, *chain, result),
+            Some(chain) => self.finish_redirects(connection, *chain, result),
             None => result,
         };
         let head = &*self.head;
@@ -61,17 +61,17 @@ impl Exchange {
             Err(fault) => {
                 is_request_invalid = fault.kind == FaultKind::BadRequest;
                 if fault.kind == FaultKind::ClientTooSlow {
-                    ingress.edge.metrics().slow_clients.increment();
+                    connection.edge.metrics().slow_clients.increment();
                 }
-                let client = ingress.client_address(self.forwarded.as_deref());
+                let client = connection.client_address(self.forwarded.as_deref());
                 let request = (&*self.head, &*self.settings);
-                let throttle = &ingress.edge.log_throttle;
+                let throttle = &connection.edge.log_throttle;
                 faults::log_refused_request(client, &fault, request, throttle);
                 Box::new(faults::respond_to_fault(fault, Some(request), throttle))
             }
         };
         if let Some(filters) = &self.filters {
-            let values = self.response_placeholders(ingress);
+            let values = self.response_placeholders(connection);
             let target = self.head.target_path_query();
             filters.apply_to_response(&mut response.fields, &values, target);
         }
@@ -85,14 +85,14 @@ impl Exchange {
     /// The client's response, from the one of a redirect's last target.
     fn finish_redirects(
         &self,
-        ingress: ConnectionContext<'_>,
+        connection: ConnectionContext<'_>,
         mut chain: RedirectChain,
         result: ResponseResult,
     ) -> ResponseResult {
         let filters = chain.filters.take();
         let result = result.map(|mut response| {
             if let Some((filters, target)) = filters {
-                let values = self.response_placeholders(ingress);
+                let values = self.response_placeholders(connection);
                 filters.apply_to_response(&mut response.fields, &values, &target);
             }
             response
@@ -106,21 +106,21 @@ impl RequestMeta<'_> {
     /// body that were sent.
     pub(crate) fn record_exchange(
         self,
-        ingress: ConnectionContext<'_>,
+        connection: ConnectionContext<'_>,
         status: Status,
         timing: &RequestTiming,
         bytes: u64,
         now: Instant,
     ) {
         let total_time = now.saturating_duration_since(self.arrived);
-        let metrics = ingress.edge.metrics();
+        let metrics = connection.edge.metrics();
         metrics.active_requests.add(-1);
         metrics.total_time.record_local(total_time);
         if let Some(log) = &self.settings.access_log {
             log.write(&AccessRecord {
                 head: self.head,
-                client: ingress.client_address(self.forwarded),
-                peer: ingress.source.peer_address(),
+                client: connection.client_address(self.forwarded),
+                peer: connection.source.peer_address(),
                 status: status.code(),
                 body_bytes: bytes,
                 timing,

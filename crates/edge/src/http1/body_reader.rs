@@ -97,14 +97,14 @@ pub(crate) struct Http1RequestBody {
 
 impl BodyReader {
     /// A reader for the body that `head` announces; `pending` was received behind the head. The
-    /// route's `max_body` goes before that of `limits`.
+    /// route's `max_body_bytes` goes before that of `limits`.
     pub(crate) fn new(
         stream: Weak<Stream>,
         head: &RequestHead,
         pending: Vec<u8>,
         client: &Arc<ClientState>,
         limits: &Limits,
-        max_body: Option<u64>,
+        max_body_bytes: Option<u64>,
     ) -> Self {
         let declared = match head.framing() {
             BodyFraming::Length(length) => Some(length),
@@ -116,8 +116,8 @@ impl BodyReader {
             pending,
             declared_length: declared,
             received_bytes: 0,
-            max_received: max_body.unwrap_or(limits.max_body_size),
-            is_route_limit: max_body.is_some(),
+            max_received: max_body_bytes.unwrap_or(limits.max_body_size),
+            is_route_limit: max_body_bytes.is_some(),
             continue_client: head.expects_continue().then(|| Arc::clone(client)),
             has_failed: false,
             timeout: TransferTimeout::new(limits),

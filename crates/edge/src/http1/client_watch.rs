@@ -19,8 +19,8 @@ use super::receive_buffer::ReceiveBuffer;
 /// Bytes of pipelined requests kept during a request; beyond it they stay in the socket.
 pub(crate) const MAX_PIPELINED_BYTES: usize = 64 * 1024;
 
-/// Time from a client's end to the first byte that probes it; each next one waits twice as long. Most
-/// responses come sooner, and in one piece.
+/// Time from a client's end to the first byte that probes it; each next one waits twice as long.
+/// Most responses come sooner, and in one piece.
 pub(crate) const FIRST_PROBE_DELAY: Duration = Duration::from_millis(250);
 
 /// The client's side of a connection.

@@ -181,13 +181,13 @@ impl Connection {
         self.has_unscanned = !self.received.is_empty();
     }
 
-    /// Makes the request's body, which borrows the reading side of the connection. `max_body` is
-    /// the route's own bound.
+    /// Makes the request's body, which borrows the reading side of the connection. `max_body_bytes`
+    /// is the route's own bound.
     pub(super) fn lend_body_reader(
         &mut self,
         exchange: &Exchange,
         wire: &mut WireState,
-        max_body: Option<u64>,
+        max_body_bytes: Option<u64>,
     ) -> RequestBody {
         let head = &exchange.head;
         if !has_request_body(head) {
@@ -198,7 +198,7 @@ impl Connection {
         let stream = Arc::downgrade(&self.stream);
         let limits = &exchange.settings.limits;
         let client = &self.client_state;
-        let reader = BodyReader::new(stream, head, pending, client, limits, max_body);
+        let reader = BodyReader::new(stream, head, pending, client, limits, max_body_bytes);
         let (body, slot) = Http1RequestBody::new(reader);
         wire.reader_slot = Some(slot);
         RequestBody::Incoming(Box::new(body))

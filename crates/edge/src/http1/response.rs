@@ -135,7 +135,7 @@ impl Connection {
             ..
         } = *response;
         let close = must_close || self.must_close();
-        let (plan, body, upgrade_target) = plan_response(&exchange.head, status, body, close);
+        let (plan, body, handover_target) = plan_response(&exchange.head, status, body, close);
         let date = clock::http_date(now);
         let outgoing = OutgoingResponse {
             status_bytes_sent: usize::from(wire.status_bytes_sent),
@@ -157,7 +157,7 @@ impl Connection {
             must_close,
         };
         let started = send::try_send(&self.stream, outgoing);
-        self.finish_or_defer(exchange.request_meta(), summary, started, upgrade_target)
+        self.finish_or_defer(exchange.request_meta(), summary, started, handover_target)
     }
 
     pub(super) async fn finish_sending(
@@ -177,7 +177,7 @@ impl Connection {
             let PendingSend {
                 unsent,
                 summary,
-                handover_target: upgrade_target,
+                handover_target,
             } = *sending;
             let (sent, done) = self.send_remaining(&exchange, &wire, unsent).await;
             match done {
@@ -195,7 +195,7 @@ impl Connection {
                         exchange.request_meta(),
                         &summary,
                         sent,
-                        upgrade_target,
+                        handover_target,
                     );
                 }
                 Err(cut) => {
@@ -227,9 +227,9 @@ impl Connection {
         request: RequestMeta<'_>,
         summary: &ResponseSummary,
         sent: SentBytes,
-        upgrade_target: Option<UpgradeTarget>,
+        handover_target: Option<UpgradeTarget>,
     ) -> ConnectionAction {
-        let Some(target) = upgrade_target else {
+        let Some(target) = handover_target else {
             return self.finish_response(request, summary, sent, Ok(()));
         };
         // The head is all there is of this response: it stands for the body in the log.
@@ -253,16 +253,16 @@ impl Connection {
         request: RequestMeta<'_>,
         summary: ResponseSummary,
         started: Result<SendProgress, SendError>,
-        upgrade_target: Option<UpgradeTarget>,
+        handover_target: Option<UpgradeTarget>,
     ) -> Result<ConnectionAction, Box<PendingSend>> {
         match started {
             Ok(SendProgress::Done(sent)) => {
-                Ok(self.finish_sent(request, &summary, sent, upgrade_target))
+                Ok(self.finish_sent(request, &summary, sent, handover_target))
             }
             Ok(SendProgress::Partial(unsent)) => Err(Box::new(PendingSend {
                 unsent,
                 summary,
-                handover_target: upgrade_target,
+                handover_target,
             })),
             Err(cut) => Ok(self.finish_response(request, &summary, SentBytes::default(), Err(cut))),
         }

@@ -1,9 +1,10 @@
-//! Sending one response: in one call where it fits, else piece by piece at the client's pace.
+//! Sending one response: in one call where it fits, else piece by piece at the client's transfer
+//! rate.
 //!
 //! Usually [`try_send`] writes head and body in one system call (a file in memory, in two) and
 //! allocates nothing. The rest, files on a disk and streams go through [`send_remaining`], a future
-//! that is boxed so that idle connections do not carry its size. `writer` keeps the client's pace;
-//! `file` and `stream` send these kinds of bodies.
+//! that is boxed so that idle connections do not carry its size. `writer` keeps to the client's
+//! transfer rate; `file` and `stream` send these kinds of bodies.
 //!
 //! # Invariants
 //! - A body that cannot be completed ends in a cut connection, never in a clean end.

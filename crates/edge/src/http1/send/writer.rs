@@ -1,4 +1,5 @@
-//! Writing at a client's pace: as fast as its socket and a rate allow, until it is too slow.
+//! Writing at a client's transfer rate: as fast as its socket and a rate allow, until it is too
+//! slow.
 //!
 //! # Invariants
 //! - A client is judged by the bytes that it acknowledged, and only by the time spent waiting for
@@ -91,7 +92,7 @@ impl<'c> ResponseWriter<'c> {
 }
 
 impl ResponseWriter<'_> {
-    /// Writes all of the slices at the client's pace.
+    /// Writes all of the slices at the client's transfer rate.
     pub(super) async fn write(&mut self, mut slices: &mut [IoSlice<'_>]) -> Result<(), SendError> {
         IoSlice::advance_slices(&mut slices, 0);
         while !slices.is_empty() {
