@@ -7,7 +7,8 @@
 //!
 //! - An exchange has one deadline, from connecting to the last byte of the body.
 //! - A response is complete only by its own framing, and its body has a bound.
-//! - A connection is used again only if the server has neither closed it nor sent unsolicited bytes.
+//! - A connection is used again only if the server has neither closed it nor sent unsolicited
+//!   bytes.
 
 use std::future::poll_fn;
 use std::io;
