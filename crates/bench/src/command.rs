@@ -194,7 +194,8 @@ pub struct SweepArguments {
 pub struct MixArguments {
     #[command(flatten)]
     pub(crate) request: RequestArguments,
-    /// Load such as `name=hot c=50 path=/hot`, also with paths=FILE, order= or rate=; may be repeated
+    /// Load such as `name=hot c=50 path=/hot`, also with paths=FILE, order= or rate=; may be
+    /// repeated
     #[arg(long = "load", required = true, value_name = "KEY=VALUE ...")]
     pub(crate) loads: Vec<String>,
     /// Duration of the measurement

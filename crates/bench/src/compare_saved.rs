@@ -17,7 +17,7 @@ use crate::text::units::{format_figure, sanitize};
 
 pub(crate) use verdict::Verdict;
 
-/// What changed between two reports.
+/// The comparison of two reports.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ReportComparison {
     /// When and with what each was measured.
@@ -114,10 +114,10 @@ impl ReportComparison {
 /// # Errors
 /// The reports are of different kinds.
 pub(crate) fn compare_saved(old: &Report, new: &Report) -> Result<ReportComparison, String> {
-    let (verb, other) = (old.result.verb(), new.result.verb());
-    if verb != other {
+    let (command, other) = (old.result.verb(), new.result.verb());
+    if command != other {
         return Err(format!(
-            "a report of `bench {verb}` cannot be compared with one of `bench {other}`"
+            "a report of `bench {command}` cannot be compared with one of `bench {other}`"
         ));
     }
     let old_parts = parts::report_parts(&old.result);

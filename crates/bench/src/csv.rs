@@ -1,4 +1,5 @@
-//! A report as CSV (RFC 4180) for `--csv`: one row per point and load, or per sample of held streams.
+//! A report as CSV (RFC 4180) for `--csv`: one row per point and load, or per sample of held
+//! streams.
 //!
 //! The first row names the columns. Numbers are plain (a decimal point, no thousands separators),
 //! times in milliseconds, unknown values empty. Pure.

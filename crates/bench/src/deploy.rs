@@ -1,10 +1,10 @@
 //! Deployments: started by a scenario's commands, monitored, and reliably stopped.
 //!
 //! `compare` makes one [`Testbed`] per scenario, runs the set-up in it, and starts each deployment
-//! with [`RunningDeployment::start`]. All commands run below a keeper (`keeper`), a process that outlives the
-//! bench until it has ended them; `supervised` is the bench's view of one keeper's commands.
-//! `probe` checks whether a deployment responds, `resource_usage` reads its CPU time and memory,
-//! `cgroup` limits it.
+//! with [`RunningDeployment::start`]. All commands run below a keeper (`keeper`), a process that
+//! outlives the bench until it has ended them; `supervised` is the bench's view of one keeper's
+//! commands. `probe` checks whether a deployment responds, `resource_usage` reads its CPU time and
+//! memory, `cgroup` limits it.
 //!
 //! # Invariants
 //!

@@ -1,5 +1,5 @@
-//! A report as one self-contained HTML file (`assets/report.html` is its template), and its charts as
-//! single drawings. Pure.
+//! A report as one self-contained HTML file (template: `assets/report.html`), and its charts as
+//! files of their own. Pure.
 //!
 //! The page loads nothing (its own policy forbids it): styles, script and drawings are inside. The
 //! script only adds the values under the pointer or the arrow keys; without it they are in a table
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn single_drawings_say_why_they_are_doubtful() {
+    fn single_charts_say_why_they_are_doubtful() {
         for (what, report, expected) in [
             (
                 "limited",
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn words_on_single_drawings_stay_words() {
+    fn words_on_single_charts_stay_words() {
         let mut report = test_reports::compare_report();
         if let ReportResult::Compare(compare) = &mut report.result
             && let Some(summary) = &mut compare.deployments[1].summary

@@ -29,14 +29,14 @@ impl LiveLine {
     /// # Errors
     /// Signals cannot be handled.
     pub(crate) fn new(quiet: bool) -> std::io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop_flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             // In this order: the flag set by the first signal makes the second end the process.
-            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
-            signal_hook::flag::register(signal, Arc::clone(&stop))?;
+            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop_flag))?;
+            signal_hook::flag::register(signal, Arc::clone(&stop_flag))?;
         }
         Ok(Self {
-            stop_flag: stop,
+            stop_flag,
             is_shown: !quiet && std::io::stderr().is_terminal(),
             is_dirty: false,
         })

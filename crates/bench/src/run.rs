@@ -85,7 +85,7 @@ fn only_point(mut points: Vec<Point>) -> (Vec<LoadFigures>, Option<ServerCost>) 
     point.map_or_else(Default::default, |point| (point.loads, point.server))
 }
 
-/// Loads on a running server: one point, or several after one another.
+/// The loads to measure on a running server: one point, or several after one another.
 pub(crate) struct MeasurementPlan<'a> {
     /// The label and the loads of each point.
     pub(crate) points: Vec<(String, Vec<Load>)>,

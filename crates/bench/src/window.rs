@@ -11,7 +11,7 @@ use crate::load::{self, LoadEvent, LoadPlan};
 use crate::report::{Point, ServerCost};
 use crate::text;
 
-/// A server to measure, and how to show it.
+/// What to watch and show during a window.
 pub(crate) struct WindowMonitor<'a> {
     /// Reads the server's resource usage, if its processes are known.
     pub(crate) usage: Option<&'a dyn ResourceUsage>,
@@ -48,13 +48,13 @@ impl UsageSnapshot {
 ///
 /// # Errors
 /// Nothing could be sent at all.
-pub(crate) fn measure_window(plan: &LoadPlan, window: WindowMonitor<'_>) -> io::Result<Point> {
+pub(crate) fn measure_window(plan: &LoadPlan, monitor: WindowMonitor<'_>) -> io::Result<Point> {
     let WindowMonitor {
         usage,
         cores,
         live,
         label,
-    } = window;
+    } = monitor;
     let snapshot = || usage.map(|usage| UsageSnapshot::read(usage, cores));
     let (mut began, mut ended, mut before) = (None, None, None);
     let mut memory = MemoryUsage::default();

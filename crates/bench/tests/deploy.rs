@@ -118,7 +118,7 @@ fn run_tests(filters: &[&str]) -> ExitCode {
     ExitCode::from(u8::from(failed > 0))
 }
 
-// ---- the tests ------------------------------------------------------------------------------------
+// ---- the tests ----------------------------------------------------------------------------------
 
 fn starts_answers_and_is_gone_after_stop() {
     let place = Place::new(&format!(
@@ -504,7 +504,7 @@ fn an_interrupt_ends_the_wait_for_versions() {
     assert_eq!(versions, ["one"]);
 }
 
-// ---- what they use --------------------------------------------------------------------------------
+// ---- what they use ------------------------------------------------------------------------------
 
 /// Responds at a port or a socket with the content of a file, or `Hello`; first with 503, `BUSY`
 /// times.

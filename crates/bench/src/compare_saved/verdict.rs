@@ -15,7 +15,7 @@ pub(crate) enum Verdict {
     Worse,
 }
 
-/// The method, as printed under the table.
+/// The criteria for noise, as printed under the table.
 pub(super) const NOISE_CRITERIA_TEXT: &str = "\
 Noise: where both reports have rounds, a change counts when the ranges over the rounds do not overlap and
 it is above 1 %; without rounds above 5 % for requests/s and CPU, 10 % for percentiles, memory and errors.
@@ -30,7 +30,7 @@ pub(super) struct FigureOverRounds {
 /// Reads a figure of a part.
 type FigureOf = fn(&ReportPart) -> Option<FigureOverRounds>;
 
-/// A figure by name.
+/// A figure and the rule for its verdict.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FigureRule {
     pub(super) name: &'static str,

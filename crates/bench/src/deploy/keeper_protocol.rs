@@ -1,7 +1,7 @@
 //! The messages between the bench and a keeper: JSON lines over the keeper's standard streams.
 //!
-//! `keeper_link` writes a [`KeeperOrder`] as the first line and [`STOP_REQUEST`] as the last; `keeper`
-//! answers with [`KeeperMessage`]s. Both ends are the same build, so there is no version.
+//! `keeper_link` writes a [`KeeperOrder`] as the first line and [`STOP_REQUEST`] as the last;
+//! `keeper` answers with [`KeeperMessage`]s. Both ends are the same build, so there is no version.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -35,6 +35,7 @@ pub(super) struct KeeperOrder {
     pub(super) dirs_if_orphaned: Vec<PathBuf>,
 }
 
+/// Where the output of the commands goes.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum OutputDestination {
     /// To the keeper's standard error.

@@ -82,8 +82,8 @@ impl AgentTotals {
         self.max_open = self.max_open.max(self.counts().open);
     }
 
-    /// An agent ended unexpectedly: its streams, open and pending, are lost. Returns whether it was
-    /// still running.
+    /// Records that an agent ended unexpectedly: its streams, open and pending, are lost. Returns
+    /// whether it was still running.
     pub(super) fn record_lost_agent(&mut self, agent: usize, why: &str) -> bool {
         let AgentState { tick, is_done, .. } = &mut self.agents[agent];
         if std::mem::replace(is_done, true) {

@@ -52,7 +52,8 @@ pub struct HoldArguments {
     /// A header field of the streams' requests; may be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     pub(crate) headers: Vec<String>,
-    /// Source addresses: A,B or A-B or A/BITS [default: as many of 127.64.0.0/10 as are needed, for servers on the loopback]
+    /// Source addresses: A,B or A-B or A/BITS [default: as many of 127.64.0.0/10 as are needed, for
+    /// servers on the loopback]
     #[arg(long, value_name = "ADDRESSES")]
     pub(crate) from: Option<String>,
     /// Processes that hold the streams [default: as few as the limit of descriptors allows]

@@ -41,14 +41,14 @@ pub(super) struct OpenLoop<S> {
 struct OpenLoopState<S> {
     settings: OpenLoopSettings,
     is_stopped: AtomicBool,
-    /// When the first request is due, and the next turn that no thread has taken.
+    /// When the first request is due, and the number of the next request that no thread has taken.
     first_due: u64,
-    next_turn: AtomicU64,
+    next_number: AtomicU64,
     /// Held for one update at a time.
-    source: Mutex<S>,
+    workload: Mutex<S>,
 }
 
-/// The server, and the moments of its requests.
+/// The server, the rate and the timeout.
 #[derive(Debug, Clone)]
 pub struct OpenLoopSettings {
     /// Where to connect.
@@ -60,19 +60,19 @@ pub struct OpenLoopSettings {
 }
 
 impl<S: OpenLoopWorkload> OpenLoop<S> {
-    pub(super) fn start(pace: OpenLoopSettings, connections: usize, source: S) -> Self {
+    pub(super) fn start(settings: OpenLoopSettings, connections: usize, workload: S) -> Self {
         let state = Arc::new(OpenLoopState {
-            settings: pace,
+            settings,
             is_stopped: AtomicBool::new(false),
             first_due: monotonic_micros() + START_DELAY_US,
-            next_turn: AtomicU64::new(0),
-            source: Mutex::new(source),
+            next_number: AtomicU64::new(0),
+            workload: Mutex::new(workload),
         });
         let thread = |_| {
             let state = Arc::clone(&state);
             std::thread::spawn(move || {
                 if let Err(error) = block_on(state.run()) {
-                    state.with_source(|source| source.record_failure(error.to_string()));
+                    state.with_workload(|workload| workload.record_failure(error.to_string()));
                 }
             })
         };
@@ -84,8 +84,8 @@ impl<S: OpenLoopWorkload> OpenLoop<S> {
 }
 
 impl<S> OpenLoop<S> {
-    pub(super) fn with_source<T>(&self, take: impl FnOnce(&mut S) -> T) -> T {
-        self.state.with_source(take)
+    pub(super) fn with_workload<T>(&self, take: impl FnOnce(&mut S) -> T) -> T {
+        self.state.with_workload(take)
     }
 
     /// Waits for the requests in progress; no other is sent.
@@ -106,9 +106,9 @@ impl<S> Drop for OpenLoop<S> {
 }
 
 impl<S> OpenLoopState<S> {
-    fn with_source<T>(&self, take: impl FnOnce(&mut S) -> T) -> T {
+    fn with_workload<T>(&self, take: impl FnOnce(&mut S) -> T) -> T {
         // An update is never left half done.
-        take(&mut self.source.lock().unwrap_or_else(PoisonError::into_inner))
+        take(&mut self.workload.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Waits until a moment; false if stopped before.
@@ -138,26 +138,27 @@ impl<S: OpenLoopWorkload> OpenLoopState<S> {
         // The first request reports a failure.
         let _ = client.connect(*timeout).await;
         loop {
-            let turn = self.next_turn.fetch_add(1, Ordering::Relaxed);
-            let due = self.first_due + micros_after(turn, *rate);
+            let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+            let due = self.first_due + micros_after(number, *rate);
             if !self.wait_until(due) {
                 return;
             }
             let begun = monotonic_micros();
             let late = begun.saturating_sub(due);
-            let Some(request) = self.with_source(|source| source.next_request(due, late)) else {
+            let Some(request) = self.with_workload(|workload| workload.next_request(due, late))
+            else {
                 continue;
             };
             let outcome = client.exchange(&request, *timeout, MAX_BODY_BYTES).await;
             let outcome = outcome.map(|response| response.status);
-            self.with_source(|source| source.record_response(outcome, due, begun));
+            self.with_workload(|workload| workload.record_response(outcome, due, begun));
         }
     }
 }
 
-/// Microseconds from the first to the `turn`-th moment of a rate.
-fn micros_after(turn: u64, rate: f64) -> u64 {
-    to_count(to_f64(turn) * 1e6 / rate)
+/// Microseconds from the first to the `number`-th moment of a rate.
+fn micros_after(number: u64, rate: f64) -> u64 {
+    to_count(to_f64(number) * 1e6 / rate)
 }
 
 /// More than any server responds with to a message or a probe.
@@ -176,7 +177,7 @@ mod tests {
     #[test]
     fn moments_of_a_rate_are_even() {
         assert_eq!(
-            [0, 1, 2, 100].map(|turn| micros_after(turn, 4.0)),
+            [0, 1, 2, 100].map(|number| micros_after(number, 4.0)),
             [0, 250_000, 500_000, 25_000_000]
         );
     }

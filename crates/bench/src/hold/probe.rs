@@ -60,18 +60,18 @@ impl HoldProbe {
             interval: new_histogram()?,
             interval_errors: 0,
         };
-        let pace = spec.open_loop.clone();
-        Ok(Self(OpenLoop::start(pace, PROBE_CONNECTIONS, counters)))
+        let settings = spec.open_loop.clone();
+        Ok(Self(OpenLoop::start(settings, PROBE_CONNECTIONS, counters)))
     }
 
-    /// All streams are held from now on.
+    /// Marks that all streams are held from now on.
     pub(super) fn mark_streams_held(&self) {
-        self.0.with_source(|done| done.is_held = true);
+        self.0.with_workload(|done| done.is_held = true);
     }
 
     /// Writes the results since the last sample into this one.
     pub(super) fn fill_sample(&self, sample: &mut HoldSample) {
-        self.0.with_source(|done| {
+        self.0.with_workload(|done| {
             if !done.interval.is_empty() {
                 sample.probe_mean = Some(done.interval.mean());
                 sample.probe_p99 = Some(done.interval.value_at_quantile(0.99));
@@ -84,7 +84,7 @@ impl HoldProbe {
     /// Stops the probe; returns the results of all requests.
     pub(super) fn stop(mut self) -> ProbeResult {
         self.0.stop();
-        self.0.with_source(|done| ProbeResult {
+        self.0.with_workload(|done| ProbeResult {
             total: summarize_histogram(&done.total),
             while_held: summarize_histogram(&done.while_held),
             ..done.probed.clone()

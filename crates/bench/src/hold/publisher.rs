@@ -58,7 +58,7 @@ impl Publisher {
     /// Stops publishing; returns the results and the number of the last message.
     pub(super) fn stop(mut self) -> (PublishResult, u32) {
         self.0.stop();
-        self.0.with_source(|done| {
+        self.0.with_workload(|done| {
             let mut published = done.published.clone();
             published.accepting = summarize_histogram(&done.accepting);
             (published, done.last)

@@ -1,9 +1,9 @@
 //! An open loop's schedule on one event loop: which arrivals are due, and which connection serves
 //! each. Pure: `now` is an argument.
 //!
-//! Inputs: `assign_due_arrivals` at the moment of the next arrival, `release_connection` when a connection
-//! is free, `take_arrival` by that connection. The arrivals skipped since a connection was last
-//! free are consecutive, so only their number is stored.
+//! Inputs: `assign_due_arrivals` at the moment of the next arrival, `release_connection` when a
+//! connection is free, `take_arrival` by that connection. The arrivals skipped since a connection
+//! was last free are consecutive, so only their number is stored.
 //!
 //! # Invariants
 //!
@@ -70,7 +70,7 @@ impl ArrivalSchedule {
         }
     }
 
-    /// Moves the first arrival, before any was assigned.
+    /// Sets the moment of the first arrival, before any was assigned.
     pub(super) fn set_start(&mut self, base: Instant) {
         self.base = base;
         self.next_number = 0;

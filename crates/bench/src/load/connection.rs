@@ -1,5 +1,5 @@
-//! One connection of a load: a task on one event loop that takes a turn, sends its request, reads
-//! the response and repeats.
+//! One connection of a load: a task on one event loop that takes the next request, sends it,
+//! reads the response and repeats.
 //!
 //! `engine` starts the connections. A connection keeps one stream per address of the load's
 //! requests and opens what the next request needs. Per request: no allocation, one send, one
@@ -62,7 +62,7 @@ impl LoadConnection {
         }
     }
 
-    /// Serves turns until there are no more; then it stays open and idle until the loops end.
+    /// Sends requests until there are no more; then it stays open and idle until the loops end.
     pub(super) async fn run(mut self) {
         if self.is_open_loop() {
             self.open_ahead().await;
@@ -70,8 +70,8 @@ impl LoadConnection {
         let run = Arc::clone(&self.run);
         let shared = &run.loads[self.load];
         let mut now = clock::now();
-        while let Some((turn, started)) = self.next_request(now).await {
-            now = self.serve(shared, turn, started).await;
+        while let Some((request, started)) = self.next_request(now).await {
+            now = self.serve(shared, request, started).await;
         }
         std::future::pending::<()>().await;
     }
@@ -91,7 +91,7 @@ impl LoadConnection {
         self.run.ready_connections.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The next turn and its start.
+    /// The next request and its start.
     async fn next_request(&mut self, now: Instant) -> Option<(ScheduledRequest, Instant)> {
         if !self.is_open_loop() {
             return self.next_closed_loop_request(now).await;
@@ -109,57 +109,57 @@ impl LoadConnection {
         };
         let arrival = poll_fn(take).await;
         let now = clock::now();
-        let turn = self.run.begin_arrival(self.load, self.slot, arrival, now)?;
-        Some((turn, now))
+        let request = self.run.begin_arrival(self.load, self.slot, arrival, now)?;
+        Some((request, now))
     }
 
-    /// The next turn in a closed loop: now, or when the window begins.
+    /// The next request in a closed loop: now, or when the window begins.
     async fn next_closed_loop_request(
         &self,
         mut now: Instant,
     ) -> Option<(ScheduledRequest, Instant)> {
         let mut is_resting = false;
-        let turn = poll_fn(|cx| {
+        let request = poll_fn(|cx| {
             if is_resting {
                 now = clock::now();
             }
-            let turn = self
+            let request = self
                 .run
                 .poll_next_request(self.load, self.slot, now, cx.waker());
-            if turn.is_pending() && !std::mem::replace(&mut is_resting, true) {
+            if request.is_pending() && !std::mem::replace(&mut is_resting, true) {
                 self.run.resting_connections.fetch_add(1, Ordering::AcqRel);
             }
-            turn
+            request
         });
-        let turn = turn.await?;
-        Some((turn, now))
+        let request = request.await?;
+        Some((request, now))
     }
 
-    /// Serves one turn that begins at `sent`; returns when it ended.
+    /// Serves one request that begins at `sent`; returns when it ended.
     async fn serve(
         &mut self,
         shared: &LoadState,
-        turn: ScheduledRequest,
+        request: ScheduledRequest,
         sent: Instant,
     ) -> Instant {
-        let shape = &shared.load.requests[turn.request_index];
-        let address = shared.address_of[turn.request_index];
-        let mut start = turn.due.unwrap_or(sent);
+        let shape = &shared.load.requests[request.request_index];
+        let address = shared.address_of[request.request_index];
+        let mut start = request.due.unwrap_or(sent);
         let mut is_again = false;
         loop {
             let mut begun = sent;
             if self.streams[address].is_none() {
-                match self.connect(address, turn.is_counted).await {
+                match self.connect(address, request.is_counted).await {
                     Ok(opened) => begun = opened,
                     Err(failure) => {
-                        let ended = RequestResult::new_unsent(turn, failure, clock::now());
+                        let ended = RequestResult::new_unsent(request, failure, clock::now());
                         self.run.record_result(self.load, &ended);
                         return self.pause(failure, ended.now).await;
                     }
                 }
                 // A kept connection is opened once for many requests: no single one includes the
                 // time.
-                if shared.load.keep_alive && turn.due.is_none() && !is_again {
+                if shared.load.keep_alive && request.due.is_none() && !is_again {
                     start = begun;
                 }
             }
@@ -185,21 +185,21 @@ impl LoadConnection {
                 && exchange.first_byte.is_none()
             {
                 self.streams[address] = None;
-                if turn.is_counted {
+                if request.is_counted {
                     self.run
                         .with_recorder(self.load, |recorder| recorder.counts.retried += 1);
                 }
                 is_again = true;
                 continue;
             }
-            return self.finish_exchange(turn, outcome, &exchange, start, sent);
+            return self.finish_exchange(request, outcome, &exchange, start, sent);
         }
     }
 
     /// Keeps or closes the stream and records the result.
     fn finish_exchange(
         &mut self,
-        turn: ScheduledRequest,
+        request: ScheduledRequest,
         outcome: Result<Instant, ResponseFailure>,
         exchange: &RequestExchange<'_>,
         start: Instant,
@@ -213,7 +213,7 @@ impl LoadConnection {
         }
         let now = outcome.unwrap_or_else(|_| clock::now());
         let ended = RequestResult {
-            request: turn,
+            request,
             outcome: outcome.map(|_| self.response.status),
             start,
             sent,

@@ -1,8 +1,8 @@
 //! The shared state of one execution: the loads, the count of a limited window, and each loop's own
 //! state.
 //!
-//! `engine` makes it and changes it at the window's two ends; `connection` takes turns from it and
-//! records results.
+//! `engine` makes it and changes it at the window's two ends; `connection` takes requests from it
+//! and records results.
 //!
 //! # Invariants
 //!
@@ -121,12 +121,12 @@ pub(super) struct RequestResult {
 impl RequestResult {
     /// The result of a request that found no connection.
     pub(super) fn new_unsent(
-        turn: ScheduledRequest,
+        request: ScheduledRequest,
         failure: ResponseFailure,
         now: Instant,
     ) -> Self {
         Self {
-            request: turn,
+            request,
             outcome: Err(failure),
             start: now,
             sent: now,
@@ -184,7 +184,7 @@ impl SharedRun {
             .is_some_and(|limit| self.ended_requests.load(Ordering::Acquire) >= limit)
     }
 
-    /// The next turn of a closed-loop connection: now, or when the window begins; `None` when no
+    /// The next request of a closed-loop connection: now, or when the window begins; `None` when no
     /// request begins any more.
     pub(super) fn poll_next_request(
         &self,
@@ -239,7 +239,7 @@ impl SharedRun {
         })
     }
 
-    /// The turn of an arrival that its connection begins now.
+    /// The request of an arrival that its connection begins now.
     pub(super) fn begin_arrival(
         &self,
         load: usize,

@@ -1,6 +1,6 @@
 //! The warnings of a report: it was ended early, or the generator limited it. Pure.
 //!
-//! Every output (`text`, `html`, single drawings) shows these prominently.
+//! Every output (`text`, `html`, single charts) shows these prominently.
 
 use crate::report::{LoadFigures, Report, ReportResult, total_connections};
 use crate::text::{tables, units};
@@ -21,7 +21,7 @@ pub(crate) fn report_notes(report: &Report) -> Vec<String> {
     notes
 }
 
-/// The warnings that a single drawing must show, one per line; empty for a good report.
+/// The warnings that a single chart must show, one per line; empty for a good report.
 pub(crate) fn chart_notes(report: &Report) -> Vec<String> {
     let mut notes = report_notes(report);
     if let ReportResult::Compare(compare) = &report.result {

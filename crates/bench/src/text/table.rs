@@ -1,5 +1,5 @@
-//! A table: titled columns and rows of text. Aligned here for a terminal, marked up by the page, and
-//! written as it is by `csv`.
+//! A table: titled columns and rows of text. Aligned here for a terminal, marked up by the page,
+//! and written as it is by `csv`.
 
 use serde::Serialize;
 

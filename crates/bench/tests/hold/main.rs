@@ -98,7 +98,7 @@ fn run_tests(filters: &[&str]) -> ExitCode {
     ExitCode::from(u8::from(failed > 0))
 }
 
-// ---- the tests ------------------------------------------------------------------------------------
+// ---- the tests ----------------------------------------------------------------------------------
 
 fn holds_streams_of_every_framing_from_many_addresses() {
     let server = Server::start(Duration::from_millis(50));
@@ -379,7 +379,7 @@ fn an_agent_that_cannot_start_is_an_error() {
     assert!(why.to_string().contains("agent 0"), "{why}");
 }
 
-// ---- what the tests share --------------------------------------------------------------------------
+// ---- what the tests share -----------------------------------------------------------------------
 
 /// The streams of these agents, at these paths in turn.
 fn plan(server: &Server, paths: &[&str], shares: &[u32]) -> HoldPlan {

@@ -92,8 +92,8 @@ impl SourcePorts {
 const MAX_ATTEMPTS: usize = 64;
 const ATTEMPTS_PER_SOURCE: usize = 16;
 
-/// Connects from a port; the error is `None` if the port, or this pair of addresses and ports, is in
-/// use.
+/// Connects from a port; the error is `None` if the port, or this pair of addresses and ports, is
+/// in use.
 fn connect_from(from: SocketAddr, to: SocketAddr) -> Result<OwnedFd, Option<(LossCause, String)>> {
     let socket = new_socket(to)?;
     // So that a port can serve towards several servers, and again soon after.

@@ -73,6 +73,7 @@ impl HeldStream {
         }
     }
 
+    /// Marks that the request was sent.
     pub(super) fn mark_request_sent(&mut self) {
         self.stage = StreamStage::Head;
     }

@@ -109,7 +109,7 @@ impl StreamCounters {
         }
     }
 
-    /// Takes the changes and begins a new interval.
+    /// Drains the changes into a tick and begins a new interval.
     pub(super) fn drain_into_tick(&mut self) -> AgentTick {
         AgentTick {
             counts: self.counts,
