@@ -30,24 +30,24 @@ pub(crate) fn read(name: &LocatedValue<String>, table: &Section<'_>) -> Option<A
         dev_defaults::apply_to_app(&mut app);
     }
     read_common_keys(table, &mut app);
-    let said = CodeSettings {
+    let settings = CodeSettings {
         kind: read_kind(table),
         entry: table.text("entry"),
     };
-    read_program_keys(table, &said.kind, &mut app);
-    let found = match said.kind {
+    read_program_keys(table, &settings.kind, &mut app);
+    let found = match settings.kind {
         KindSetting::Given(kind @ (AppKind::Command | AppKind::FastCgi)) => {
             let entry = String::new();
             DetectedApp { kind, entry }
         }
         // It lacks its kind, not an application in its directory.
         KindSetting::Absent if table.has("command") => return None,
-        _ => determine_code(table, &app, &said, dir_usable)?,
+        _ => determine_code(table, &app, &settings, dir_usable)?,
     };
     app.kind = found.kind;
     app.entry = found.entry;
     // Which values of `async` are right is the kind's matter.
-    app.kind_is_guess = matches!(said.kind, KindSetting::Absent)
+    app.kind_is_guess = matches!(settings.kind, KindSetting::Absent)
         && matches!(app.kind, AppKind::Wsgi | AppKind::Asgi)
         && !table.has("async");
     if app.upstream.is_none() {
@@ -174,16 +174,16 @@ fn check_placeholders(table: &Section<'_>, words: &LocatedValue<Vec<String>>, pr
 fn determine_code(
     table: &Section<'_>,
     app: &App,
-    said: &CodeSettings<'_>,
+    settings: &CodeSettings<'_>,
     dir_usable: bool,
 ) -> Option<DetectedApp> {
-    let kind = match (&said.kind, &said.entry) {
+    let kind = match (&settings.kind, &settings.entry) {
         (KindSetting::Invalid, _) => return None,
         (KindSetting::Given(kind), _) => Some(*kind),
         (KindSetting::Absent, Some(entry)) => Some(entry::detect_kind(app, entry.value)),
         (KindSetting::Absent, None) => None,
     };
-    match (kind, &said.entry) {
+    match (kind, &settings.entry) {
         (Some(kind), Some(text)) => {
             if !entry::is_valid_entry(kind, text.value) {
                 table.report_invalid("entry", text);
@@ -236,7 +236,7 @@ fn read_common_keys(table: &Section<'_>, app: &mut App) {
     app.env = table.env_variables("env").into();
 }
 
-/// A path as seen from the file, or a bare name for `ROUTE_PATH`.
+/// A path as seen from the file, or a bare name for `PATH`.
 fn parse_interpreter(table: &Section<'_>, text: &str) -> Option<PathBuf> {
     if text.is_empty() || text.contains('\0') {
         return None;

@@ -73,13 +73,13 @@ impl FromStr for ChannelPattern {
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some(brace) = rest.find(['{', '}']) {
-            let (before, place) = rest.split_at(brace);
-            let at = text.len() - place.len();
-            let inner = place.strip_prefix('{');
+            let (before, tail) = rest.split_at(brace);
+            let at = text.len() - tail.len();
+            let inner = tail.strip_prefix('{');
             let Some((word, behind)) = inner.and_then(|inner| inner.split_once('}')) else {
-                return bad(at, place, PLACEHOLDER_EXPECTED);
+                return bad(at, tail, PLACEHOLDER_EXPECTED);
             };
-            let whole = &place[..place.len() - behind.len()];
+            let whole = &tail[..tail.len() - behind.len()];
             let Some(part) = parse_placeholder(word) else {
                 return bad(at, whole, PLACEHOLDER_EXPECTED);
             };

@@ -48,12 +48,12 @@ pub(crate) fn detect_app(dir: &Path) -> Option<DetectedApp> {
 }
 
 /// The application of a directory, of this kind if one is given.
-pub(crate) fn detect_app_of_kind(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
-    match said {
+pub(crate) fn detect_app_of_kind(dir: &Path, wanted_kind: Option<AppKind>) -> Option<DetectedApp> {
+    match wanted_kind {
         None => detect_app(dir),
         Some(AppKind::Rack) => detect_rack_app(dir),
-        Some(_) => detect_python_app(dir, said).map(|found| DetectedApp {
-            kind: said.unwrap_or(found.kind),
+        Some(_) => detect_python_app(dir, wanted_kind).map(|found| DetectedApp {
+            kind: wanted_kind.unwrap_or(found.kind),
             ..found
         }),
     }
@@ -82,15 +82,15 @@ fn detect_rackup_file(dir: &Path) -> Option<DetectedApp> {
 }
 
 /// The WSGI or ASGI application of a directory; with a given kind, none that looks like the other.
-pub(crate) fn detect_python_app(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
-    detect_from_tool_files(dir, said)
-        .or_else(|| detect_django(dir, said))
-        .or_else(|| detect_common_callable(dir, said))
-        .or_else(|| detect_app_construction(dir, said))
+pub(crate) fn detect_python_app(dir: &Path, wanted_kind: Option<AppKind>) -> Option<DetectedApp> {
+    detect_from_tool_files(dir, wanted_kind)
+        .or_else(|| detect_django(dir, wanted_kind))
+        .or_else(|| detect_common_callable(dir, wanted_kind))
+        .or_else(|| detect_app_construction(dir, wanted_kind))
 }
 
 /// The application that the files of other tools name, if its module is here.
-fn detect_from_tool_files(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
+fn detect_from_tool_files(dir: &Path, wanted_kind: Option<AppKind>) -> Option<DetectedApp> {
     let text = |name: &str| disk::read_source_or_empty(&dir.join(name));
     let hints = [
         std::env::var("FLASK_APP")
@@ -106,36 +106,38 @@ fn detect_from_tool_files(dir: &Path, said: Option<AppKind>) -> Option<DetectedA
         let file = import_roots(dir).find_map(|root| module_file(&root, module))?;
         let name = callable.split(['.', '(']).next().unwrap_or_default();
         let shown = kind_of_callable(&disk::read_source_or_empty(&file), module, name);
-        let fits = said.is_none_or(|said| shown.is_none_or(|shown| shown == said));
-        let kind = said.or(shown).unwrap_or(AppKind::Wsgi);
+        let fits =
+            wanted_kind.is_none_or(|wanted_kind| shown.is_none_or(|shown| shown == wanted_kind));
+        let kind = wanted_kind.or(shown).unwrap_or(AppKind::Wsgi);
         fits.then_some(DetectedApp { kind, entry })
     })
 }
 
 /// The first module that has a callable of a usual name; with a given kind, rather one that shows
 /// to be of it.
-fn detect_common_callable(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
+fn detect_common_callable(dir: &Path, wanted_kind: Option<AppKind>) -> Option<DetectedApp> {
     let candidates = || {
         candidate_modules(dir).filter_map(|(module, file)| {
             let callable = find_callable(&disk::read_source_or_empty(&file), &module)?;
             Some((module, callable))
         })
     };
-    let (module, callable) = match said {
+    let (module, callable) = match wanted_kind {
         None => candidates().next()?,
         Some(_) => candidates()
-            .find(|(_, callable)| callable.kind == said)
+            .find(|(_, callable)| callable.kind == wanted_kind)
             .or_else(|| candidates().find(|(_, callable)| callable.kind.is_none()))?,
     };
-    Some(callable.in_module(&module, said))
+    Some(callable.in_module(&module, wanted_kind))
 }
 
 /// The first module that makes an application and gives it no usual name: which one is found out
 /// when it is loaded.
-fn detect_app_construction(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
+fn detect_app_construction(dir: &Path, wanted_kind: Option<AppKind>) -> Option<DetectedApp> {
     candidate_modules(dir).find_map(|(module, file)| {
         let shown = kind_of_callable(&disk::read_source_or_empty(&file), &module, "")?;
-        said.is_none_or(|said| said == shown)
+        wanted_kind
+            .is_none_or(|wanted_kind| wanted_kind == shown)
             .then_some(DetectedApp {
                 kind: shown,
                 entry: module,
@@ -145,8 +147,8 @@ fn detect_app_construction(dir: &Path, said: Option<AppKind>) -> Option<Detected
 
 /// The only module of the directory, whatever its name, if its text shows that it makes an
 /// application. Looked for last: it may be a tool beside files that are to be served.
-pub(crate) fn detect_only_module(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
-    if said == Some(AppKind::Rack) {
+pub(crate) fn detect_only_module(dir: &Path, wanted_kind: Option<AppKind>) -> Option<DetectedApp> {
+    if wanted_kind == Some(AppKind::Rack) {
         return None;
     }
     let names = disk::list_files(dir);
@@ -161,7 +163,9 @@ pub(crate) fn detect_only_module(dir: &Path, said: Option<AppKind>) -> Option<De
         let file = dir.join(module).with_extension("py");
         kind_of_callable(&disk::read_source_or_empty(&file), module, "")?;
         let found = detect_in_module(&file, module);
-        said.is_none_or(|said| said == found.kind).then_some(found)
+        wanted_kind
+            .is_none_or(|wanted_kind| wanted_kind == found.kind)
+            .then_some(found)
     });
     let only = candidates.next()?;
     candidates.next().is_none().then_some(only)
@@ -246,7 +250,7 @@ fn module_file(dir: &Path, module: &str) -> Option<PathBuf> {
 
 /// Django's `application`: of its `wsgi.py`, or of its `asgi.py` if that kind is given or the only
 /// one.
-fn detect_django(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
+fn detect_django(dir: &Path, wanted_kind: Option<AppKind>) -> Option<DetectedApp> {
     let manage = disk::read_source_or_empty(&dir.join("manage.py"));
     if !manage.to_ascii_lowercase().contains("django") {
         return None;
@@ -263,7 +267,7 @@ fn detect_django(dir: &Path, said: Option<AppKind>) -> Option<DetectedApp> {
     };
     let mut kinds = kinds
         .into_iter()
-        .filter(|kind| said.is_none_or(|said| said == *kind));
+        .filter(|kind| wanted_kind.is_none_or(|wanted_kind| wanted_kind == *kind));
     kinds.find_map(|kind| {
         let module = django_module(dir, &manage, kind.as_str())?;
         let entry = format!("{module}:application");
@@ -309,9 +313,9 @@ struct Callable {
 
 impl Callable {
     /// The given kind where the text shows none, else WSGI.
-    fn in_module(&self, module: &str, said: Option<AppKind>) -> DetectedApp {
+    fn in_module(&self, module: &str, wanted_kind: Option<AppKind>) -> DetectedApp {
         DetectedApp {
-            kind: self.kind.or(said).unwrap_or(AppKind::Wsgi),
+            kind: self.kind.or(wanted_kind).unwrap_or(AppKind::Wsgi),
             entry: format!("{module}:{}", self.entry),
         }
     }

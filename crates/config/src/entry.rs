@@ -17,17 +17,17 @@ pub(crate) fn detect_kind(app: &App, entry: &str) -> AppKind {
         return AppKind::Rack;
     }
     let split = split_python(entry).or_else(|| is_dotted_name(entry).then_some((entry, "")));
-    let shown = split.and_then(|(module, callable)| {
-        let places = module_paths(app, module);
-        let mut files = places.into_iter().map(|place| match place.is_dir() {
-            true => place.join("__init__.py"),
-            false => place,
+    let detected = split.and_then(|(module, callable)| {
+        let paths = module_paths(app, module);
+        let mut files = paths.into_iter().map(|path| match path.is_dir() {
+            true => path.join("__init__.py"),
+            false => path,
         });
         let text = disk::read_source_or_empty(&files.find(|file| file.is_file())?);
         let name = callable.split(['.', '(']).next().unwrap_or(callable);
         detect::kind_of_callable(&text, module, name)
     });
-    shown.unwrap_or(AppKind::Wsgi)
+    detected.unwrap_or(AppKind::Wsgi)
 }
 
 /// Whether the text follows the grammar of its kind.

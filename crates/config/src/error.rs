@@ -19,20 +19,20 @@ pub struct ConfigErrors {
 }
 
 impl ConfigErrors {
-    /// Creates a report from errors in any order.
+    /// Creates the errors of a configuration, given in any order.
     pub(crate) fn new(mut errors: Vec<ConfigError>) -> Self {
         errors.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
         Self { errors }
     }
 
-    /// Creates a report of one error without a position in a file.
+    /// Creates a single error without a position in a file.
     pub(crate) fn single(file: impl Into<PathBuf>, problem: impl Into<String>) -> Self {
         Self {
             errors: vec![ConfigError::without_position(file, problem)],
         }
     }
 
-    /// Creates the report of a file that cannot be read.
+    /// Creates the error of a file that cannot be read.
     pub(crate) fn unreadable(file: impl Into<PathBuf>, kind: io::ErrorKind) -> Self {
         Self::single(file, format!("cannot be read: {kind}"))
     }

@@ -40,7 +40,7 @@ pub(crate) fn read(route: &Section<'_>, known: &RouteContext<'_>) -> Option<File
     let root = root.map(|root| root.value);
     let mut files = Files::new(root.clone().unwrap_or_default());
     if let Some(tries) = tries {
-        files.try_ = tries.into_iter().map(|place| place.value).collect();
+        files.try_ = tries.into_iter().map(|pattern| pattern.value).collect();
     }
     if let Some(blocking) = blocking {
         files.blocking = blocking.value.to_owned();

@@ -37,7 +37,7 @@ pub(crate) struct Findings<'a> {
     development: bool,
     errors: RefCell<Vec<ConfigError>>,
     #[cfg(test)]
-    recorded_reads: RefCell<std::collections::BTreeSet<(&'static str, String)>>,
+    recorded_lookups: RefCell<std::collections::BTreeSet<(&'static str, String)>>,
 }
 
 impl<'a> Findings<'a> {
@@ -50,7 +50,7 @@ impl<'a> Findings<'a> {
             development: false,
             errors: RefCell::default(),
             #[cfg(test)]
-            recorded_reads: RefCell::default(),
+            recorded_lookups: RefCell::default(),
         }
     }
 
@@ -132,16 +132,16 @@ impl<'a> Findings<'a> {
 
 #[cfg(test)]
 impl Findings<'_> {
-    /// Remembers that the option was asked for.
+    /// Records that the option was looked up.
     pub(crate) fn record_option_lookup(&self, section: &'static str, key: &str) {
-        self.recorded_reads
+        self.recorded_lookups
             .borrow_mut()
             .insert((section, key.to_owned()));
     }
 
-    /// Every option that was asked for.
+    /// Every option that was looked up.
     pub(crate) fn option_lookups(&self) -> Vec<(&'static str, String)> {
-        self.recorded_reads.borrow().iter().cloned().collect()
+        self.recorded_lookups.borrow().iter().cloned().collect()
     }
 }
 

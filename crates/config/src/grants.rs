@@ -66,7 +66,7 @@ pub(crate) fn read_namespace(table: &Section<'_>) -> Option<String> {
     Some(namespace.value)
 }
 
-/// Reads `sendfile`: a flag, or a list of directories; none where it is not said.
+/// Reads `sendfile`: a flag, or a list of directories; none where it is not set.
 pub(crate) fn read_sendfile(table: &Section<'_>) -> Option<Sendfile> {
     if !table.is_list("sendfile") {
         let is_followed = table.get("sendfile")?;
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_granted_unless_it_is_said() {
+    fn nothing_is_granted_unless_it_is_set() {
         let folder = TestDir::with_sample_site();
         for keys in ["", "grip = false", "sendfile = false"] {
             let config = app(&folder, keys);
@@ -130,9 +130,9 @@ mod tests {
         let grip = |keys| app(&folder, keys).apps["hello"].grip.clone().unwrap();
         assert_eq!(grip("grip = true").namespace, "hello");
         assert_eq!(grip("grip = {}").namespace, "hello");
-        let said = grip("grip = { namespace = \"chat\", origins = [\"https://A.example\"] }");
-        assert_eq!(said.namespace, "chat");
-        assert_eq!(said.origins, ["https://a.example"]);
+        let settings = grip("grip = { namespace = \"chat\", origins = [\"https://A.example\"] }");
+        assert_eq!(settings.namespace, "chat");
+        assert_eq!(settings.origins, ["https://a.example"]);
     }
 
     #[test]

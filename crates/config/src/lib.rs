@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //! - Nothing is accepted by halves. Either every key was known, of the right type, in range and
-//!   consistent with the others, or a [`ConfigErrors`] names all that is wrong, each with its line and
-//!   column. Not here: whether an interpreter exists or a port is free.
+//!   consistent with the others, or [`ConfigErrors`] names all that is wrong, each with its line
+//!   and column. Not here: whether an interpreter exists or a port is free.
 
 #[macro_use]
 mod declare;

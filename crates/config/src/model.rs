@@ -81,13 +81,13 @@ pub struct Config {
 impl Config {
     /// The GRIP settings of a route's back end; `None` if GRIP is off there.
     pub fn effective_grip(&self, route: &Route) -> Option<Grip> {
-        let (name, said) = match (&route.app, &route.upstream) {
+        let (name, grip) = match (&route.app, &route.upstream) {
             (Some(name), _) => (name, self.apps.get(name)?.grip.as_ref()),
             (None, Some(name)) => (name, self.upstreams.get(name)?.grip.as_ref()),
             (None, None) => return None,
         };
-        let is_obeyed = route.grip.unwrap_or_else(|| said.is_some());
-        is_obeyed.then(|| said.cloned().unwrap_or_else(|| Grip::new(name)))
+        let is_obeyed = route.grip.unwrap_or_else(|| grip.is_some());
+        is_obeyed.then(|| grip.cloned().unwrap_or_else(|| Grip::new(name)))
     }
 
     /// Returns the permission of a route's responses to name another body, if they have it.
@@ -115,7 +115,7 @@ impl Config {
 /// The front end that `penstock work` joins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinTarget {
-    /// The front end's address: `SITE_HOST:PORT` or `unix:ROUTE_PATH`.
+    /// The front end's address: `HOST:PORT` or `unix:PATH`.
     pub address: String,
     /// The upstream there to which it adds a server.
     pub upstream: String,

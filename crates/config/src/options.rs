@@ -254,9 +254,9 @@ pub(crate) fn find_option(section: &str, key: &str) -> Option<&'static OptionRow
 /// The options of a section in the order of its declaration.
 pub(crate) fn options_in(section: &str) -> impl Iterator<Item = &'static OptionRow> {
     let shared = shared_keys_of(section);
-    let home = find_section(shared.map_or(section, |shared| shared.section));
+    let origin = find_section(shared.map_or(section, |shared| shared.section));
     let except = shared.map_or(&[][..], |shared| shared.except);
-    let options = home.map_or(&[][..], |home| home.options).iter();
+    let options = origin.map_or(&[][..], |origin| origin.options).iter();
     options.filter(move |option| !except.iter().any(|(key, _)| *key == option.key))
 }
 

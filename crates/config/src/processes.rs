@@ -155,18 +155,18 @@ fn read_memory(table: &Section<'_>) -> Option<MemoryLimit> {
     let (mut soft, mut hard) = (0, 0);
     if !table.is_table("max_memory") {
         table.read("max_memory", &mut hard);
-    } else if let Some(bounds) = table.table("max_memory") {
-        bounds.read("soft", &mut soft);
-        bounds.read("hard", &mut hard);
-        bounds.read("samples", &mut samples);
-        if !bounds.has("soft") && !bounds.has("hard") {
-            bounds.report_missing("hard");
+    } else if let Some(limits) = table.table("max_memory") {
+        limits.read("soft", &mut soft);
+        limits.read("hard", &mut hard);
+        limits.read("samples", &mut samples);
+        if !limits.has("soft") && !limits.has("hard") {
+            limits.report_missing("hard");
         }
         if hard > 0 {
-            bounds.check_order(("soft", soft), ("hard", hard));
+            limits.check_order(("soft", soft), ("hard", hard));
         }
     }
-    // Zero is neither said nor possible; a fifth lies between the two.
+    // Zero can neither be set nor happen; a fifth lies between the two.
     let (soft, hard) = match (soft, hard) {
         (0, 0) => return None,
         (0, hard) => (hard - hard / 5, hard),
@@ -184,8 +184,8 @@ fn read_memory(table: &Section<'_>) -> Option<MemoryLimit> {
 const DEFAULT_MEMORY_SAMPLES: u32 = 3;
 
 fn read_preload(table: &Section<'_>, app: &mut App) {
-    if let Some(said) = table.flag_or_word("preload") {
-        app.preload = match said.value {
+    if let Some(setting) = table.flag_or_word("preload") {
+        app.preload = match setting.value {
             FlagOrWord::Flag(true) => Preload::Always,
             FlagOrWord::Flag(false) => Preload::Never,
             FlagOrWord::Word => Preload::Auto,
@@ -205,9 +205,9 @@ fn check_restart_limits(table: &Section<'_>, app: &App) {
 
 /// Reads `async`; false when what it says is wrong.
 fn read_concurrency(table: &Section<'_>, app: &mut App) -> bool {
-    let said = table.flag_or_word("async");
+    let setting = table.flag_or_word("async");
     app.concurrency = Concurrency::default_for(app.kind);
-    let Some(LocatedValue { value, offset: at }) = said else {
+    let Some(LocatedValue { value, offset: at }) = setting else {
         return !table.has("async");
     };
     let is_asgi = app.kind == AppKind::Asgi;

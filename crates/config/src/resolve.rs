@@ -86,7 +86,7 @@ pub fn resolve_config(invocation: &Invocation) -> Result<Config, ConfigErrors> {
         None => find_config(invocation).map(|config| (config, None)),
         Some(_) => find_work_config(invocation),
     }
-    .map_err(|report| shorten_paths(report, cwd))?;
+    .map_err(|errors| shorten_paths(errors, cwd))?;
     if invocation.development && config.path.is_none() {
         // There is no file: every value is a default.
         dev_defaults::apply_to_server(&mut config.server, None);
@@ -121,15 +121,15 @@ fn find_work_config(invocation: &Invocation) -> Result<(Config, Option<&str>), C
 }
 
 /// Files are named as the user would name them from where they are.
-fn shorten_paths(mut report: ConfigErrors, cwd: &Path) -> ConfigErrors {
-    for error in &mut report.errors {
+fn shorten_paths(mut errors: ConfigErrors, cwd: &Path) -> ConfigErrors {
+    for error in &mut errors.errors {
         match error.file.strip_prefix(cwd) {
             Ok(below) if below.as_os_str().is_empty() => {}
             Ok(below) => error.file = below.to_owned(),
             Err(_) => {}
         }
     }
-    report
+    errors
 }
 
 fn find_config(invocation: &Invocation) -> Result<Config, ConfigErrors> {
@@ -161,7 +161,7 @@ fn load_file(file: &Path, invocation: &Invocation) -> Result<Config, ConfigError
 }
 
 fn find_target(target: &str, cwd: &Path, invocation: &Invocation) -> Result<Config, ConfigErrors> {
-    let said = invocation.kind;
+    let wanted_kind = invocation.kind;
     let path = make_absolute(cwd, Path::new(target));
     let looked = std::fs::metadata(&path);
     let is_dir = looked.as_ref().is_ok_and(std::fs::Metadata::is_dir);
@@ -169,17 +169,21 @@ fn find_target(target: &str, cwd: &Path, invocation: &Invocation) -> Result<Conf
     match ending {
         _ if is_dir => config_for_dir(&path, invocation),
         Some("toml") => load_file(&path, invocation),
-        Some("py") => config_for_module(target, &path, said),
-        _ if entry::split_ruby(target).is_some() => config_for_ruby(target, cwd, said),
-        _ if entry::split_python(target).is_some() => config_for_entry((target, target), cwd, said),
+        Some("py") => config_for_module(target, &path, wanted_kind),
+        _ if entry::split_ruby(target).is_some() => config_for_ruby(target, cwd, wanted_kind),
+        _ if entry::split_python(target).is_some() => {
+            config_for_entry((target, target), cwd, wanted_kind)
+        }
         _ => match split_file(target) {
             Some((file, callable)) => {
                 let file = make_absolute(cwd, Path::new(file));
                 let module = file.file_stem().and_then(|name| name.to_str());
                 let entry = format!("{}:{callable}", module.unwrap_or_default());
-                config_for_entry((target, &entry), &parse::parent_dir(&file), said)
+                config_for_entry((target, &entry), &parse::parent_dir(&file), wanted_kind)
             }
-            None if module_exists(target, cwd) => config_for_entry((target, target), cwd, said),
+            None if module_exists(target, cwd) => {
+                config_for_entry((target, target), cwd, wanted_kind)
+            }
             None => Err(ConfigErrors::single(
                 target,
                 match translate_verb(target) {
@@ -214,19 +218,19 @@ fn module_exists(name: &str, dir: &Path) -> bool {
 }
 
 /// A kind that a Python module can be of.
-fn python_kind(said: Option<AppKind>) -> Option<AppKind> {
-    said.filter(|kind| matches!(kind, AppKind::Wsgi | AppKind::Asgi))
+fn python_kind(wanted_kind: Option<AppKind>) -> Option<AppKind> {
+    wanted_kind.filter(|kind| matches!(kind, AppKind::Wsgi | AppKind::Asgi))
 }
 
 fn config_for_entry(
     (target, entry): (&str, &str),
     dir: &Path,
-    said: Option<AppKind>,
+    wanted_kind: Option<AppKind>,
 ) -> Result<Config, ConfigErrors> {
     let probe = App::new("", dir.to_owned(), AppKind::Wsgi, entry);
-    let kind = python_kind(said).unwrap_or_else(|| entry::detect_kind(&probe, entry));
+    let kind = python_kind(wanted_kind).unwrap_or_else(|| entry::detect_kind(&probe, entry));
     let entry = entry.to_owned();
-    config_for_app(target, DetectedApp { kind, entry }, dir, said)
+    config_for_app(target, DetectedApp { kind, entry }, dir, wanted_kind)
 }
 
 /// The directory's own file, else what the directory is.
@@ -235,27 +239,27 @@ fn config_for_dir(dir: &Path, invocation: &Invocation) -> Result<Config, ConfigE
     if file.is_file() {
         return load_file(&file, invocation);
     }
-    let said = invocation.kind;
-    if let Some(found) = detect::detect_app_of_kind(dir, said) {
-        return config_for_app(&dir.to_string_lossy(), found, dir, said);
+    let wanted_kind = invocation.kind;
+    if let Some(found) = detect::detect_app_of_kind(dir, wanted_kind) {
+        return config_for_app(&dir.to_string_lossy(), found, dir, wanted_kind);
     }
     let public = dir.join("public");
     // A Ruby file beside a page may be a tool: it must not run because a site is served.
     let has_page = [dir, &public]
         .iter()
         .any(|dir| dir.join("index.html").is_file());
-    if said.is_none()
+    if wanted_kind.is_none()
         && !has_page
         && let Some(found) = detect::detect_only_ruby_file(dir)
     {
-        return config_for_app(&dir.to_string_lossy(), found, dir, said);
+        return config_for_app(&dir.to_string_lossy(), found, dir, wanted_kind);
     }
-    let root = if said.is_none() && public.join("index.html").is_file() {
+    let root = if wanted_kind.is_none() && public.join("index.html").is_file() {
         public
-    } else if said.is_none() && dir.join("index.html").is_file() {
+    } else if wanted_kind.is_none() && dir.join("index.html").is_file() {
         dir.to_owned()
-    } else if let Some(found) = detect::detect_only_module(dir, said) {
-        return config_for_app(&dir.to_string_lossy(), found, dir, said);
+    } else if let Some(found) = detect::detect_only_module(dir, wanted_kind) {
+        return config_for_app(&dir.to_string_lossy(), found, dir, wanted_kind);
     } else {
         let (looked_for, advice) = (DETECTION_CANDIDATES.join(", "), detect::setup_advice(dir));
         let problem =
@@ -295,7 +299,7 @@ fn config_for_files_flag(target: Option<&str>, cwd: &Path) -> Result<Config, Con
 fn config_for_ruby(
     target: &str,
     cwd: &Path,
-    said: Option<AppKind>,
+    wanted_kind: Option<AppKind>,
 ) -> Result<Config, ConfigErrors> {
     let file = entry::split_ruby(target).map_or(target, |(file, _)| file);
     let from = file.rfind('/').map_or(0, |slash| slash + 1);
@@ -306,14 +310,14 @@ fn config_for_ruby(
             entry: target[from..].to_owned(),
         },
         &parse::parent_dir(&make_absolute(cwd, Path::new(file))),
-        said,
+        wanted_kind,
     )
 }
 
 fn config_for_module(
     target: &str,
     file: &Path,
-    said: Option<AppKind>,
+    wanted_kind: Option<AppKind>,
 ) -> Result<Config, ConfigErrors> {
     let module = file
         .file_stem()
@@ -331,8 +335,8 @@ fn config_for_module(
         return Err(ConfigErrors::single(target, problem));
     }
     let mut found = detect::detect_in_module(file, module);
-    found.kind = python_kind(said).unwrap_or(found.kind);
-    config_for_app(target, found, &dir, said)
+    found.kind = python_kind(wanted_kind).unwrap_or(found.kind);
+    config_for_app(target, found, &dir, wanted_kind)
 }
 
 /// A configuration of one application with every default; errors name `origin`.
@@ -340,10 +344,10 @@ fn config_for_app(
     origin: &str,
     found: DetectedApp,
     dir: &Path,
-    said: Option<AppKind>,
+    wanted_kind: Option<AppKind>,
 ) -> Result<Config, ConfigErrors> {
     let is_rack = |kind: AppKind| kind == AppKind::Rack;
-    if said.is_some_and(|said| is_rack(said) != is_rack(found.kind)) {
+    if wanted_kind.is_some_and(|wanted_kind| is_rack(wanted_kind) != is_rack(found.kind)) {
         let problem = format!(
             "the application is of kind \"{}\", and --kind cannot make it one of another language: \
              leave --kind out",
@@ -357,7 +361,7 @@ fn config_for_app(
         found.kind,
         &found.entry,
     );
-    app.kind_is_guess = said.is_none() && !is_rack(found.kind);
+    app.kind_is_guess = wanted_kind.is_none() && !is_rack(found.kind);
     entry::check_file_exists(&app, found.kind, &found.entry)
         .map_err(|what| ConfigErrors::single(origin, what))?;
     let mut config = empty_config(dir);

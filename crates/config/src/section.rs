@@ -43,13 +43,13 @@ impl<'a> Section<'a> {
     pub(crate) fn new(
         found: &'a Findings<'a>,
         name: &'static str,
-        shown: String,
+        display_name: String,
         table: LocatedValue<&'a DeTable<'a>>,
     ) -> Self {
         let section = Self {
             findings: found,
             offset: table.offset,
-            display_name: shown,
+            display_name,
             subtable: table.value,
             name,
         };
@@ -165,12 +165,12 @@ impl<'a> Section<'a> {
     pub(crate) fn table(&self, key: &str) -> Option<Self> {
         let (option, value) = self.option_and_value(key)?;
         let name = option.kind.inline_table()?;
-        let shown = format!("{}.{key}", self.display_name.trim_matches(['[', ']']));
-        let shown = shown.trim_start_matches('.').to_owned();
+        let display_name = format!("{}.{key}", self.display_name.trim_matches(['[', ']']));
+        let display_name = display_name.trim_start_matches('.').to_owned();
         match value.get_ref() {
             DeValue::Table(table) => {
                 let table = LocatedValue::new(table, value.span().start);
-                Some(Self::new(self.findings, name, shown, table))
+                Some(Self::new(self.findings, name, display_name, table))
             }
             _ => self.report_wrong_type(option, value),
         }
@@ -195,17 +195,17 @@ impl<'a> Section<'a> {
                 self.report_invalid_item(key, text.value, text.offset, NAME_EXPECTED);
                 continue;
             }
-            let shown = format!("{key}.{}", text.value);
+            let display_name = format!("{key}.{}", text.value);
             match value.get_ref() {
                 DeValue::Table(table) => {
                     let table = LocatedValue::new(table, text.offset);
-                    let section = Self::new(self.findings, template, shown, table);
+                    let section = Self::new(self.findings, template, display_name, table);
                     tables.push((
                         LocatedValue::new(text.value.to_owned(), text.offset),
                         section,
                     ));
                 }
-                _ => self.report_type(&shown, "a table", value),
+                _ => self.report_type(&display_name, "a table", value),
             }
         }
         tables

@@ -58,10 +58,10 @@ impl TestDir {
         write(&path, text);
     }
 
-    /// A report with the directory left out of its paths, one error a line.
-    pub(crate) fn report_lines(&self, report: &crate::ConfigErrors) -> Vec<String> {
+    /// The errors, one a line, with the directory left out of their paths.
+    pub(crate) fn error_lines(&self, errors: &crate::ConfigErrors) -> Vec<String> {
         let path = self.0.display().to_string();
-        let shown = report
+        let shown = errors
             .to_string()
             .replace(&format!("{path}/"), "")
             .replace(&path, ".");
@@ -85,16 +85,16 @@ pub(crate) fn parse_in_dir(
 
 /// The configuration of a text that has no mistake.
 pub(crate) fn parse_valid(folder: &TestDir, text: &str) -> crate::Config {
-    parse_in_dir(folder, text).unwrap_or_else(|report| panic!("{report}\n{text}"))
+    parse_in_dir(folder, text).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
 }
 
-/// Checks rows of: name, text, lines of the report.
+/// Checks rows of: name, text, lines of the errors.
 pub(crate) fn check_error_table(rows: &[(&str, &str, &[&str])]) {
     let folder = TestDir::with_sample_site();
     for (name, text, expected) in rows {
-        let report = parse_in_dir(&folder, text).err();
-        let lines = report
-            .map(|report| folder.report_lines(&report))
+        let errors = parse_in_dir(&folder, text).err();
+        let lines = errors
+            .map(|errors| folder.error_lines(&errors))
             .unwrap_or_default();
         assert_eq!(lines, *expected, "{name}");
     }

@@ -98,7 +98,7 @@ fn read_shared_keys(table: &Section<'_>, upstream: &mut Upstream) {
     upstream.params = table.env_variables("params");
 }
 
-/// None when it was said, and not to be used: already reported.
+/// None when it was set, and not to be used: already reported.
 fn read_protocol(table: &Section<'_>) -> Option<Protocol> {
     match table.get("protocol") {
         None if !table.has("protocol") => Some(Protocol::Http),
@@ -163,38 +163,40 @@ pub(crate) fn parse_status_range(text: &str) -> Option<(u16, u16)> {
     (low <= high).then_some((low, high))
 }
 
-/// Defaults give way to values that are set: only bounds in the file can be out of order.
+/// Defaults give way to values that are set: only limits in the file can be out of order.
 fn read_connections(table: &Section<'_>, upstream: &Upstream) -> ConnectionLimits {
-    let mut bounds = ConnectionLimits::default();
+    let mut limits = ConnectionLimits::default();
     let of_servers = upstream
         .servers
         .iter()
         .filter_map(|server| server.max_active);
     let active = of_servers.chain(upstream.max_active).max().unwrap_or(0);
-    let said = table.table("connections");
-    let count = |key: &'static str| said.as_ref().and_then(|table| table.get::<u32>(key));
+    let connections = table.table("connections");
+    let count = |key: &'static str| connections.as_ref().and_then(|table| table.get::<u32>(key));
     let (min, soft, max) = (count("min").unwrap_or(0), count("soft"), count("max"));
-    let highest = bounds.max.max(min).max(soft.unwrap_or(0)).max(active);
-    bounds.min = min;
-    bounds.max = max.unwrap_or(highest);
+    let highest = limits.max.max(min).max(soft.unwrap_or(0)).max(active);
+    limits.min = min;
+    limits.max = max.unwrap_or(highest);
     if !keeps_idle_by_default(upstream) {
-        bounds.max_idle = 0;
+        limits.max_idle = 0;
     }
-    bounds.max_idle = soft.unwrap_or_else(|| bounds.max_idle.max(min).min(bounds.max));
-    let Some(said) = said else { return bounds };
-    bounds.read_keys(&said);
+    limits.max_idle = soft.unwrap_or_else(|| limits.max_idle.max(min).min(limits.max));
+    let Some(connections) = connections else {
+        return limits;
+    };
+    limits.read_keys(&connections);
     let low = ("min", u64::from(min));
     match soft {
         Some(soft) => {
-            said.check_order(low, ("soft", u64::from(soft)));
-            said.check_order(("soft", u64::from(soft)), ("max", u64::from(bounds.max)));
+            connections.check_order(low, ("soft", u64::from(soft)));
+            connections.check_order(("soft", u64::from(soft)), ("max", u64::from(limits.max)));
         }
-        None => said.check_order(low, ("max", u64::from(bounds.max))),
+        None => connections.check_order(low, ("max", u64::from(limits.max))),
     }
     if let Some(max) = max {
-        said.check_order(("max_active", u64::from(active)), ("max", u64::from(max)));
+        connections.check_order(("max_active", u64::from(active)), ("max", u64::from(max)));
     }
-    bounds
+    limits
 }
 
 /// Whether idle connections are kept by default. A FastCGI process serves one connection at a time

@@ -18,7 +18,7 @@ use crate::{ConfigErrors, Invocation, join, section, site};
 /// What the command line of `penstock work` says besides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkOptions {
-    /// Where a front end listens for those that join: `SITE_HOST:PORT` or `unix:ROUTE_PATH`.
+    /// Where a front end listens for those that join: `HOST:PORT` or `unix:PATH`.
     pub front_end: String,
     /// The upstream there; none is the application's name.
     pub upstream: Option<String>,
@@ -127,7 +127,7 @@ pub(crate) fn keep_only_app(
     Ok(config)
 }
 
-/// `SITE_HOST:PORT`, or `unix:` and a path, seen from `cwd`: the server may work in another directory.
+/// `HOST:PORT`, or `unix:` and a path, seen from `cwd`: the server may work in another directory.
 fn parse_join_address(text: &str, cwd: &Path) -> Option<String> {
     if let Some(path) = text.strip_prefix("unix:") {
         let is_path = !path.is_empty() && !path.contains('\0');

@@ -168,7 +168,7 @@ fn no_two_caches_share_a_folder() {
     ];
     for (first, second, expected) in rows {
         let report = parse_in_dir(&folder, &two(first, second)).err();
-        let lines = report.map(|report| folder.report_lines(&report));
+        let lines = report.map(|report| folder.error_lines(&report));
         let expected = expected.map(|(path, other)| {
             vec![format!(
                 "penstock.toml:5:8: `path`: {path} and {other}, the folder of cache `z` on line 3, overlap: each cache needs a folder of its own"
@@ -178,7 +178,7 @@ fn no_two_caches_share_a_folder() {
     }
     let report = parse_in_dir(&folder, "[apps.a]\n[caches.c]\npath = \"broken/x\"\n").unwrap_err();
     let expected = ["penstock.toml:3:8: `path`: broken does not exist"];
-    assert_eq!(folder.report_lines(&report), expected);
+    assert_eq!(folder.error_lines(&report), expected);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn no_cache_is_served_as_files() {
     ];
     for (root, path, is_served) in rows {
         let report = parse_in_dir(&folder, &text(root, path)).err();
-        let lines = report.map(|report| folder.report_lines(&report));
+        let lines = report.map(|report| folder.error_lines(&report));
         let expected = is_served.then(|| {
             vec![format!(
                 "penstock.toml:5:18: `root`: {path}, the folder of cache `c`, is inside: what it holds would be served as files"
@@ -300,7 +300,7 @@ bypass = { headers = ["X-Preview"], cookies = ["session", "wordpress_*"] }
     assert_eq!(query("{ without = [\"utm_*\", \"fbclid\"] }"), without);
 }
 
-/// Rows of: name, the route's lines from line 5 on, lines of the report.
+/// Rows of: name, the route's lines from line 5 on, lines of the errors.
 fn check_routes(rows: &[(&str, &str, &[&str])]) {
     for (name, lines, expected) in rows {
         let text = format!(

@@ -78,7 +78,7 @@ fn reports_pages_that_could_not_be_sent() {
     ];
     for (pages, expected) in rows {
         let report = parse_in_dir(&folder, &site(pages)).unwrap_err();
-        let lines = folder.report_lines(&report);
+        let lines = folder.error_lines(&report);
         let [line] = lines.as_slice() else {
             panic!("{pages}: {lines:?}");
         };

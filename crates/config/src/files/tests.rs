@@ -80,7 +80,7 @@ fn reports_what_is_wrong() {
     const EXTENSION: &str =
         "expected an extension such as \"webmanifest\", in small letters and without its dot";
     const MEDIA: &str = "expected a media type such as \"text/plain; charset=utf-8\"";
-    // Rows of: name, keys from line 5 on, lines of the report.
+    // Rows of: name, keys from line 5 on, lines of the errors.
     let rows: &[(&str, &str, &[&str])] = &[
         (
             "codings",

@@ -11,8 +11,8 @@ use crate::findings::LocatedValue;
 use crate::model::{Hub, RouteHub};
 use crate::section::{Keys as _, Section};
 
-/// Reads the value of `hub`, with `bounds` as the `[hub]` table.
-pub(crate) fn read(route: &Section<'_>, bounds: &Hub) -> Option<RouteHub> {
+/// Reads the value of `hub`, with `hub_limits` as the `[hub]` table.
+pub(crate) fn read(route: &Section<'_>, hub_limits: &Hub) -> Option<RouteHub> {
     if !route.has("hub") {
         return None;
     }
@@ -22,12 +22,12 @@ pub(crate) fn read(route: &Section<'_>, bounds: &Hub) -> Option<RouteHub> {
         return Some(hub);
     }
     let table = route.table("hub")?;
-    hub.channels = read_channels(&table, bounds);
+    hub.channels = read_channels(&table, hub_limits);
     hub.read_keys(&table);
     Some(hub)
 }
 
-fn read_channels(table: &Section<'_>, bounds: &Hub) -> Vec<String> {
+fn read_channels(table: &Section<'_>, hub_limits: &Hub) -> Vec<String> {
     let one = table.text("channel");
     let several = table.list("channels", |text| Some(text.to_owned()));
     match (table.has("channel"), table.has("channels")) {
@@ -43,7 +43,7 @@ fn read_channels(table: &Section<'_>, bounds: &Hub) -> Vec<String> {
     table.check_not_empty("channels");
     let several = several.unwrap_or_default();
     table.check_unique("channels", &several, |a, b| a == b);
-    let most = bounds.max_channels_per_stream as u64;
+    let most = hub_limits.max_channels_per_stream as u64;
     table.check_order(
         ("channels", several.len() as u64),
         ("hub.max_channels_per_stream", most),

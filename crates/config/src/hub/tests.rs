@@ -24,7 +24,7 @@ pub(super) fn route(lines: &str) -> Route {
     config.sites[0].routes[0].clone()
 }
 
-/// Rows of: name, lines of the route from line 3 on, lines of the report.
+/// Rows of: name, lines of the route from line 3 on, lines of the errors.
 pub(super) fn check_routes(rows: &[(&str, &str, &[&str])]) {
     for (name, lines, expected) in rows {
         let text = format!("[[sites]]\n[[sites.routes]]\n{lines}\n");

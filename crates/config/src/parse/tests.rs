@@ -1,6 +1,6 @@
 //! What a text gives: values, or every error with its place.
 //!
-//! Tables of texts against the lines of the report; the directory of the test is left out of them.
+//! Tables of texts against the lines of the errors; the directory of the test is left out of them.
 
 use std::time::Duration;
 
@@ -604,7 +604,7 @@ fn reports_routes_that_cannot_work() {
     for (name, rest, expected) in rows {
         let report = parse_in_dir(&folder, &with(rest)).err();
         let lines = report
-            .map(|report| folder.report_lines(&report))
+            .map(|report| folder.error_lines(&report))
             .unwrap_or_default();
         assert_eq!(lines, *expected, "{name}");
     }
@@ -644,7 +644,7 @@ fn reports_sites_that_clash() {
     for (name, sites, expected) in rows {
         let report = parse_in_dir(&folder, &format!("{sites}[apps.a]\n")).err();
         let lines = report
-            .map(|report| folder.report_lines(&report))
+            .map(|report| folder.error_lines(&report))
             .unwrap_or_default();
         assert_eq!(lines, expected, "{name}");
     }
@@ -727,7 +727,7 @@ fn reports_syntax_with_its_place() {
             "{name}: {report}"
         );
         assert!(
-            folder.report_lines(&report)[0].starts_with(place),
+            folder.error_lines(&report)[0].starts_with(place),
             "{name}: {report}"
         );
     }
@@ -739,7 +739,7 @@ fn takes_the_line_ends_and_the_mark_of_other_editors() {
     parse_valid(&folder, "\u{feff}[apps.a]\r\nthreads = 2\r\n");
     let report = parse_in_dir(&folder, "[apps.a]\r\n  x = 2\r\n").unwrap_err();
     assert_eq!(
-        folder.report_lines(&report),
+        folder.error_lines(&report),
         ["penstock.toml:2:3: unknown key `x` in [apps.a]"]
     );
 }
@@ -749,7 +749,7 @@ fn reports_a_file_that_cannot_be_read() {
     let folder = TestDir::with_files(&[("penstock.toml", "")]);
     let report = load(&folder.join("other.toml")).unwrap_err();
     assert_eq!(
-        folder.report_lines(&report),
+        folder.error_lines(&report),
         ["other.toml: cannot be read: entity not found"]
     );
     assert!(load(folder.path()).is_err());

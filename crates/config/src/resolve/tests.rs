@@ -257,7 +257,7 @@ fn a_kind_that_is_said_is_no_guess_and_goes_before() {
         });
         let app = config.map(|config| config.apps.into_values().next());
         app.map(|app| app.map(|app| (app.kind, app.kind_is_guess)))
-            .map_err(|report| folder.report_lines(&report).join("\n"))
+            .map_err(|report| folder.error_lines(&report).join("\n"))
     };
     let asgi = Some(AppKind::Asgi);
     for target in ["sub", "sub/app.py", "app:app", "app", "sub/app.py:app"] {
@@ -492,7 +492,7 @@ fn takes_a_target_for_what_it_is() {
         let found = resolve_target(&folder, Some(target));
         let found = found
             .map(|config| entry_of(&config))
-            .map_err(|r| folder.report_lines(&r).join("\n"));
+            .map_err(|r| folder.error_lines(&r).join("\n"));
         assert_eq!(
             found.as_deref().map_err(String::as_str),
             expected,

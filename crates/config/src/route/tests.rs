@@ -6,7 +6,7 @@ use crate::testing::{TestDir, check_error_table, parse_valid};
 
 const UPSTREAM: &str = "[upstreams.b]\nservers = [\"127.0.0.1:80\"]\n[[sites]]\n[[sites.routes]]\n";
 
-/// Rows of: name, lines of the route from line 5 on, lines of the report.
+/// Rows of: name, lines of the route from line 5 on, lines of the errors.
 fn check_rows(rows: &[(&str, &str, &[&str])]) {
     for (name, lines, expected) in rows {
         check_error_table(&[(name, &format!("{UPSTREAM}{lines}\n"), expected)]);

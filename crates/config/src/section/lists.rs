@@ -47,7 +47,7 @@ impl<'a> Section<'a> {
             return None;
         };
         let at = value.span().start;
-        let said = match value.get_ref() {
+        let found = match value.get_ref() {
             DeValue::Boolean(flag) => FlagOrWord::Flag(*flag),
             DeValue::String(text) if text == word => FlagOrWord::Word,
             DeValue::String(text) => {
@@ -56,7 +56,7 @@ impl<'a> Section<'a> {
             }
             _ => return self.report_wrong_type(option, value),
         };
-        Some(LocatedValue::new(said, at))
+        Some(LocatedValue::new(found, at))
     }
 
     /// A number of the option's range, or a list of at least one; those that are wrong are reported
@@ -91,7 +91,7 @@ impl<'a> Section<'a> {
         Some(values.collect())
     }
 
-    /// The option's words that are said: with `true` all of them, with `false` none. A word that
+    /// The option's words that are set: with `true` all of them, with `false` none. A word that
     /// stands twice is reported.
     pub(crate) fn choices(&self, key: &'static str) -> Option<Vec<&'static str>> {
         let OptionKind::FlagOrChoices(words) = self.option(key)?.kind else {
@@ -102,9 +102,9 @@ impl<'a> Section<'a> {
             return Some(if flag { words.to_vec() } else { Vec::new() });
         }
         let find = |text: &str| words.iter().copied().find(|word| *word == text);
-        let said = self.list(key, find)?;
-        self.check_unique(key, &said, |a, b| a == b);
-        Some(said.into_iter().map(|word| word.value).collect())
+        let found = self.list(key, find)?;
+        self.check_unique(key, &found, |a, b| a == b);
+        Some(found.into_iter().map(|word| word.value).collect())
     }
 
     /// Reports the items of a list that are there already.

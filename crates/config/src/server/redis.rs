@@ -31,8 +31,8 @@ pub(super) fn read(server: &Section<'_>) -> Option<String> {
         None => is_redis_url(text.value).then(|| text.value.to_owned()),
     };
     if address.is_none() {
-        let shown = mask_credentials(text.value);
-        server.report_invalid_item("redis", &shown, text.offset, REDIS_EXPECTED);
+        let masked = mask_credentials(text.value);
+        server.report_invalid_item("redis", &masked, text.offset, REDIS_EXPECTED);
     }
     address
 }
@@ -152,12 +152,12 @@ mod tests {
             ("unix:", "unix:"),
             (long.as_str(), long.as_str()),
         ];
-        for (text, shown) in rows {
+        for (text, masked) in rows {
             let expected = format!(
-                "penstock.toml:3:9: `redis` cannot be {shown:?}: expected {REDIS_EXPECTED}"
+                "penstock.toml:3:9: `redis` cannot be {masked:?}: expected {REDIS_EXPECTED}"
             );
             let text = format!("[apps.a]\n[server]\nredis = \"{text}\"\n");
-            check_error_table(&[(shown, &text, &[&expected])]);
+            check_error_table(&[(masked, &text, &[&expected])]);
         }
         check_error_table(&[
             (

@@ -186,7 +186,7 @@ fn reports_unix_sockets_that_cannot_be() {
     for (item, expected) in rows {
         let folder = TestDir::with_sample_site();
         let report = parse_in_dir(&folder, &listen(&item)).unwrap_err();
-        let report = folder.report_lines(&report);
+        let report = folder.error_lines(&report);
         assert!(
             report.len() == 1 && report[0].ends_with(expected),
             "{item}: {report:?}"

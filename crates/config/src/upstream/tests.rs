@@ -238,7 +238,7 @@ fn bounds_that_are_not_said_give_way_to_those_that_are() {
     assert_eq!(found.max, 3000);
 }
 
-/// Rows of: name, lines of the table after its servers, lines of the report from line 3 on.
+/// Rows of: name, lines of the table after its servers, lines of the errors from line 3 on.
 fn check_rows(rows: &[(&str, &str, &[&str])]) {
     for (name, lines, expected) in rows {
         let text = format!("[upstreams.b]\nservers = [\"127.0.0.1:80\"]\n{lines}\n");
