@@ -1,7 +1,7 @@
 //! The admin listener's handler: routes, refusals and short responses.
 //!
 //! A request is checked in this order: host, path, method, origin (`browser_guard`), permission
-//! (`authority`).
+//! (`authorization`).
 //!
 //! # Invariants
 //! - GET and HEAD change nothing. A change is a POST that passed the host and origin checks and is
@@ -29,22 +29,23 @@ use crate::{
     purge, server_changes,
 };
 
-/// The admin API as a handler.
+/// The handler of the admin API.
 #[derive(Debug)]
 pub struct AdminHandler {
     operations: Arc<dyn AdminOperations>,
     event_feed: Arc<EventFeed>,
-    authority: ChangeAuthorization,
+    authorization: ChangeAuthorization,
 }
 
 impl AdminHandler {
-    /// The admin API of the server behind `source`. `authority` decides which changes are permitted.
-    pub fn new(source: Arc<dyn AdminOperations>, authority: ChangeAuthorization) -> Self {
+    /// Creates the admin API of the server behind `source`. `authorization` decides which changes
+    /// are permitted.
+    pub fn new(source: Arc<dyn AdminOperations>, authorization: ChangeAuthorization) -> Self {
         let feed = EventFeed::new(Arc::clone(&source), EVENT_INTERVAL);
         Self {
             operations: source,
             event_feed: feed,
-            authority,
+            authorization,
         }
     }
 
@@ -68,7 +69,7 @@ impl AdminHandler {
             Some(Err(error)) => Some(error),
             None => None,
         };
-        let refused = match (&self.authority, &error) {
+        let refused = match (&self.authorization, &error) {
             // An admin token may look like one of a publish key.
             (ChangeAuthorization::Token(_), _) | (_, None) => self.refusal_for(request, change),
             (ChangeAuthorization::AnyConnected | ChangeAuthorization::ReadOnly, Some(error)) => {
@@ -104,7 +105,9 @@ impl AdminHandler {
         request: &Request,
         change: ChangeRoute<'_>,
     ) -> Option<Result<Response, Fault>> {
-        let permission = self.authority.check_permission(&request.head, clock::now());
+        let permission = self
+            .authorization
+            .check_permission(&request.head, clock::now());
         let socket = self.operations.control_socket();
         let socket = socket.map_or_else(String::new, |socket| format!(" ({socket})"));
         let (status, error) = match permission {

@@ -126,14 +126,14 @@ mod tests {
 
     const TOKEN: &str = "dGhpcyBpcyBub3QgYSByZWFsIHRva2VuLCBidXQgbG9uZw==";
 
-    fn permit(authority: &ChangeAuthorization, fields: &str, now: Instant) -> Permission {
+    fn permit(authorization: &ChangeAuthorization, fields: &str, now: Instant) -> Permission {
         let text = format!("POST /reload HTTP/1.1\nHost: 127.0.0.1:8090{fields}");
-        authority.check_permission(&request(&text, TestTransport::Tcp).head, now)
+        authorization.check_permission(&request(&text, TestTransport::Tcp).head, now)
     }
 
     #[test]
     fn takes_the_token_and_nothing_like_it() {
-        let authority = ChangeAuthorization::Token(AdminToken::new(TOKEN));
+        let authorization = ChangeAuthorization::Token(AdminToken::new(TOKEN));
         let now = Instant::now();
         for (name, fields, expected) in [
             (
@@ -188,11 +188,11 @@ mod tests {
                 Permission::TokenWrong,
             ),
         ] {
-            assert_eq!(permit(&authority, &fields, now), expected, "{name}");
+            assert_eq!(permit(&authorization, &fields, now), expected, "{name}");
         }
-        let handed_over = AdminToken::from_digest(AdminToken::new(TOKEN).digest());
-        assert!(handed_over.matches(TOKEN.as_bytes()));
-        assert_eq!(format!("{handed_over:?}"), "AdminToken");
+        let restored = AdminToken::from_digest(AdminToken::new(TOKEN).digest());
+        assert!(restored.matches(TOKEN.as_bytes()));
+        assert_eq!(format!("{restored:?}"), "AdminToken");
     }
 
     fn hex(bytes: &[u8]) -> String {
@@ -201,24 +201,24 @@ mod tests {
 
     #[test]
     fn wrong_tokens_are_answered_so_often_and_the_right_one_always() {
-        let authority = ChangeAuthorization::Token(AdminToken::new(TOKEN));
+        let authorization = ChangeAuthorization::Token(AdminToken::new(TOKEN));
         let (wrong, right) = (
             "\nAuthorization: Bearer guess",
             format!("\nAuthorization: Bearer {TOKEN}"),
         );
         let now = Instant::now();
         for _ in 0..10 {
-            assert_eq!(permit(&authority, wrong, now), Permission::TokenWrong);
+            assert_eq!(permit(&authorization, wrong, now), Permission::TokenWrong);
         }
         for _ in 0..3 {
             assert_eq!(
-                permit(&authority, wrong, now),
+                permit(&authorization, wrong, now),
                 Permission::TooManyWrongTokens
             );
-            assert_eq!(permit(&authority, &right, now), Permission::Granted);
+            assert_eq!(permit(&authorization, &right, now), Permission::Granted);
         }
         assert_eq!(
-            permit(&authority, wrong, now + Duration::from_secs(60)),
+            permit(&authorization, wrong, now + Duration::from_secs(60)),
             Permission::TokenWrong
         );
     }

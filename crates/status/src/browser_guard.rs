@@ -1,8 +1,8 @@
 //! Refuses requests that a foreign web page could have sent to the admin listener.
 //!
-//! Every client that reaches the listener may read. A browser on the same machine reaches it on behalf
-//! of any page, so two kinds of requests are refused: those with a host name that a foreign DNS server
-//! could point here (DNS rebinding), and a POST from another origin.
+//! Every client that reaches the listener may read. A browser on the same machine reaches it on
+//! behalf of any page, so two kinds of requests are refused: those with a host name that a foreign
+//! DNS server could point here (DNS rebinding), and a POST from another origin.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

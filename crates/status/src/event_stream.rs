@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_ends_leaves_its_place_to_another() {
+    fn a_stream_that_ends_admits_another() {
         let (_, feed) = feed(FOREVER);
         let mut streams: Vec<_> = (0..MAX_EVENT_STREAMS)
             .map(|_| feed.open().unwrap())

@@ -1,7 +1,7 @@
 //! A made-up server for this crate's tests, and requests to it.
 //!
-//! One application serves; the other does not boot and has a name that every format must escape, as has
-//! one of the two upstreams. The calls of the API are recorded in `calls`.
+//! One application serves; the other does not boot and has a name that every format must escape, as
+//! has one of the two upstreams. The calls of the API are recorded in `calls`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

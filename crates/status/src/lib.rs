@@ -1,8 +1,9 @@
 //! The status page, its JSON, the metrics and the admin API.
 //!
-//! [`AdminHandler`] is the handler of the admin listener. It gets a [`Snapshot`], or makes a change, through
-//! [`AdminOperations`], which the `penstock` crate implements. `browser_guard` refuses requests that a
-//! foreign web page could have sent, `api` routes, `authority` decides whether a change is permitted.
+//! [`AdminHandler`] is the handler of the admin listener. It gets a [`Snapshot`], or makes a
+//! change, through [`AdminOperations`], which the `penstock` crate implements. `browser_guard`
+//! refuses requests that a foreign web page could have sent, `api` routes, `authorization` decides
+//! whether a change is permitted.
 //!
 //! # Invariants
 //! - Reading the status costs little and is bounded, however many clients read it.

@@ -109,8 +109,8 @@ pub trait AdminOperations: Send + Sync + Debug {
     /// The maximum size of such a body.
     fn max_publish_bytes(&self) -> usize;
 
-    /// Starts a new process of the server, from `binary` if it is given, hands over the listeners and
-    /// returns a sentence with the new process. Then the new process serves and this one drains.
+    /// Starts a new process of the server, from `binary` if it is given, hands over the listeners
+    /// and returns a sentence with the new process. Then the new process serves and this one drains.
     ///
     /// Cancel safety: as `reload`.
     ///

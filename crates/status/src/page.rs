@@ -1,6 +1,7 @@
 //! The files of the status page, compiled in.
 //!
-//! The page has no build step. It gets all its data from `/events` and sets it as text, never as markup.
+//! The page has no build step. It gets all its data from `/events` and sets it as text, never
+//! as markup.
 //!
 //! # Invariants
 //! - The page loads nothing from other servers; [`CONTENT_SECURITY_POLICY`] enforces it.

@@ -12,7 +12,7 @@ use crate::api::{AdminHandler, text_response, with_handler_name};
 use crate::authorization::ChangeAuthorization;
 use crate::operations::AdminOperations;
 
-/// Health, readiness and metrics as a handler.
+/// The handler of health, readiness and metrics.
 #[derive(Debug)]
 pub struct ProbeHandler {
     admin: AdminHandler,

@@ -46,8 +46,10 @@ pub(crate) fn parse_purge(text: &[u8]) -> Result<PurgeRequest, ChangeError> {
         (None, None, None, Some(false)) => return Err(refuse("all is false")),
         (url, prefix, tag, all) => {
             let texts = [url, prefix, tag];
-            let said = texts.iter().flatten().count() + usize::from(all.is_some());
-            return Err(refuse(&format!("{said} of url, prefix, tag and all")));
+            let target_count = texts.iter().flatten().count() + usize::from(all.is_some());
+            return Err(refuse(&format!(
+                "{target_count} of url, prefix, tag and all"
+            )));
         }
     };
     let cache = cache.transpose()?;

@@ -126,7 +126,8 @@ pub struct HubStatus {
 pub struct MachineStatus {
     /// The load average of the last minute.
     pub load_average: Option<f64>,
-    /// Kernel memory of open connections without their data, estimated from a measured figure for one.
+    /// Kernel memory of open connections without their data, estimated from a measured figure for
+    /// one.
     pub estimated_socket_bytes: u64,
     /// Memory of TCP socket buffers, of all processes of the machine or container.
     pub tcp_buffer_bytes: Option<u64>,

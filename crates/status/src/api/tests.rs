@@ -11,14 +11,17 @@ use crate::authorization::AdminToken;
 use crate::event_stream::MAX_EVENT_STREAMS;
 use crate::fake::{FakeServer, PiecewiseBody, TestTransport, request};
 
-/// An API without authority checks.
-fn admin_without_authority() -> (Arc<FakeServer>, AdminHandler) {
+/// An API without authorization.
+fn admin_without_authorization() -> (Arc<FakeServer>, AdminHandler) {
     admin_with(ChangeAuthorization::AnyConnected)
 }
 
-fn admin_with(authority: ChangeAuthorization) -> (Arc<FakeServer>, AdminHandler) {
+fn admin_with(authorization: ChangeAuthorization) -> (Arc<FakeServer>, AdminHandler) {
     let source = Arc::new(FakeServer::default());
-    let admin = AdminHandler::new(Arc::clone(&source) as Arc<dyn AdminOperations>, authority);
+    let admin = AdminHandler::new(
+        Arc::clone(&source) as Arc<dyn AdminOperations>,
+        authorization,
+    );
     (source, admin)
 }
 
@@ -87,7 +90,7 @@ fn field_text<'a>(response: &'a Response, name: &str) -> &'a str {
 
 #[test]
 fn each_route_answers_with_its_type() {
-    let (_, admin) = admin_without_authority();
+    let (_, admin) = admin_without_authorization();
     for (path, content_type, begins) in [
         ("/", "text/html; charset=utf-8", "<!doctype html>"),
         ("/?x=1", "text/html; charset=utf-8", "<!doctype html>"),
@@ -123,7 +126,7 @@ fn each_route_answers_with_its_type() {
 
 #[test]
 fn refuses_by_host_path_method_and_origin_in_that_order() {
-    let (source, admin) = admin_without_authority();
+    let (source, admin) = admin_without_authorization();
     let local = "Host: localhost:8090";
     let foreign = "Host: evil.example";
     let origin = "Host: localhost:8090\nOrigin: http://evil.example";
@@ -330,7 +333,7 @@ fn callers_who_may_not_use_the_socket_get_nothing_but_a_reason() {
 
 #[test]
 fn a_wrong_method_is_told_the_right_one() {
-    let (_, admin) = admin_without_authority();
+    let (_, admin) = admin_without_authorization();
     assert_eq!(
         field_text(&send_get(&admin, "DELETE /"), "allow"),
         "GET, HEAD"
@@ -402,7 +405,7 @@ fn changes_are_asked_of_the_server_and_answered_as_json() {
         ),
         ("/stop", false, 202, r#"{"ok":true}"#, "stop"),
     ] {
-        let (source, admin) = admin_without_authority();
+        let (source, admin) = admin_without_authorization();
         source.is_broken.store(is_broken, Ordering::Relaxed);
         let response = send_get(&admin, &format!("POST {line}"));
         assert_eq!(response.status.code(), status, "{line}");
@@ -487,7 +490,7 @@ fn changes_of_servers_are_asked_of_the_server_and_answered_as_json() {
             None,
         ),
     ] {
-        let (source, admin) = admin_without_authority();
+        let (source, admin) = admin_without_authorization();
         source.is_broken.store(is_broken, Ordering::Relaxed);
         let response = post_server_change(&admin, upstream, whole_piece(body_sent));
         assert_eq!(response.status.code(), status, "{name}");
@@ -553,7 +556,7 @@ fn purges_are_asked_of_the_server_and_answered_as_json() {
             None,
         ),
     ] {
-        let (source, admin) = admin_without_authority();
+        let (source, admin) = admin_without_authorization();
         source.is_broken.store(is_broken, Ordering::Relaxed);
         let response = post_change(&admin, "/cache/purge", whole_piece(body_sent));
         assert_eq!(response.status.code(), status, "{name}");
@@ -561,7 +564,7 @@ fn purges_are_asked_of_the_server_and_answered_as_json() {
         assert!(said.contains(expected), "{name}: {said}");
         assert_eq!(source.recorded_calls(), Vec::from_iter(asked), "{name}");
     }
-    let (source, admin) = admin_without_authority();
+    let (source, admin) = admin_without_authorization();
     let long = format!("{{\"url\": \"/{}\"}}", "a".repeat(MAX_BODY_BYTES));
     let response = post_change(&admin, "/cache/purge", whole_piece(&long));
     assert_eq!(response.status, Status::CONTENT_TOO_LARGE);
@@ -575,7 +578,7 @@ fn purges_are_asked_of_the_server_and_answered_as_json() {
 #[test]
 fn messages_are_published_with_and_without_the_slash() {
     for path in ["/publish/", "/publish"] {
-        let (source, admin) = admin_without_authority();
+        let (source, admin) = admin_without_authorization();
         let response = post_change(&admin, path, whole_piece("items"));
         assert_eq!(
             (response.status.code(), body_text(&response)),
@@ -609,8 +612,8 @@ fn a_publisher_is_known_before_the_body_is_read() {
             ChangeAuthorization::Token(AdminToken::new(TOKEN)),
         ]
     };
-    for authority in authorities() {
-        let (source, admin) = admin_with(authority);
+    for authorization in authorities() {
+        let (source, admin) = admin_with(authorization);
         let (response, taken) = publish_with(&admin, "a.b.c");
         assert_eq!((response.status, taken), (Status::UNAUTHORIZED, 0));
         assert_eq!(body_text(&response), "no such key\n");
@@ -624,8 +627,8 @@ fn a_publisher_is_known_before_the_body_is_read() {
             source.recorded_calls()
         );
     }
-    for authority in authorities() {
-        let (source, admin) = admin_with(authority);
+    for authorization in authorities() {
+        let (source, admin) = admin_with(authorization);
         let (response, _) = publish_with(&admin, "a.right.token");
         assert_eq!(response.status, Status::OK);
         assert_eq!(source.recorded_calls(), ["publish items in chat"]);
@@ -660,7 +663,7 @@ fn an_administrator_publishes_with_a_token_that_looks_like_a_key() {
 
 #[test]
 fn a_change_without_a_body_is_malformed() {
-    let (source, admin) = admin_without_authority();
+    let (source, admin) = admin_without_authorization();
     let response = send_get(&admin, "POST /upstreams/backends/servers");
     assert_eq!(response.status, Status::BAD_REQUEST);
     assert!(source.recorded_calls().is_empty());
@@ -694,7 +697,7 @@ fn a_body_is_bounded_whether_it_says_its_length_or_not() {
             MAX_BODY_BYTES + 1000,
         ),
     ] {
-        let (source, admin) = admin_without_authority();
+        let (source, admin) = admin_without_authorization();
         let taken = Arc::new(AtomicUsize::new(0));
         let body_sent = PiecewiseBody {
             remaining: format!("{drain}{}", " ".repeat(len - drain.len())).into(),
@@ -715,7 +718,7 @@ fn a_body_is_bounded_whether_it_says_its_length_or_not() {
 
 #[test]
 fn is_not_ready_with_the_reason() {
-    let (source, admin) = admin_without_authority();
+    let (source, admin) = admin_without_authorization();
     source.is_broken.store(true, Ordering::Relaxed);
     let response = send_get(&admin, "GET /readyz");
     assert_eq!(response.status, Status::SERVICE_UNAVAILABLE);
@@ -729,7 +732,7 @@ fn is_not_ready_with_the_reason() {
 
 #[test]
 fn no_answer_is_stored_framed_or_guessed_about() {
-    let (_, admin) = admin_without_authority();
+    let (_, admin) = admin_without_authorization();
     for line in [
         "GET /",
         "GET /events",
@@ -756,8 +759,8 @@ fn no_answer_is_stored_framed_or_guessed_about() {
 }
 
 #[test]
-fn live_streams_are_bounded_and_a_head_request_takes_no_place() {
-    let (_, admin) = admin_without_authority();
+fn live_streams_are_bounded_and_a_head_request_counts_as_none() {
+    let (_, admin) = admin_without_authorization();
     let mut open: Vec<_> = (0..MAX_EVENT_STREAMS)
         .map(|_| send_get(&admin, "GET /events"))
         .collect();
@@ -777,7 +780,7 @@ fn live_streams_are_bounded_and_a_head_request_takes_no_place() {
 
 #[test]
 fn a_stream_begins_with_the_status() {
-    let (_, admin) = admin_without_authority();
+    let (_, admin) = admin_without_authorization();
     let Body::Stream(mut events) = send_get(&admin, "GET /events").body else {
         panic!("no stream")
     };
@@ -791,7 +794,7 @@ fn a_stream_begins_with_the_status() {
 
 #[test]
 fn texts_of_applications_reach_scripts_unharmed() {
-    let (_, admin) = admin_without_authority();
+    let (_, admin) = admin_without_authorization();
     let response = send_get(&admin, "GET /status.json");
     let json: Value = serde_json::from_str(body_text(&response)).unwrap();
     assert_eq!(json["apps"][1]["name"], crate::fake::NAME_TO_ESCAPE);
