@@ -170,7 +170,7 @@ fn compare_load(a: &Candidate, b: &Candidate) -> Ordering {
 /// The fewest active requests for its share; then a server with an idle connection on this loop,
 /// then on any loop, then the most recently used.
 fn idle_first(candidates: &[Candidate]) -> Option<usize> {
-    let warmth = |c: &Candidate| {
+    let reuse_rank = |c: &Candidate| {
         (
             c.has_idle_connection_on_this_loop,
             c.has_idle_connection,
@@ -178,7 +178,7 @@ fn idle_first(candidates: &[Candidate]) -> Option<usize> {
         )
     };
     let best = with_free_slot(candidates)
-        .min_by(|a, b| compare_load(a, b).then_with(|| warmth(b).cmp(&warmth(a))));
+        .min_by(|a, b| compare_load(a, b).then_with(|| reuse_rank(b).cmp(&reuse_rank(a))));
     best.map(|c| c.index)
 }
 

@@ -139,21 +139,21 @@ impl FileBodySource {
         into: &mut Vec<u8>,
     ) -> Poll<Result<bool, Fault>> {
         let left = usize::try_from(self.len - self.sent).unwrap_or(usize::MAX);
-        let want = left.min(most).min(MAX_PIECE_BYTES);
-        if want == 0 {
+        let len = left.min(most).min(MAX_PIECE_BYTES);
+        if len == 0 {
             return Poll::Ready(Ok(false));
         }
         let reading = match &mut self.pending_read {
             Some(reading) => reading,
             None => {
-                into.resize(want, 0);
+                into.resize(len, 0);
                 if let Ok(read @ 1..) = self.file.read_at_if_cached(into, self.sent) {
                     into.truncate(read);
                     self.sent += read as u64;
                     return Poll::Ready(Ok(true));
                 }
                 into.clear();
-                let reading = read_in_pool(&self.store, Arc::clone(&self.file), self.sent, want);
+                let reading = read_in_pool(&self.store, Arc::clone(&self.file), self.sent, len);
                 self.pending_read.insert(reading)
             }
         };
@@ -170,12 +170,12 @@ fn read_in_pool(
     store: &Arc<BufferingSettings>,
     file: Arc<SpoolFile>,
     at: u64,
-    want: usize,
+    len: usize,
 ) -> PendingRead {
     let pool = store.pool.clone();
     Box::pin(async move {
         let read = pool.run(move || {
-            let mut bytes = vec![0; want];
+            let mut bytes = vec![0; len];
             file.read_exact_at(&mut bytes, at).map(|()| bytes)
         });
         match read.await {

@@ -61,7 +61,7 @@ pub(crate) enum LeaseOutcome {
 /// The queue is full, or no server may serve the request.
 pub(crate) fn claim_lease(
     shared: &Arc<SharedUpstream>,
-    want: &SelectionCriteria<'_>,
+    criteria: &SelectionCriteria<'_>,
     now: Instant,
     waited: Duration,
     deadline: Instant,
@@ -77,10 +77,10 @@ pub(crate) fn claim_lease(
             client,
         }
     };
-    let home = loops::current_loop_index();
-    match shared.update_pool(|pool| pool.claim(now, home, want, make_waiter)) {
+    let loop_index = loops::current_loop_index();
+    match shared.update_pool(|pool| pool.claim(now, loop_index, criteria, make_waiter)) {
         ClaimOutcome::Slot(slot) => {
-            let lease = SlotLease::new(shared, slot, now, waited, want.is_first_attempt);
+            let lease = SlotLease::new(shared, slot, now, waited, criteria.is_first_attempt);
             Ok(LeaseOutcome::Leased(lease))
         }
         ClaimOutcome::Unavailable { reason } => {
@@ -100,8 +100,8 @@ pub(crate) fn claim_lease(
                 ticket,
                 position,
                 grant_receiver,
-                reuse: want.reuse,
-                is_new: want.is_first_attempt,
+                reuse: criteria.reuse,
+                is_new: criteria.is_first_attempt,
                 client: client.map(Arc::clone),
                 queued_at: now,
                 waited_before: waited,
@@ -127,7 +127,7 @@ fn checked_idle_connection(connection: UpstreamConnection) -> Option<UpstreamCon
     Some(connection)
 }
 
-/// A queued request: a future of its slot.
+/// The future of a queued request; resolves to its slot.
 #[derive(Debug)]
 pub(crate) struct SlotWaitFuture {
     shared: Arc<SharedUpstream>,
@@ -149,9 +149,9 @@ impl SlotWaitFuture {
     }
 
     fn accept_grant(&self, slot: SlotId) -> Result<SlotLease, AttemptFailure> {
-        let (now, home) = (clock::now(), loops::current_loop_index());
+        let (now, loop_index) = (clock::now(), loops::current_loop_index());
         let accepted =
-            (self.shared).update_pool(|pool| pool.accept_grant(now, slot, home, self.reuse));
+            (self.shared).update_pool(|pool| pool.accept_grant(now, slot, loop_index, self.reuse));
         let slot = accepted.ok_or_else(|| {
             AttemptFailure::local(FaultKind::Unavailable, "the server was removed")
         })?;
@@ -267,15 +267,15 @@ impl SlotLease {
         self.upstream.server_pool.lock().count_connect(self.slot.id);
     }
 
-    /// Records the first response on a new `connection`.
+    /// Counts a new `connection` as answered, for `saturation`.
     pub(crate) fn count_connection_answered(&mut self, connection: &mut UpstreamConnection) {
         if self.unanswered_guard.take().is_some() {
             connection.count_guard.count_answered();
         }
     }
 
-    /// Passes the trial of a server on trial before its request has ended: a long request must not
-    /// keep all others away.
+    /// Ends the trial of a server before its request has ended: a long request must not keep all
+    /// others away.
     pub(crate) fn pass_health_trial(&self) {
         if self.slot.server.is_on_trial.load(Ordering::Relaxed) {
             let (now, id) = (clock::now(), self.slot.server_id);

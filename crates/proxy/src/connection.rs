@@ -58,7 +58,7 @@ impl ResolvedAddress {
     /// The joined connections, if no more of them can arrive.
     pub(crate) fn exhausted_joined_connections(&self) -> Option<&JoinedConnections> {
         match self {
-            Self::Joined(dialled) => Some(&**dialled).filter(|dialled| dialled.is_exhausted()),
+            Self::Joined(joined) => Some(&**joined).filter(|joined| joined.is_exhausted()),
             Self::Tcp(_) | Self::TcpPair(_) | Self::Unix(_) => None,
         }
     }
@@ -76,7 +76,7 @@ impl ResolvedAddress {
                 Err(error) => Stream::connect_tcp(*second).await.map_err(|_| error),
             },
             Self::Unix(path) => Stream::connect_unix(path).await,
-            Self::Joined(dialled) => dialled.acquire().await,
+            Self::Joined(joined) => joined.acquire().await,
         }
     }
 }
@@ -137,7 +137,7 @@ impl ConnectionCountGuard {
         }
     }
 
-    /// Records the first response: the server has accepted the connection.
+    /// Counts the connection as answered: the server has accepted it.
     pub(crate) fn count_answered(&mut self) {
         if !std::mem::replace(&mut self.has_answered, true) {
             self.server.load.add_served_connection();
@@ -265,17 +265,25 @@ mod tests {
             ("EHOSTUNREACH", 113, &tcp, None),
             ("ENOENT", 2, &unix, None),
         ];
-        for (name, number, address, want) in rows {
+        for (name, number, address, expected) in rows {
             let error = io::Error::from_raw_os_error(number);
-            assert_eq!(exhausted_local_resource(address, &error), want, "{name}");
+            assert_eq!(
+                exhausted_local_resource(address, &error),
+                expected,
+                "{name}"
+            );
         }
     }
 
     #[test]
     fn an_unreachable_address_is_no_shortage() {
         // Broadcast is refused like a missing route, without a look at ports.
-        for (address, want) in [("127.0.0.1:9", true), ("255.255.255.255:9", false)] {
-            assert_eq!(has_route_to(address.parse().unwrap()), want, "{address}");
+        for (address, expected) in [("127.0.0.1:9", true), ("255.255.255.255:9", false)] {
+            assert_eq!(
+                has_route_to(address.parse().unwrap()),
+                expected,
+                "{address}"
+            );
         }
     }
 }

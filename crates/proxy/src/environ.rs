@@ -2,9 +2,9 @@
 //! same facts in AJP's packet. Called by `codec::gateway` once per attempt.
 //!
 //! Names are those of RFC 3875 and those that PHP, uWSGI and others expect in addition.
-//! `exchange::cgi` maps fields to variables, `exchange::field_policy` decides which fields pass, and
-//! `request_head` writes the forwarding fields, so every protocol reports the same. The script is
-//! found by the path's text, as no event loop touches a disk: see [`ScriptPath`].
+//! `exchange::cgi` maps fields to variables, `exchange::field_policy` decides which fields pass,
+//! and `request_head` writes the forwarding fields, so every protocol reports the same. The script
+//! is found by the path's text, as no event loop touches a disk: see [`ScriptPath`].
 //!
 //! # Invariants
 //!
@@ -102,8 +102,8 @@ pub(crate) fn encode_ajp_request(
         RequestBodyFraming::Length(length) => length,
         RequestBodyFraming::None | RequestBodyFraming::Chunked => 0,
     });
-    let mut told = Vec::with_capacity(FORWARDED_FIELDS_CAPACITY);
-    request_head::encode_forwarding_fields(&mut told, config, request);
+    let mut forwarding_fields = Vec::with_capacity(FORWARDED_FIELDS_CAPACITY);
+    request_head::encode_forwarding_fields(&mut forwarding_fields, config, request);
     let named = request_head::head_with_connection_options(head);
     let fields = (head.fields()).filter(|(name, _)| match classify_field(name) {
         // A servlet container sees names unchanged.
@@ -112,7 +112,7 @@ pub(crate) fn encode_ajp_request(
     });
     let fields = std::iter::once(("Host", host.as_bytes()))
         .chain(fields)
-        .chain(parse_field_lines(&told))
+        .chain(parse_field_lines(&forwarding_fields))
         .chain(std::iter::once(("Content-Length", length)));
     encode_forward_request(out, &packet, fields)
 }
@@ -198,9 +198,10 @@ fn add_script_variables(
 
 /// Writes both ends of the client's connection.
 fn add_address_variables(pairs: &mut impl VariableWriter, request: &Request, host: &str) {
-    let mut room = TextBuffer::new();
+    let mut number_buffer = TextBuffer::new();
     let forwarded = request.forwarded.as_deref();
-    let (name, port) = cgi::server_name_and_port(host, &request.listener, forwarded, &mut room);
+    let (name, port) =
+        cgi::server_name_and_port(host, &request.listener, forwarded, &mut number_buffer);
     pairs.push_variable(b"SERVER_NAME", name);
     pairs.push_variable(b"SERVER_PORT", port);
     // The address is unknown for a listener on all addresses.
@@ -212,7 +213,10 @@ fn add_address_variables(pairs: &mut impl VariableWriter, request: &Request, hos
         PeerAddress::Tcp(client) => {
             add_address(pairs, b"REMOTE_ADDR", client.ip());
             if client.port() > 0 {
-                pairs.push_variable(b"REMOTE_PORT", room.format_number(u64::from(client.port())));
+                pairs.push_variable(
+                    b"REMOTE_PORT",
+                    number_buffer.format_number(u64::from(client.port())),
+                );
             }
         }
         // RFC 3875 §4.1.8 requires it in every request.
@@ -240,9 +244,9 @@ fn add_header_variables(
     let named = request_head::head_with_connection_options(head);
     let mut pair = |name: &[u8], value: &[u8]| pairs.push_variable(name, value);
     cgi::for_each_variable(head, |name| is_forwarded(request, named, name), &mut pair);
-    let mut told = Vec::with_capacity(FORWARDED_FIELDS_CAPACITY);
-    request_head::encode_forwarding_fields(&mut told, config, request);
-    for (name, value) in parse_field_lines(&told) {
+    let mut forwarding_fields = Vec::with_capacity(FORWARDED_FIELDS_CAPACITY);
+    request_head::encode_forwarding_fields(&mut forwarding_fields, config, request);
+    for (name, value) in parse_field_lines(&forwarding_fields) {
         cgi::emit_variable(name, value, &mut pair);
     }
 }

@@ -1,7 +1,7 @@
 //! Decides whether one server may serve requests, from its requests, its probes and its operator.
 //!
 //! `server_pool` owns one [`ServerHealth`] per server and feeds it. After each [`HealthTransition`]
-//! it sets the server's queue capacity by `max_active` and writes a log line. Inputs:
+//! it sets the server's limit in the queue by `max_active` and writes a log line. Inputs:
 //! `record_success`, `record_failure` and `record_malformed` (requests), `record_probe`,
 //! `set_admin_state` and `tick` (at `next_tick` or later). Outputs: at most one transition,
 //! `state`, `accepts_requests`, `max_active`, `slow_start_permille`. Pure: `now` is an argument.

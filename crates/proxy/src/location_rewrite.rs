@@ -9,30 +9,35 @@
 
 use penstock_http::{FieldBlock, refresh_target};
 
-/// Rewrites the fields of a response of `server`. `asked` is the host of the client's request; an
+/// Rewrites the fields of a response of `server`. `requested_host` is that of the request; an
 /// address at that host is not changed.
-pub(crate) fn rewrite_location_fields(fields: &mut FieldBlock, server: &str, asked: &str) {
+pub(crate) fn rewrite_location_fields(fields: &mut FieldBlock, server: &str, requested_host: &str) {
     for name in ["Location", "Content-Location"] {
         let value = fields.get(name);
         let value = value.and_then(|value| std::str::from_utf8(value).ok());
-        if let Some(path) = value.and_then(|value| path_on_server(value, server, asked)) {
+        if let Some(path) = value.and_then(|value| path_on_server(value, server, requested_host)) {
             // A part of a valid value.
             let _ = fields.set(name, path.as_bytes());
         }
     }
     let value = fields.get("Refresh");
     let value = value.and_then(|value| std::str::from_utf8(value).ok());
-    let Some((value, place)) = value.and_then(|value| Some((value, refresh_target(value)?))) else {
+    let Some((value, target_range)) = value.and_then(|value| Some((value, refresh_target(value)?)))
+    else {
         return;
     };
-    if let Some(path) = path_on_server(&value[place.clone()], server, asked) {
-        let value = format!("{}{path}{}", &value[..place.start], &value[place.end..]);
+    if let Some(path) = path_on_server(&value[target_range.clone()], server, requested_host) {
+        let value = format!(
+            "{}{path}{}",
+            &value[..target_range.start],
+            &value[target_range.end..]
+        );
         let _ = fields.set("Refresh", value.as_bytes());
     }
 }
 
 /// The path of a reference to `server` itself; `None` for any other.
-fn path_on_server(reference: &str, server: &str, asked: &str) -> Option<String> {
+fn path_on_server(reference: &str, server: &str, requested_host: &str) -> Option<String> {
     let behind = |start: &str| {
         let found = reference.get(..start.len())?;
         found
@@ -53,7 +58,7 @@ fn path_on_server(reference: &str, server: &str, asked: &str) -> Option<String> 
                 .iter()
                 .any(|own| authority.eq_ignore_ascii_case(own))
     };
-    if !is(server) || is(asked) {
+    if !is(server) || is(requested_host) {
         return None;
     }
     // Two leading slashes would name a host, and browsers read a backslash as a slash and skip tabs
@@ -65,22 +70,22 @@ fn path_on_server(reference: &str, server: &str, asked: &str) -> Option<String> 
 mod tests {
     use super::*;
 
-    fn rewritten(told: &str, server: &str, asked: &str) -> String {
+    fn rewritten(location: &str, server: &str, requested_host: &str) -> String {
         let mut fields = FieldBlock::new();
         for name in ["Location", "Content-Location", "X-Location"] {
-            fields.push(name, told.as_bytes()).unwrap();
+            fields.push(name, location.as_bytes()).unwrap();
         }
-        rewrite_location_fields(&mut fields, server, asked);
+        rewrite_location_fields(&mut fields, server, requested_host);
         let value = |name: &str| String::from_utf8(fields.get(name).unwrap().to_vec()).unwrap();
         assert_eq!(value("location"), value("content-location"));
-        assert_eq!(value("x-location"), told);
+        assert_eq!(value("x-location"), location);
         value("location")
     }
 
     #[test]
     fn the_servers_own_address_becomes_a_path() {
         const SERVER: &str = "127.0.0.1:3000";
-        for (told, expected) in [
+        for (location, expected) in [
             ("http://127.0.0.1:3000/login?a#b", "/login?a#b"),
             ("HTTPS://127.0.0.1:3000/login", "/login"),
             ("//127.0.0.1:3000/login", "/login"),
@@ -101,29 +106,40 @@ mod tests {
             ("login", "login"),
             ("", ""),
         ] {
-            assert_eq!(rewritten(told, SERVER, "shop.test"), expected, "{told}");
+            assert_eq!(
+                rewritten(location, SERVER, "shop.test"),
+                expected,
+                "{location}"
+            );
         }
     }
 
     #[test]
     fn a_refresh_leads_to_no_server() {
-        for (told, expected) in [
+        for (location, expected) in [
             ("5; url=http://127.0.0.1:3000//a?b", "5; url=/a?b"),
             ("0;URL=\"http://127.0.0.1:3000/a\"", "0;URL=\"/a\""),
             ("0; url=http://shop.test/a", "0; url=http://shop.test/a"),
             ("5", "5"),
         ] {
             let mut fields = FieldBlock::new();
-            fields.push("Refresh", told.as_bytes()).unwrap();
+            fields.push("Refresh", location.as_bytes()).unwrap();
             rewrite_location_fields(&mut fields, "127.0.0.1:3000", "shop.test");
-            assert_eq!(fields.get("refresh"), Some(expected.as_bytes()), "{told}");
+            assert_eq!(
+                fields.get("refresh"),
+                Some(expected.as_bytes()),
+                "{location}"
+            );
         }
     }
 
     #[test]
     fn an_address_that_the_client_asked_for_stays() {
-        let told = "http://backend:3000/login";
-        assert_eq!(rewritten(told, "backend:3000", "Backend:3000"), told);
+        let location = "http://backend:3000/login";
+        assert_eq!(
+            rewritten(location, "backend:3000", "Backend:3000"),
+            location
+        );
         assert_eq!(
             rewritten("http://backend/a", "backend:80", "shop.test"),
             "/a"

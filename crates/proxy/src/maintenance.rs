@@ -113,7 +113,7 @@ async fn run_maintenance(shared: Weak<SharedUpstream>, source: DnsSource) {
 fn start_missing_tasks(shared: &Arc<SharedUpstream>, source: &DnsSource, first_new: &mut ServerId) {
     let (names, servers) = {
         let mut pool = shared.server_pool.lock();
-        let ids = pool.servers.iter().map(|member| member.id);
+        let ids = pool.servers.iter().map(|entry| entry.id);
         let servers: Vec<_> = ids.filter(|id| id.0 >= first_new.0).collect();
         (pool.dns_names.take_names_without_task(), servers)
     };

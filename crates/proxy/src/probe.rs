@@ -71,13 +71,13 @@ impl ProbeTarget {
     /// `None` when the server is gone.
     fn of_server(shared: &SharedUpstream, key: ServerId) -> Option<Self> {
         let pool = shared.server_pool.lock();
-        let member = pool.server(key)?;
+        let entry = pool.server(key)?;
         Some(Self {
-            server: Arc::clone(&member.server),
+            server: Arc::clone(&entry.server),
             config: Arc::clone(&shared.config),
             // A probe would take a connection that a request could use.
-            should_probe: member.health.wants_probes()
-                && member
+            should_probe: entry.health.wants_probes()
+                && entry
                     .server
                     .address
                     .exhausted_joined_connections()
@@ -109,7 +109,7 @@ fn record_result(
     let cause: Option<Arc<str>> = result.as_ref().err().map(|error| error.to_string().into());
     let is_ours = matches!(&result, Err(error) if error.is_local());
     let counts = shared.update_pool(|pool| {
-        let is_full = |member: &ServerEntry| member.active >= member.spec.max_active;
+        let is_full = |entry: &ServerEntry| entry.active >= entry.spec.max_active;
         // A server with as many active requests as it may have need not answer a probe: a busy
         // single thread would be taken for a dead one. Its requests show its health.
         let is_busy =

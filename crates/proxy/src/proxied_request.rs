@@ -127,7 +127,7 @@ impl ProxiedRequest {
             (false, true) => ReusePolicy::Any,
             (false, false) => ReusePolicy::Proven,
         };
-        let want = SelectionCriteria {
+        let criteria = SelectionCriteria {
             hash_key: response::balance_key(self),
             sticky_name_hash: response::sticky_cookie_hash(self),
             tried_servers: &self.tried_servers,
@@ -139,7 +139,7 @@ impl ProxiedRequest {
         let deadline = (self.queue_deadline).unwrap_or(now + self.shared.config.queue_timeout);
         let waited = self.timing.queue_time;
         let client = Some(&self.request.client_state);
-        let claimed = claim_lease(&self.shared, &want, now, waited, deadline, client);
+        let claimed = claim_lease(&self.shared, &criteria, now, waited, deadline, client);
         self.queue_deadline = Some(deadline);
         match claimed {
             Ok(LeaseOutcome::Leased(lease)) => self.handle_lease(lease, now),

@@ -167,9 +167,9 @@ pub(crate) fn forwards_underscored_field(
     named: Option<&RequestHead>,
     name: impl AsRef<[u8]>,
 ) -> bool {
-    let (vouched, name) = (&request.trusted_headers, name.as_ref());
-    vouched.covers(name)
-        || !vouched.covers_cgi_variable(name) && !is_hop_by_hop(request, named, name)
+    let (trusted_headers, name) = (&request.trusted_headers, name.as_ref());
+    trusted_headers.covers(name)
+        || !trusted_headers.covers_cgi_variable(name) && !is_hop_by_hop(request, named, name)
 }
 
 /// The protocol that a client may request from a server: not HTTP/2, which would hide requests from

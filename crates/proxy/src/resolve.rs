@@ -72,7 +72,7 @@ impl DnsNames {
         (self.entries.iter_mut()).find(|entry| entry.server.address == *address)
     }
 
-    /// The name that the status page shows as `text`.
+    /// Finds the name that the status page shows as `text`.
     pub(crate) fn find_by_status_name(&mut self, text: &str) -> Option<&mut DnsName> {
         (self.entries.iter_mut()).find(|entry| entry.server.address.to_string() == text)
     }

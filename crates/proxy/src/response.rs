@@ -37,13 +37,13 @@ pub(crate) struct PartialResponse {
     pub(crate) body: Vec<u8>,
 }
 
-/// Builds the reply from the response in `call` and arranges for the rest of the body.
+/// Builds the reply from the response in `proxied` and arranges for the rest of the body.
 pub(crate) fn build_reply(
-    call: &mut ProxiedRequest,
+    proxied: &mut ProxiedRequest,
     now: Instant,
 ) -> Result<Reply, AttemptFailure> {
     let head =
-        call.partial_response.head.take().ok_or_else(|| {
+        proxied.partial_response.head.take().ok_or_else(|| {
             AttemptFailure::local(FaultKind::Internal, "a response without its head")
         })?;
     let mut response = Box::new(Response::new(head.status, Body::Empty));
@@ -51,17 +51,17 @@ pub(crate) fn build_reply(
     response.created_at = Some(now);
     response.instructions = head.instructions;
     if head.has_location
-        && let Some(server) = &call.timing.server
+        && let Some(server) = &proxied.timing.server
     {
-        let asked = call.request.head.host();
-        location_rewrite::rewrite_location_fields(&mut response.fields, server, asked);
+        let requested = proxied.request.head.host();
+        location_rewrite::rewrite_location_fields(&mut response.fields, server, requested);
     }
-    call.timing.handler = Some((&call.shared.name).into());
-    set_sticky_cookie(call, &mut response);
-    if call.partial_response.is_upgraded {
-        let (lease, exchange) = call.take_exchange()?;
-        if !is_requested_upgrade(call, response.fields.get("upgrade")) {
-            let request_hash = request_hash(&call.request);
+    proxied.timing.handler = Some((&proxied.shared.name).into());
+    set_sticky_cookie(proxied, &mut response);
+    if proxied.partial_response.is_upgraded {
+        let (lease, exchange) = proxied.take_exchange()?;
+        if !is_requested_upgrade(proxied, response.fields.get("upgrade")) {
+            let request_hash = request_hash(&proxied.request);
             lease.finish_attempt(None, AttemptOutcome::Malformed { request_hash });
             let cause = "101 Switching Protocols to a protocol that was not requested";
             return Err(AttemptFailure::protocol_error(
@@ -70,18 +70,18 @@ pub(crate) fn build_reply(
             ));
         }
         response.body = Body::Takeover(Box::new(UpgradeTunnel { lease, exchange }));
-        response.timing = std::mem::take(&mut call.timing);
+        response.timing = std::mem::take(&mut proxied.timing);
         return Ok(Reply::Response(response));
     }
-    let end = call.partial_response.end.take();
+    let end = proxied.partial_response.end.take();
     if let Some(accel) = head.accel_fields
-        && let Some(grant) = call.request.sendfile_grant.as_deref()
+        && let Some(grant) = proxied.request.sendfile_grant.as_deref()
     {
         response.max_rate = accel.max_rate;
-        match accel.internal_redirect(Some(grant), &response.fields, &call.timing) {
+        match accel.internal_redirect(Some(grant), &response.fields, &proxied.timing) {
             Ok(None) => {}
             Ok(Some(redirect)) => {
-                let (lease, exchange) = call.take_exchange()?;
+                let (lease, exchange) = proxied.take_exchange()?;
                 // The server's own body is not needed.
                 let connection = end.and_then(|end| exchange.into_reusable_connection(&end));
                 lease.finish_attempt(connection, AttemptOutcome::Success);
@@ -89,7 +89,7 @@ pub(crate) fn build_reply(
             }
             // It may not be followed.
             Err(cause) => {
-                let (lease, _) = call.take_exchange()?;
+                let (lease, _) = proxied.take_exchange()?;
                 lease.finish_attempt(None, AttemptOutcome::Success);
                 return Err(AttemptFailure::protocol_error(
                     AttemptStage::ResponseStarted,
@@ -98,8 +98,8 @@ pub(crate) fn build_reply(
             }
         }
     }
-    let is_head = call.request.head.method() == Method::Head;
-    let body = std::mem::take(&mut call.partial_response.body);
+    let is_head = proxied.request.head.method() == Method::Head;
+    let body = std::mem::take(&mut proxied.partial_response.body);
     match end {
         Some(end) if end.trailers.is_none() => {
             response.body = match body {
@@ -107,7 +107,7 @@ pub(crate) fn build_reply(
                 body if body.is_empty() => Body::Empty,
                 body => Body::Bytes(Bytes::from(body)),
             };
-            let (lease, exchange) = call.take_exchange()?;
+            let (lease, exchange) = proxied.take_exchange()?;
             lease.finish_attempt_at(
                 now,
                 exchange.into_reusable_connection(&end),
@@ -115,16 +115,16 @@ pub(crate) fn build_reply(
             );
         }
         end => {
-            let (lease, exchange) = call.take_exchange()?;
+            let (lease, exchange) = proxied.take_exchange()?;
             let rest = relay::RemainingResponse {
                 exchange,
                 lease,
-                body_source: std::mem::replace(&mut call.body_source, BodySource::Empty),
+                body_source: std::mem::replace(&mut proxied.body_source, BodySource::Empty),
                 end,
-                is_unbuffered: head.is_unbuffered || !call.buffering.response,
-                total_deadline: call.total_deadline(),
-                client: call.request.client_state.counted_address_prefix(),
-                request_hash: request_hash(&call.request),
+                is_unbuffered: head.is_unbuffered || !proxied.buffering.response,
+                total_deadline: proxied.total_deadline(),
+                client: proxied.request.client_state.counted_address_prefix(),
+                request_hash: request_hash(&proxied.request),
             };
             response.body = match is_head || head.status.forbids_body() {
                 true => {
@@ -135,30 +135,30 @@ pub(crate) fn build_reply(
             };
         }
     }
-    response.timing = std::mem::take(&mut call.timing);
+    response.timing = std::mem::take(&mut proxied.timing);
     Ok(Reply::Response(response))
 }
 
 /// Whether the client asked for the protocol that the server switches to.
-fn is_requested_upgrade(call: &ProxiedRequest, protocol: Option<&[u8]>) -> bool {
+fn is_requested_upgrade(proxied: &ProxiedRequest, protocol: Option<&[u8]>) -> bool {
     let Some(protocol) = protocol else {
         return false;
     };
-    let mut asked = (call.request.head.field_values("upgrade"))
+    let mut requested = (proxied.request.head.field_values("upgrade"))
         .flat_map(|value| value.split(|&byte| byte == b','));
-    asked.any(|asked| asked.trim_ascii().eq_ignore_ascii_case(protocol))
+    requested.any(|requested| requested.trim_ascii().eq_ignore_ascii_case(protocol))
 }
 
 /// Sets the cookie of its server for a client without the right one.
-fn set_sticky_cookie(call: &ProxiedRequest, response: &mut Response) {
-    let (Some(cookie), Some(lease)) = (&call.shared.config.sticky, &call.lease) else {
+fn set_sticky_cookie(proxied: &ProxiedRequest, response: &mut Response) {
+    let (Some(cookie), Some(lease)) = (&proxied.shared.config.sticky, &proxied.lease) else {
         return;
     };
     let name_hash = lease.slot.name_hash;
-    if sticky_cookie_hash(call) == Some(name_hash) {
+    if sticky_cookie_hash(proxied) == Some(name_hash) {
         return;
     }
-    let secure = match call.request.scheme() {
+    let secure = match proxied.request.scheme() {
         "https" => "; Secure",
         _ => "",
     };
@@ -167,25 +167,25 @@ fn set_sticky_cookie(call: &ProxiedRequest, response: &mut Response) {
     let _ = response.fields.push("Set-Cookie", value.as_bytes());
 }
 
-/// The server number in the client's cookie.
-pub(crate) fn sticky_cookie_hash(call: &ProxiedRequest) -> Option<u64> {
-    let cookie = call.shared.config.sticky.as_deref()?;
-    let value = cookie_value(&call.request, cookie)?;
+/// The hash of the server's name in the client's cookie.
+pub(crate) fn sticky_cookie_hash(proxied: &ProxiedRequest) -> Option<u64> {
+    let cookie = proxied.shared.config.sticky.as_deref()?;
+    let value = cookie_value(&proxied.request, cookie)?;
     u64::from_str_radix(std::str::from_utf8(value).ok()?, 16).ok()
 }
 
 /// The hash key of the request, if the balance is by hash.
-pub(crate) fn balance_key(call: &ProxiedRequest) -> Option<u64> {
-    let head = &call.request.head;
-    Some(match call.shared.config.hash_key.as_ref()? {
-        config::HashKey::Path => hash_key(call.request.path()),
+pub(crate) fn balance_key(proxied: &ProxiedRequest) -> Option<u64> {
+    let head = &proxied.request.head;
+    Some(match proxied.shared.config.hash_key.as_ref()? {
+        config::HashKey::Path => hash_key(proxied.request.path()),
         config::HashKey::Uri => hash_key(head.path_query_bytes()),
-        config::HashKey::ClientIp => match call.request.client_address() {
+        config::HashKey::ClientIp => match proxied.request.client_address() {
             PeerAddress::Tcp(client) => hash_key(TextBuffer::new().format_address(client.ip())),
             PeerAddress::Unix => hash_key(b""),
         },
         config::HashKey::Header(name) => hash_key(head.field(name)?),
-        config::HashKey::Cookie(name) => hash_key(cookie_value(&call.request, name)?),
+        config::HashKey::Cookie(name) => hash_key(cookie_value(&proxied.request, name)?),
     })
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct UpstreamResponseHead {
     pub(crate) instructions: FrontEndInstructions,
     /// There is a `Location`, `Content-Location` or `Refresh`.
     pub(crate) has_location: bool,
-    /// Instructions to the front end; rare.
+    /// `X-Accel-*` instructions to the front end; rare.
     pub(crate) accel_fields: Option<Box<AccelFields>>,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A program of one or a few threads serves only its connections until they are closed. How many it
 //! serves at once is observed, not configured: [`ServerLoad`] counts connections that have brought
-//! a response, and requests that wait for the first one of theirs. [`SaturationDetector`] judges once a
-//! tick, for `server_pool`.
+//! a response, and requests that wait for the first one of theirs. [`SaturationDetector`] judges
+//! once a tick, for `server_pool`.
 //!
 //! # Invariants
 //!
@@ -31,8 +31,8 @@ pub(crate) struct ServerLoad {
 impl ServerLoad {
     /// Counts a connection that has brought its first response.
     pub(crate) fn add_served_connection(&self) {
-        let held = self.served_connections.fetch_add(1, Ordering::Relaxed) + 1;
-        (self.peak_served_connections).fetch_max(held, Ordering::Relaxed);
+        let connections = self.served_connections.fetch_add(1, Ordering::Relaxed) + 1;
+        (self.peak_served_connections).fetch_max(connections, Ordering::Relaxed);
         self.answered_connections.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -69,7 +69,7 @@ impl Drop for UnansweredRequestGuard {
     }
 }
 
-/// The verdict on one server.
+/// Decides whether one server is saturated.
 #[derive(Debug, Default)]
 pub(crate) struct SaturationDetector {
     /// `ServerLoad::answered_connections` at the last tick.
@@ -92,8 +92,9 @@ impl SaturationDetector {
         }
         if self.stuck_ticks > PEAK_RESET_TICKS {
             // It serves fewer now than it once did.
-            let held = load.served_connections.load(Ordering::Relaxed);
-            load.peak_served_connections.store(held, Ordering::Relaxed);
+            let connections = load.served_connections.load(Ordering::Relaxed);
+            load.peak_served_connections
+                .store(connections, Ordering::Relaxed);
         }
         if !load.is_at_peak() {
             return 0;
@@ -126,10 +127,10 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A server with `held` connections, a peak of `most`, and `unanswered` requests waiting.
-    fn load(held: u32, most: u32, unanswered: u32) -> ServerLoad {
+    /// A server with these connections, a peak of `most`, and `unanswered` requests waiting.
+    fn load(connections: u32, most: u32, unanswered: u32) -> ServerLoad {
         ServerLoad {
-            served_connections: held.into(),
+            served_connections: connections.into(),
             peak_served_connections: most.into(),
             unanswered: unanswered.into(),
             answered_connections: most.into(),

@@ -73,10 +73,10 @@ impl Upstream {
             }
             ServerChange::SetMaxActive(name, max) => {
                 check_at_least_one("max_active", max)?;
-                let capacity = maintenance::server_max_active(self.config(), max);
+                let max_active = maintenance::server_max_active(self.config(), max);
                 let set_default = |server: &mut config::UpstreamServer| server.max_active = max;
-                self.change_specs(&name, set_default, |spec| spec.max_active = capacity)?;
-                Ok(format!("{name} may have {capacity} requests in progress"))
+                self.change_specs(&name, set_default, |spec| spec.max_active = max_active)?;
+                Ok(format!("{name} may have {max_active} requests in progress"))
             }
         }
     }
@@ -93,8 +93,8 @@ impl Upstream {
         let now = clock::now();
         self.shared.update_pool(|pool| {
             pool.dns_names.remove(address);
-            let found = (pool.servers.iter()).filter(|member| member.spec.address == *address);
-            for id in found.map(|member| member.id).collect::<Vec<_>>() {
+            let found = (pool.servers.iter()).filter(|entry| entry.spec.address == *address);
+            for id in found.map(|entry| entry.id).collect::<Vec<_>>() {
                 pool.remove(now, id);
             }
         });
@@ -112,8 +112,8 @@ impl Upstream {
     #[must_use]
     pub fn consecutive_timeouts(&self, address: &config::ServerAddr) -> usize {
         let pool = self.shared.server_pool.lock();
-        let member = (pool.servers.iter()).find(|it| it.spec.address == *address);
-        member.map_or(0, |it| it.consecutive_timeouts as usize)
+        let entry = (pool.servers.iter()).find(|it| it.spec.address == *address);
+        entry.map_or(0, |it| it.consecutive_timeouts as usize)
     }
 
     fn add_checked(&self, server: config::UpstreamServer) -> Result<String, ServerChangeError> {
@@ -200,16 +200,16 @@ struct NamedServers {
 
 impl NamedServers {
     fn find(pool: &mut ServerPool, name: &str) -> Result<Self, ServerChangeError> {
-        let entry = pool.dns_names.find_by_status_name(name);
-        let dns_entry = entry.map(|named| named.server.address.clone());
-        let is_meant = |member: &&ServerEntry| match &dns_entry {
-            _ if member.is_leaving => false,
-            Some(address) => member.spec.address == *address,
-            None => *member.server.name == *name,
+        let dns_name = pool.dns_names.find_by_status_name(name);
+        let dns_entry = dns_name.map(|named| named.server.address.clone());
+        let is_meant = |entry: &&ServerEntry| match &dns_entry {
+            _ if entry.is_leaving => false,
+            Some(address) => entry.spec.address == *address,
+            None => *entry.server.name == *name,
         };
         let meant = pool.servers.iter().filter(is_meant);
         let (servers, active): (Vec<_>, Vec<_>) =
-            meant.map(|member| (member.id, member.active)).unzip();
+            meant.map(|entry| (entry.id, entry.active)).unzip();
         if servers.is_empty() && dns_entry.is_none() {
             return Err(ServerChangeError::NoSuchServer(name.to_owned()));
         }

@@ -184,34 +184,35 @@ impl ServerPool {
         std::mem::take(&mut self.deferred)
     }
 
-    /// Claims a slot for a request that arrived, or that failed elsewhere, on loop `home`.
+    /// Claims a slot for a request that arrived, or that failed elsewhere, on loop `loop_index`.
     pub(crate) fn claim(
         &mut self,
         now: Instant,
-        home: usize,
-        want: &SelectionCriteria<'_>,
+        loop_index: usize,
+        criteria: &SelectionCriteria<'_>,
         waiter: impl FnOnce() -> SlotWaiter,
     ) -> ClaimOutcome {
-        if want.is_first_attempt {
+        if criteria.is_first_attempt {
             self.counters.requests += 1;
             self.budget.deposit(now);
         }
-        let sticky = (want.sticky_name_hash).and_then(|number| self.sticky_server(number, want));
+        let sticky =
+            (criteria.sticky_name_hash).and_then(|number| self.sticky_server(number, criteria));
         let chosen = match sticky {
             Some(index) => Some(index).filter(|&index| self.servers[index].has_free_slot()),
-            None => self.choose_server(now, home, want),
+            None => self.choose_server(now, loop_index, criteria),
         };
         let claimed = chosen.filter(|&index| self.queue.claim_slot(self.servers[index].slot));
-        if let Some(index) = claimed.or_else(|| self.claim_backup(want)) {
+        if let Some(index) = claimed.or_else(|| self.claim_backup(criteria)) {
             self.servers[index].active += 1;
-            return ClaimOutcome::Slot(self.take_slot(now, index, home, want.reuse));
+            return ClaimOutcome::Slot(self.take_slot(now, index, loop_index, criteria.reuse));
         }
-        let others = sticky.or_else(|| self.least_busy(want));
+        let others = sticky.or_else(|| self.least_busy(criteria));
         // The application's processes are about to start: its requests wait for them.
-        let may_come = self.config.servers.is_empty() && want.tried_servers.is_empty();
+        let may_come = self.config.servers.is_empty() && criteria.tried_servers.is_empty();
         if others.is_none() && !may_come {
-            self.counters.unavailable += u64::from(want.is_first_attempt);
-            let reason = match want.tried_servers {
+            self.counters.unavailable += u64::from(criteria.is_first_attempt);
+            let reason = match criteria.tried_servers {
                 [] => "no server is up",
                 _ => "no other server is up",
             };
@@ -219,7 +220,7 @@ impl ServerPool {
         }
         // A request that has tried some servers must not get those again, as a free slot might be
         // theirs.
-        let is_bound = sticky.is_some() || !want.tried_servers.is_empty();
+        let is_bound = sticky.is_some() || !criteria.tried_servers.is_empty();
         let bound = others
             .filter(|_| is_bound)
             .map(|index| self.servers[index].slot);
@@ -235,7 +236,7 @@ impl ServerPool {
             QueueOutcome::Dispatched(start) => match self.index_by_slot(start.slot_id) {
                 Some(index) => {
                     self.servers[index].active += 1;
-                    ClaimOutcome::Slot(self.take_slot(now, index, home, want.reuse))
+                    ClaimOutcome::Slot(self.take_slot(now, index, loop_index, criteria.reuse))
                 }
                 None => ClaimOutcome::Unavailable {
                     reason: "no server is up",
@@ -245,15 +246,14 @@ impl ServerPool {
     }
 
     /// The least busy server still open to a request that has tried others.
-    fn least_busy(&self, want: &SelectionCriteria<'_>) -> Option<usize> {
+    fn least_busy(&self, criteria: &SelectionCriteria<'_>) -> Option<usize> {
         let live = (self.servers.iter().enumerate())
-            .filter(|(_, member)| member.current_max_active > 0 && want.is_untried(member));
-        let load = |member: &ServerEntry| {
-            let waiting =
-                u32::try_from(self.queue.bound_job_count(member.slot)).unwrap_or(u32::MAX);
-            member.active.saturating_add(waiting) / member.current_max_active.max(1)
+            .filter(|(_, entry)| entry.current_max_active > 0 && criteria.is_untried(entry));
+        let load = |entry: &ServerEntry| {
+            let waiting = u32::try_from(self.queue.bound_job_count(entry.slot)).unwrap_or(u32::MAX);
+            entry.active.saturating_add(waiting) / entry.current_max_active.max(1)
         };
-        live.min_by_key(|(_, member)| load(member))
+        live.min_by_key(|(_, entry)| load(entry))
             .map(|(index, _)| index)
     }
 
@@ -262,11 +262,11 @@ impl ServerPool {
         &mut self,
         now: Instant,
         slot: SlotId,
-        home: usize,
+        loop_index: usize,
         reuse: ReusePolicy,
     ) -> Option<ClaimedSlot> {
         let index = self.index_by_slot(slot)?;
-        Some(self.take_slot(now, index, home, reuse))
+        Some(self.take_slot(now, index, loop_index, reuse))
     }
 
     /// Removes a waiting request from the queue; `false` when it is no longer there.
@@ -284,7 +284,7 @@ impl ServerPool {
         report: &AttemptReport,
     ) {
         let closed = &mut self.deferred.closed_connections;
-        let Some(index) = self.servers.iter().position(|member| member.slot == slot) else {
+        let Some(index) = self.servers.iter().position(|entry| entry.slot == slot) else {
             return closed.extend(connection.map(|(it, _)| it));
         };
         self.latencies.record(report);
@@ -294,16 +294,16 @@ impl ServerPool {
             AttemptOutcome::Success | AttemptOutcome::Neutral
         );
         let may_eject = is_failure && self.is_another_up(index);
-        let member = &mut self.servers[index];
-        member.active = member.active.saturating_sub(1);
-        let transition = member.record_outcome(now, report.outcome, may_eject);
+        let entry = &mut self.servers[index];
+        entry.active = entry.active.saturating_sub(1);
+        let transition = entry.record_outcome(now, report.outcome, may_eject);
         match connection {
-            Some((connection, home)) if member.keeps_used_connection(now) => {
-                member.idle_connections.push(connection, home, now);
+            Some((connection, loop_index)) if entry.keeps_used_connection(now) => {
+                entry.idle_connections.push(connection, loop_index, now);
             }
             gone => (self.deferred.closed_connections).extend(gone.map(|(it, _)| it)),
         }
-        if member.is_leaving && member.active == 0 {
+        if entry.is_leaving && entry.active == 0 {
             let _ = self.queue.finish_request(now, slot);
             return self.remove_at(index);
         }
@@ -317,9 +317,9 @@ impl ServerPool {
 
     /// Whether a request that failed at `id` too has another server to try.
     pub(crate) fn has_untried_server(&self, tried: &[ServerId], id: ServerId) -> bool {
-        (self.servers.iter()).any(|member| {
-            let is_tried = member.id == id || tried.contains(&member.id);
-            !is_tried && member.keeps_connections()
+        (self.servers.iter()).any(|entry| {
+            let is_tried = entry.id == id || tried.contains(&entry.id);
+            !is_tried && entry.keeps_connections()
         })
     }
 
@@ -339,13 +339,13 @@ impl ServerPool {
         }
     }
 
-    /// Counts a request that waited in vain.
+    /// Counts a request that timed out in the queue.
     pub(crate) fn count_queue_timeout(&mut self, waited: Duration) {
         self.counters.queue_timeouts += 1;
         self.latencies.queue_time.record_local(waited);
     }
 
-    /// Counts a request that was abandoned in the queue.
+    /// Counts a request whose client disconnected in the queue.
     pub(crate) fn count_queue_abandoned(&mut self, waited: Duration) {
         self.counters.queue_abandoned += 1;
         self.latencies.queue_time.record_local(waited);
@@ -360,7 +360,7 @@ impl ServerPool {
     ) -> ServerId {
         let id = ServerId(self.next_id);
         self.next_id += 1;
-        // No request starts there until its state sets the capacity.
+        // No request starts there until its state sets the limit.
         let slot_spec = SlotSpec {
             generation: spec.generation,
             group: 0,
@@ -378,7 +378,7 @@ impl ServerPool {
             slot,
             self.loop_count,
         ));
-        self.set_capacities(now);
+        self.update_max_active(now);
         id
     }
 
@@ -387,11 +387,11 @@ impl ServerPool {
         let Some(index) = self.index_by_id(id) else {
             return;
         };
-        let member = &mut self.servers[index];
-        member.is_leaving = true;
-        (member.idle_connections).drain_into(&mut self.deferred.closed_connections);
-        let (slot, is_unused) = (member.slot, member.active == 0);
-        self.set_capacities(now);
+        let entry = &mut self.servers[index];
+        entry.is_leaving = true;
+        (entry.idle_connections).drain_into(&mut self.deferred.closed_connections);
+        let (slot, is_unused) = (entry.slot, entry.active == 0);
+        self.update_max_active(now);
         let freed = self.queue.unbind_and_dispatch(now, slot);
         self.hand_out_slots(freed);
         if is_unused {
@@ -421,7 +421,7 @@ impl ServerPool {
     ) {
         if let Some(index) = self.index_by_id(id) {
             change(&mut self.servers[index].spec);
-            self.set_capacities(now);
+            self.update_max_active(now);
         }
     }
 
@@ -434,17 +434,17 @@ impl ServerPool {
 
     /// The server with that identifier, unless it is gone or leaving.
     pub(crate) fn server(&self, id: ServerId) -> Option<&ServerEntry> {
-        (self.servers.iter()).find(|member| member.id == id && !member.is_leaving)
+        (self.servers.iter()).find(|entry| entry.id == id && !entry.is_leaving)
     }
 
     /// Handles the passing of time: ejections that end, and connections idle for too long or closed
     /// by their server.
     pub(crate) fn tick(&mut self, now: Instant) {
         for index in 0..self.servers.len() {
-            let member = &mut self.servers[index];
+            let entry = &mut self.servers[index];
             let closed = &mut self.deferred.closed_connections;
-            member.drop_stale_idle_connections(now, &self.config.connections, closed);
-            if let Some(transition) = member.health.tick(now) {
+            entry.drop_stale_idle_connections(now, &self.config.connections, closed);
+            if let Some(transition) = entry.health.tick(now) {
                 self.apply_transition(now, index, transition);
             }
         }
@@ -472,12 +472,12 @@ impl ServerPool {
         taken.map(|(waiter, _)| waiter).collect()
     }
 
-    /// The total capacity of all servers.
+    /// The sum of the servers' limits of active requests.
     pub(crate) fn total_max_active(&self) -> usize {
         let capacities = self
             .servers
             .iter()
-            .map(|member| member.current_max_active as usize);
+            .map(|entry| entry.current_max_active as usize);
         capacities.fold(0, usize::saturating_add)
     }
 
@@ -487,13 +487,13 @@ impl ServerPool {
         now: Instant,
         id: ServerId,
         connection: UpstreamConnection,
-        home: usize,
+        loop_index: usize,
     ) {
         match self.index_by_id(id) {
             Some(index) if self.servers[index].keeps_connections() => {
                 self.servers[index]
                     .idle_connections
-                    .push(connection, home, now);
+                    .push(connection, loop_index, now);
             }
             _ => self.deferred.closed_connections.push(connection),
         }
@@ -503,8 +503,8 @@ impl ServerPool {
     pub(crate) fn close_idle_connections(&mut self, id: ServerId) -> bool {
         let closed = &mut self.deferred.closed_connections;
         let before = closed.len();
-        if let Some(member) = self.servers.iter_mut().find(|member| member.id == id) {
-            member.idle_connections.drain_into(closed);
+        if let Some(entry) = self.servers.iter_mut().find(|entry| entry.id == id) {
+            entry.idle_connections.drain_into(closed);
         }
         closed.len() > before
     }
@@ -523,67 +523,68 @@ impl ServerPool {
         &mut self,
         now: Instant,
         index: usize,
-        home: usize,
+        loop_index: usize,
         reuse: ReusePolicy,
     ) -> ClaimedSlot {
         self.use_count += 1;
-        let member = &mut self.servers[index];
-        member.last_used = self.use_count;
-        member.counters.requests += 1;
+        let entry = &mut self.servers[index];
+        entry.last_used = self.use_count;
+        entry.counters.requests += 1;
         // Used or closed: a server that serves one connection at a time would never look at the
         // next.
-        let mut kept = member.idle_connections.take(home);
+        let mut kept = entry.idle_connections.take(loop_index);
         let is_fit = kept.as_ref().is_some_and(|kept| match reuse {
             ReusePolicy::Any => true,
-            _ if member.server.keeps_alive.load(Ordering::Relaxed) => true,
+            _ if entry.server.keeps_alive.load(Ordering::Relaxed) => true,
             ReusePolicy::Proven => kept.idle_time(now) >= KEEP_ALIVE_PROOF,
             ReusePolicy::KeepAliveServer => false,
         });
         if !is_fit {
             self.deferred.closed_connections.extend(kept.take());
         }
-        member.counters.connection_reuses += u64::from(kept.is_some());
+        entry.counters.connection_reuses += u64::from(kept.is_some());
         ClaimedSlot {
-            id: member.slot,
-            server_id: member.id,
-            server: Arc::clone(&member.server),
+            id: entry.slot,
+            server_id: entry.id,
+            server: Arc::clone(&entry.server),
             idle_connection: kept,
-            name_hash: member.name_hash,
+            name_hash: entry.name_hash,
         }
     }
 
     fn choose_server(
         &mut self,
         now: Instant,
-        home: usize,
-        want: &SelectionCriteria<'_>,
+        loop_index: usize,
+        criteria: &SelectionCriteria<'_>,
     ) -> Option<usize> {
         if let [only] = self.servers.as_slice() {
-            return (only.has_free_slot() && want.is_untried(only)).then_some(0);
+            return (only.has_free_slot() && criteria.is_untried(only)).then_some(0);
         }
         self.candidates.clear();
         // A backup only if no other is free; the newest generation first.
-        let level = |member: &ServerEntry| (!member.spec.backup, member.spec.generation);
+        let level = |entry: &ServerEntry| (!entry.spec.backup, entry.spec.generation);
         let free = (self.servers.iter())
-            .filter(|member| member.has_free_slot() && want.is_untried(member));
+            .filter(|entry| entry.has_free_slot() && criteria.is_untried(entry));
         let best = free.map(level).max()?;
-        for (index, member) in self.servers.iter().enumerate() {
-            if member.current_max_active > 0 && level(member) == best && want.is_untried(member) {
-                self.candidates.push(member.candidate(index, home, now));
+        for (index, entry) in self.servers.iter().enumerate() {
+            if entry.current_max_active > 0 && level(entry) == best && criteria.is_untried(entry) {
+                self.candidates
+                    .push(entry.candidate(index, loop_index, now));
             }
         }
-        self.balancer.choose(&self.candidates, want.hash_key)
+        self.balancer.choose(&self.candidates, criteria.hash_key)
     }
 
     /// Claims a slot at a backup for a request that failed at all other servers that are up.
-    fn claim_backup(&mut self, want: &SelectionCriteria<'_>) -> Option<usize> {
+    fn claim_backup(&mut self, criteria: &SelectionCriteria<'_>) -> Option<usize> {
         let is_open =
-            |member: &ServerEntry| member.current_max_active > 0 && want.is_untried(member);
-        if want.tried_servers.is_empty() || self.servers.iter().any(is_open) {
+            |entry: &ServerEntry| entry.current_max_active > 0 && criteria.is_untried(entry);
+        if criteria.tried_servers.is_empty() || self.servers.iter().any(is_open) {
             return None;
         }
-        let index = self.servers.iter().position(|member| {
-            member.spec.backup && member.keeps_connections() && want.is_untried(member)
+        let index = self.servers.iter().position(|entry| {
+            entry.spec.backup && entry.keeps_connections() && criteria.is_untried(entry)
         })?;
         // For this request alone: other waiting requests are for the other servers.
         let ServerEntry { slot, ref spec, .. } = self.servers[index];
@@ -592,79 +593,79 @@ impl ServerPool {
     }
 
     /// The server that a cookie names, if it may have requests at all.
-    fn sticky_server(&self, wanted: u64, want: &SelectionCriteria<'_>) -> Option<usize> {
-        self.servers.iter().position(|member| {
-            member.current_max_active > 0 && want.is_untried(member) && member.name_hash == wanted
+    fn sticky_server(&self, wanted: u64, criteria: &SelectionCriteria<'_>) -> Option<usize> {
+        self.servers.iter().position(|entry| {
+            entry.current_max_active > 0 && criteria.is_untried(entry) && entry.name_hash == wanted
         })
     }
 
     fn index_by_id(&self, id: ServerId) -> Option<usize> {
-        self.servers.iter().position(|member| member.id == id)
+        self.servers.iter().position(|entry| entry.id == id)
     }
 
     fn index_by_slot(&self, slot: SlotId) -> Option<usize> {
-        self.servers.iter().position(|member| member.slot == slot)
+        self.servers.iter().position(|entry| entry.slot == slot)
     }
 
     /// Whether a server other than `index` is up, and not only on trial: the last one is never
     /// ejected. A backup counts: it takes over when this one goes.
     fn is_another_up(&self, index: usize) -> bool {
         let mut servers = self.servers.iter().enumerate();
-        servers.any(|(at, member)| at != index && member.is_up())
+        servers.any(|(at, entry)| at != index && entry.is_up())
     }
 
     fn apply_transition(&mut self, now: Instant, index: usize, transition: HealthTransition) {
-        let member = &mut self.servers[index];
-        (self.deferred.transitions).push((Arc::clone(&member.server), transition));
-        let (slot, is_down) = (member.slot, !member.health.accepts_requests());
+        let entry = &mut self.servers[index];
+        (self.deferred.transitions).push((Arc::clone(&entry.server), transition));
+        let (slot, is_down) = (entry.slot, !entry.health.accepts_requests());
         if is_down {
             // Idle connections are as suspect as their server.
-            (member.idle_connections).drain_into(&mut self.deferred.closed_connections);
+            (entry.idle_connections).drain_into(&mut self.deferred.closed_connections);
         }
-        self.set_capacities(now);
+        self.update_max_active(now);
         if is_down {
             let freed = self.queue.unbind_and_dispatch(now, slot);
             self.hand_out_slots(freed);
         }
     }
 
-    /// Sets each slot's capacity by its server's state and by whether backups are needed.
-    fn set_capacities(&mut self, now: Instant) {
+    /// Sets each slot's limit of requests by its server's state and by whether backups are needed.
+    fn update_max_active(&mut self, now: Instant) {
         // A server on trial accepts a single request: the backups stay in use beside it.
         let mut servers = self.servers.iter();
-        let is_primary_up = servers.any(|member| !member.spec.backup && member.is_up());
+        let is_primary_up = servers.any(|entry| !entry.spec.backup && entry.is_up());
         let mut starts = Vec::new();
-        for member in &mut self.servers {
-            let is_called = !member.spec.backup || !is_primary_up;
-            let capacity = match member.health.max_active() {
-                _ if member.is_leaving || !is_called => 0,
-                Some(most) => member.spec.max_active.min(most),
-                None => member.spec.max_active,
+        for entry in &mut self.servers {
+            let is_called = !entry.spec.backup || !is_primary_up;
+            let max_active = match entry.health.max_active() {
+                _ if entry.is_leaving || !is_called => 0,
+                Some(most) => entry.spec.max_active.min(most),
+                None => entry.spec.max_active,
             };
-            if capacity != member.current_max_active {
-                member.current_max_active = capacity;
-                starts.extend(self.queue.set_request_capacity(now, member.slot, capacity));
-                if capacity == 0 {
+            if max_active != entry.current_max_active {
+                entry.current_max_active = max_active;
+                starts.extend(self.queue.set_request_capacity(now, entry.slot, max_active));
+                if max_active == 0 {
                     // No request may wait for a server that accepts none.
-                    starts.extend(self.queue.unbind_and_dispatch(now, member.slot));
+                    starts.extend(self.queue.unbind_and_dispatch(now, entry.slot));
                 }
             }
-            let is_on_trial = member.health.state() == ServerHealthState::OnTrial;
-            (member.server.is_on_trial).store(is_on_trial, Ordering::Relaxed);
+            let is_on_trial = entry.health.state() == ServerHealthState::OnTrial;
+            (entry.server.is_on_trial).store(is_on_trial, Ordering::Relaxed);
         }
         self.hand_out_slots(starts);
     }
 
     fn remove_at(&mut self, index: usize) {
-        let mut member = self.servers.remove(index);
-        (member.idle_connections).drain_into(&mut self.deferred.closed_connections);
-        self.queue.remove_slot(member.slot);
+        let mut entry = self.servers.remove(index);
+        (entry.idle_connections).drain_into(&mut self.deferred.closed_connections);
+        self.queue.remove_slot(entry.slot);
     }
 }
 
 impl SelectionCriteria<'_> {
-    fn is_untried(&self, member: &ServerEntry) -> bool {
-        !self.tried_servers.contains(&member.id)
+    fn is_untried(&self, entry: &ServerEntry) -> bool {
+        !self.tried_servers.contains(&entry.id)
     }
 }
 

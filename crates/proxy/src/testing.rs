@@ -1,7 +1,7 @@
 //! Builds requests as edge makes them, for the tests of `request_head`, `environ` and `codec`.
 //!
-//! The client is `CLIENT_ADDRESS`, which is not trusted, unless the test names another peer; the listener
-//! is on 127.0.0.1:8080.
+//! The client is `CLIENT_ADDRESS`, which is not trusted, unless the test names another peer; the
+//! listener is on 127.0.0.1:8080.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) fn request(head: &str) -> Request {
     build_request_from(head, CLIENT_ADDRESS)
 }
 
-/// The request of a peer: an address, or `unix`.
+/// Builds the request of a peer: an address, or `unix`.
 pub(crate) fn build_request_from(head: &str, peer: &str) -> Request {
     let peer = match peer {
         "unix" => PeerAddress::Unix,
@@ -86,25 +86,25 @@ pub(crate) fn build_request_trusting(
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
 }
 
-/// The request of a peer whose route's rules have set those fields.
+/// Builds the request of a peer whose route's rules have set those fields.
 pub(crate) fn build_request_with_trusted_headers(
     head: &str,
     peer: &str,
-    vouched: TrustedHeaders,
+    trusted_headers: TrustedHeaders,
 ) -> Request {
     let mut request = build_request_from(head, peer);
     let is_trusted = request.is_from_trusted_proxy();
     let (head, trust) = (&request.head, &request.trusted_proxies);
     // The rest of the head counts as the peer's.
     let (info, _) =
-        ForwardedInfo::read_with_trusted_headers(head, head, trust, is_trusted, &vouched);
+        ForwardedInfo::read_with_trusted_headers(head, head, trust, is_trusted, &trusted_headers);
     request.mount = info.mount.clone();
     request.forwarded = (info != ForwardedInfo::default()).then(|| Arc::new(info));
-    request.trusted_headers = vouched;
+    request.trusted_headers = trusted_headers;
     request
 }
 
-/// An upstream with every default.
+/// The configuration of an upstream with every default.
 pub(crate) fn upstream_config(protocol: config::Protocol) -> config::Upstream {
     config::Upstream::new("test", protocol, Vec::new())
 }

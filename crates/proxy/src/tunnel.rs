@@ -111,14 +111,15 @@ async fn connect_server(
     };
     let (mut tried, mut waited) = (Vec::new(), Duration::ZERO);
     loop {
-        let want = SelectionCriteria {
+        let criteria = SelectionCriteria {
             hash_key: key,
             sticky_name_hash: None,
             tried_servers: &tried,
             reuse: ReusePolicy::Proven,
             is_first_attempt: tried.is_empty(),
         };
-        let mut lease = match claim_lease(shared, &want, clock::now(), waited, deadline, None)? {
+        let mut lease = match claim_lease(shared, &criteria, clock::now(), waited, deadline, None)?
+        {
             LeaseOutcome::Leased(lease) => lease,
             LeaseOutcome::Queued(wait) => wait_for_slot(*wait, client).await?,
         };

@@ -37,7 +37,7 @@ pub struct Upstream {
 pub struct UpstreamSetup {
     /// The number of loops.
     pub loop_count: usize,
-    /// Where bodies are buffered.
+    /// Where and how much of bodies is buffered.
     pub buffering_settings: BufferingSettings,
 }
 
@@ -70,11 +70,11 @@ impl Upstream {
         Self::start_with_dns_source(config, setup, DnsSource::System)
     }
 
-    /// The same with the DNS source `names`.
+    /// The same with the DNS source `source`.
     pub(crate) fn start_with_dns_source(
         config: config::Upstream,
         setup: UpstreamSetup,
-        names: DnsSource,
+        source: DnsSource,
     ) -> Arc<Self> {
         let config = Arc::new(config);
         let server_pool = ServerPool::new(&config, setup.loop_count, clock::now());
@@ -85,7 +85,7 @@ impl Upstream {
             slow_responses: SlowResponses::default(),
             server_pool: Mutex::new(server_pool),
         });
-        crate::maintenance::start(&shared, names);
+        crate::maintenance::start(&shared, source);
         Arc::new(Self { shared })
     }
 
@@ -101,9 +101,9 @@ impl Upstream {
         &self.shared.config
     }
 
-    /// Changes where bodies are buffered, or the limits, after a reload.
-    pub fn set_buffering_settings(&self, store: BufferingSettings) {
-        self.shared.buffering_settings.store(Arc::new(store));
+    /// Applies new buffering settings after a reload.
+    pub fn set_buffering_settings(&self, settings: BufferingSettings) {
+        self.shared.buffering_settings.store(Arc::new(settings));
     }
 
     /// Creates the handler for a route with its own buffering.
@@ -149,14 +149,14 @@ struct UpstreamHandler {
 impl Handler for UpstreamHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         // Constructed in place: it is large.
-        let place = Box::<ProxiedRequest>::new_uninit();
+        let memory = Box::<ProxiedRequest>::new_uninit();
         let shared = Arc::clone(&self.shared);
-        let request = Box::write(place, ProxiedRequest::new(shared, request, self.buffering));
+        let request = Box::write(memory, ProxiedRequest::new(shared, request, self.buffering));
         HandlerProgress::Pending(Box::into_pin(request))
     }
 }
 
-/// A request's slot at one server, as the response that holds it sees it.
+/// The server that produces a response, for buffering and the slow-client policy.
 #[derive(Debug)]
 pub(crate) struct ServerProducer {
     pub(crate) shared: Arc<SharedUpstream>,
@@ -172,7 +172,7 @@ impl ResponseProducer for ServerProducer {
         let pool = self.shared.server_pool.lock();
         if pool
             .server(self.server)
-            .is_none_or(|member| member.current_max_active == 0)
+            .is_none_or(|entry| entry.current_max_active == 0)
         {
             // The server is down or leaving.
             return CapacityDemand::default();

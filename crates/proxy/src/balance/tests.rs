@@ -1,10 +1,10 @@
-//! Tests of balancing: shares, idle connections, capacity, and stable keys.
+//! Tests of balancing: shares, idle connections, limits, and stable keys.
 
 use std::collections::HashMap;
 
 use super::*;
 
-/// Servers with these weights in thousandths and this capacity, without active requests.
+/// Servers with these weights in thousandths and this limit, without active requests.
 fn servers(weights: &[u32]) -> Vec<Candidate> {
     let server = |(index, weight): (usize, &u32)| Candidate {
         index,
@@ -294,18 +294,22 @@ fn a_key_does_not_follow_the_number_of_its_server() {
 fn one_hot_key_spills_over_at_a_quarter_above_the_share() {
     let mut servers = servers(&[1, 1, 1, 1]);
     let (mut balancer, key) = (balancer(Balance::Hash), hash_key(b"/hot"));
-    let home = balancer.choose(&servers, Some(key)).unwrap();
+    let chosen_index = balancer.choose(&servers, Some(key)).unwrap();
     for placed in 1..=1000_u32 {
         let chosen = balancer.choose(&servers, Some(key)).unwrap();
         servers[chosen].active += 1;
         let bound = (5 * placed).div_ceil(4 * 4);
         let most = servers.iter().map(|s| s.active).max().unwrap();
-        assert_eq!((servers[home].active, most), (bound, bound), "of {placed}");
+        assert_eq!(
+            (servers[chosen_index].active, most),
+            (bound, bound),
+            "of {placed}"
+        );
     }
     servers.iter_mut().for_each(|s| s.active = 0);
     assert_eq!(
         balancer.choose(&servers, Some(key)),
-        Some(home),
+        Some(chosen_index),
         "and it returns"
     );
 }

@@ -27,7 +27,7 @@ const UWSGI_MODIFIER: u8 = 0;
 
 /// Maximum log bytes per request, so that one request cannot fill a disk.
 const MAX_LOG_BYTES: usize = 64 * 1024;
-/// Logged once the bound is reached.
+/// Logged once the limit is reached.
 const LOG_TRUNCATED: &[u8] = b"more than 64 KiB for the log from one request; the rest is left out";
 
 #[derive(Debug)]

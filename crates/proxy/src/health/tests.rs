@@ -84,26 +84,26 @@ use Input::{AdminSet, Bad, BadLast, Good, ProbeBad, ProbeGood, Tick};
 
 #[test]
 fn one_request_that_provokes_malformed_answers_does_not_eject() {
-    let mut bed = HealthTest::new(RULES);
-    let malformed = |bed: &mut HealthTest, request| {
-        let now = bed.at(0);
-        bed.ejection.record_malformed(now, true, request)
+    let mut fixture = HealthTest::new(RULES);
+    let malformed = |fixture: &mut HealthTest, request| {
+        let now = fixture.at(0);
+        fixture.ejection.record_malformed(now, true, request)
     };
     for _ in 0..100 {
-        assert_eq!(malformed(&mut bed, 1), None);
+        assert_eq!(malformed(&mut fixture, 1), None);
     }
-    assert_eq!(malformed(&mut bed, 2), None);
-    assert_eq!(malformed(&mut bed, 1), None);
-    let ejected = malformed(&mut bed, 3);
+    assert_eq!(malformed(&mut fixture, 2), None);
+    assert_eq!(malformed(&mut fixture, 1), None);
+    let ejected = malformed(&mut fixture, 3);
     assert!(
         matches!(ejected, Some(HealthTransition::Ejected { .. })),
         "{ejected:?}"
     );
-    let mut bed = HealthTest::new(RULES);
+    let mut fixture = HealthTest::new(RULES);
     for request in 0..100 {
-        assert_eq!(malformed(&mut bed, request), None, "others are well");
-        let now = bed.at(0);
-        bed.ejection.record_success(now);
+        assert_eq!(malformed(&mut fixture, request), None, "others are well");
+        let now = fixture.at(0);
+        fixture.ejection.record_success(now);
     }
 }
 
@@ -198,56 +198,58 @@ fn state_transitions() {
         ),
     ];
     for (name, inputs, expected) in rows {
-        let mut bed = HealthTest::new(RULES);
+        let mut fixture = HealthTest::new(RULES);
         for (seconds, input) in inputs {
-            bed.apply(*seconds, *input);
+            fixture.apply(*seconds, *input);
         }
-        assert_eq!(bed.ejection.state().as_str(), expected, "{name}");
+        assert_eq!(fixture.ejection.state().as_str(), expected, "{name}");
     }
 }
 
 #[test]
 fn two_good_probes_bring_it_up_again_and_all_counts_begin_anew() {
-    let mut bed = HealthTest::new(RULES);
-    assert_eq!([bed.apply(0, Bad), bed.apply(0, Bad)], [None, None]);
-    bed.down(0);
-    let up = [0; 2].map(|_| bed.apply(5, ProbeGood));
+    let mut fixture = HealthTest::new(RULES);
+    assert_eq!([fixture.apply(0, Bad), fixture.apply(0, Bad)], [None, None]);
+    fixture.down(0);
+    let up = [0; 2].map(|_| fixture.apply(5, ProbeGood));
     assert_eq!(up, [None, Some(HealthTransition::Up { probes: 2 })]);
     let inputs = [Bad, Bad, ProbeBad, ProbeBad];
-    assert_eq!(inputs.map(|input| bed.apply(6, input)), [None; 4]);
+    assert_eq!(inputs.map(|input| fixture.apply(6, input)), [None; 4]);
 }
 
 #[test]
 fn a_good_trial_begins_the_count_of_failures_anew() {
-    let mut bed = HealthTest::new(RULES);
-    bed.eject(0);
-    bed.apply(10, Tick);
-    let inputs = [Good, Bad, Bad].map(|input| bed.apply(10, input));
+    let mut fixture = HealthTest::new(RULES);
+    fixture.eject(0);
+    fixture.apply(10, Tick);
+    let inputs = [Good, Bad, Bad].map(|input| fixture.apply(10, input));
     assert_eq!(inputs, [Some(HealthTransition::Restored), None, None]);
 }
 
 #[test]
 fn reports_each_transition_and_the_next_tick() {
-    let mut bed = HealthTest::new(RULES);
+    let mut fixture = HealthTest::new(RULES);
     let ejected = HealthTransition::Ejected {
         failures: 3,
         time: Duration::from_secs(10),
     };
     assert_eq!(
-        [0; 3].map(|_| bed.apply(1, Bad)),
+        [0; 3].map(|_| fixture.apply(1, Bad)),
         [None, None, Some(ejected)]
     );
-    assert_eq!(bed.ejection.next_tick(), Some(bed.at(11)));
+    assert_eq!(fixture.ejection.next_tick(), Some(fixture.at(11)));
     assert_eq!(
-        bed.ejection.state(),
-        ServerHealthState::Ejected { until: bed.at(11) }
+        fixture.ejection.state(),
+        ServerHealthState::Ejected {
+            until: fixture.at(11)
+        }
     );
-    assert_eq!(bed.apply(11, Tick), Some(HealthTransition::Trial));
-    assert_eq!(bed.ejection.next_tick(), None);
-    assert_eq!(bed.apply(12, Good), Some(HealthTransition::Restored));
+    assert_eq!(fixture.apply(11, Tick), Some(HealthTransition::Trial));
+    assert_eq!(fixture.ejection.next_tick(), None);
+    assert_eq!(fixture.apply(12, Good), Some(HealthTransition::Restored));
     let change = HealthTransition::AdminChanged(Draining);
     assert_eq!(
-        [0; 2].map(|_| bed.apply(13, AdminSet(Draining))),
+        [0; 2].map(|_| fixture.apply(13, AdminSet(Draining))),
         [Some(change), None]
     );
 }
@@ -271,13 +273,13 @@ fn admits_as_many_requests_as_its_state_allows() {
         ("disabled", &[(0, AdminSet(Disabled))], Some(0)),
     ];
     for (name, inputs, expected) in rows {
-        let mut bed = HealthTest::new(RULES);
+        let mut fixture = HealthTest::new(RULES);
         for (seconds, input) in inputs {
-            bed.apply(*seconds, *input);
+            fixture.apply(*seconds, *input);
         }
-        assert_eq!(bed.ejection.max_active(), expected, "{name}");
+        assert_eq!(fixture.ejection.max_active(), expected, "{name}");
         assert_eq!(
-            bed.ejection.accepts_requests(),
+            fixture.ejection.accepts_requests(),
             expected != Some(0),
             "{name}"
         );
@@ -286,24 +288,28 @@ fn admits_as_many_requests_as_its_state_allows() {
 
 #[test]
 fn each_ejection_in_a_row_is_twice_as_long_up_to_thirty_times() {
-    let mut bed = HealthTest::new(RULES);
+    let mut fixture = HealthTest::new(RULES);
     let mut now = 0;
     for factor in [1, 2, 4, 8, 16, 30, 30, 30] {
-        let time = bed.eject(now);
+        let time = fixture.eject(now);
         assert_eq!(time, RULES.eject_time * factor);
         now += time.as_secs();
-        assert_eq!(bed.apply(now, Tick), Some(HealthTransition::Trial));
+        assert_eq!(fixture.apply(now, Tick), Some(HealthTransition::Trial));
     }
-    assert_eq!(bed.apply(now, Good), Some(HealthTransition::Restored));
-    assert_eq!(bed.eject(now), RULES.eject_time, "a success ends the row");
-    bed.apply(now + 10, Tick);
+    assert_eq!(fixture.apply(now, Good), Some(HealthTransition::Restored));
     assert_eq!(
-        bed.apply(now + 10, BadLast),
+        fixture.eject(now),
+        RULES.eject_time,
+        "a success ends the row"
+    );
+    fixture.apply(now + 10, Tick);
+    assert_eq!(
+        fixture.apply(now + 10, BadLast),
         Some(HealthTransition::Restored)
     );
-    bed.apply(now + 11, Good);
+    fixture.apply(now + 11, Good);
     assert_eq!(
-        bed.eject(now + 12),
+        fixture.eject(now + 12),
         RULES.eject_time,
         "after the last one's trial too"
     );
@@ -311,14 +317,14 @@ fn each_ejection_in_a_row_is_twice_as_long_up_to_thirty_times() {
 
 #[test]
 fn many_ejections_and_endless_times_do_not_overflow() {
-    let mut bed = HealthTest::new(HealthRules {
+    let mut fixture = HealthTest::new(HealthRules {
         eject_time: Duration::MAX,
         ..RULES
     });
     for day in 0..100 {
-        assert_eq!(bed.eject(day * 86_400), MAX_EJECT_TIME);
+        assert_eq!(fixture.eject(day * 86_400), MAX_EJECT_TIME);
         assert_eq!(
-            bed.apply((day + 1) * 86_400, Tick),
+            fixture.apply((day + 1) * 86_400, Tick),
             Some(HealthTransition::Trial)
         );
     }
@@ -326,12 +332,12 @@ fn many_ejections_and_endless_times_do_not_overflow() {
 
 #[test]
 fn with_a_bound_of_zero_no_failure_ejects() {
-    let mut bed = HealthTest::new(HealthRules {
+    let mut fixture = HealthTest::new(HealthRules {
         max_failures: 0,
         ..RULES
     });
-    assert!((0..1000).all(|_| bed.apply(0, Bad).is_none()));
-    assert_eq!(bed.ejection.state(), ServerHealthState::Up);
+    assert!((0..1000).all(|_| fixture.apply(0, Bad).is_none()));
+    assert_eq!(fixture.ejection.state(), ServerHealthState::Up);
 }
 
 #[test]
@@ -339,41 +345,42 @@ fn the_share_grows_during_the_slow_start() {
     type Back = fn(&mut HealthTest);
     let ways: [(&str, Back); 5] = [
         ("joined at zero", |_| {}),
-        ("after a trial", |bed| {
-            bed.ejection.slow_start_from = bed.at(9);
-            bed.eject(0);
-            bed.apply(10, Tick);
+        ("after a trial", |fixture| {
+            fixture.ejection.slow_start_from = fixture.at(9);
+            fixture.eject(0);
+            fixture.apply(10, Tick);
             assert_eq!(
-                bed.ejection.slow_start_permille(bed.at(10)),
+                fixture.ejection.slow_start_permille(fixture.at(10)),
                 1000,
                 "the trial comes soon"
             );
-            bed.zero = bed.at(40);
-            bed.apply(0, Good);
+            fixture.zero = fixture.at(40);
+            fixture.apply(0, Good);
         }),
-        ("after probes", |bed| {
-            bed.down(0);
-            bed.zero = bed.at(40);
-            bed.apply(0, ProbeGood);
-            bed.apply(0, ProbeGood);
+        ("after probes", |fixture| {
+            fixture.down(0);
+            fixture.zero = fixture.at(40);
+            fixture.apply(0, ProbeGood);
+            fixture.apply(0, ProbeGood);
         }),
-        ("told after draining", |bed| {
-            bed.apply(0, AdminSet(Draining));
-            bed.zero = bed.at(40);
-            bed.apply(0, AdminSet(Ready));
+        ("told after draining", |fixture| {
+            fixture.apply(0, AdminSet(Draining));
+            fixture.zero = fixture.at(40);
+            fixture.apply(0, AdminSet(Ready));
         }),
-        ("told after being disabled", |bed| {
-            bed.apply(0, AdminSet(Disabled));
-            bed.zero = bed.at(40);
-            bed.apply(0, AdminSet(Ready));
+        ("told after being disabled", |fixture| {
+            fixture.apply(0, AdminSet(Disabled));
+            fixture.zero = fixture.at(40);
+            fixture.apply(0, AdminSet(Ready));
         }),
     ];
     for (name, come_back) in ways {
-        let mut bed = HealthTest::new(SLOW);
-        come_back(&mut bed);
+        let mut fixture = HealthTest::new(SLOW);
+        come_back(&mut fixture);
         let ramp = |tenths: u64| {
-            bed.ejection
-                .slow_start_permille(bed.zero + Duration::from_millis(tenths * 100))
+            fixture
+                .ejection
+                .slow_start_permille(fixture.zero + Duration::from_millis(tenths * 100))
         };
         let shares = [0, 1, 50, 99, 100, 5000].map(ramp);
         assert_eq!(shares, [0, 10, 500, 990, 1000, 1000], "{name}");
@@ -382,40 +389,41 @@ fn the_share_grows_during_the_slow_start() {
 
 #[test]
 fn without_a_slow_start_it_has_its_whole_share_at_once() {
-    let bed = HealthTest::new(RULES);
-    assert_eq!(bed.ejection.slow_start_permille(bed.zero), 1000);
+    let fixture = HealthTest::new(RULES);
+    assert_eq!(fixture.ejection.slow_start_permille(fixture.zero), 1000);
     assert_eq!(
-        bed.ejection
-            .slow_start_permille(bed.zero - Duration::from_secs(1)),
+        fixture
+            .ejection
+            .slow_start_permille(fixture.zero - Duration::from_secs(1)),
         1000
     );
 }
 
 #[test]
 fn a_disabled_server_counts_nothing() {
-    let mut bed = HealthTest::new(RULES);
-    assert_eq!([bed.apply(0, Bad), bed.apply(0, Bad)], [None, None]);
-    bed.apply(0, AdminSet(Disabled));
-    assert!(!bed.ejection.wants_probes());
+    let mut fixture = HealthTest::new(RULES);
+    assert_eq!([fixture.apply(0, Bad), fixture.apply(0, Bad)], [None, None]);
+    fixture.apply(0, AdminSet(Disabled));
+    assert!(!fixture.ejection.wants_probes());
     for input in [
         Bad, ProbeBad, ProbeGood, Good, Tick, Bad, Bad, ProbeBad, ProbeBad,
     ] {
-        assert_eq!(bed.apply(1, input), None, "{input:?}");
+        assert_eq!(fixture.apply(1, input), None, "{input:?}");
     }
-    bed.apply(2, AdminSet(Ready));
-    assert_eq!(bed.ejection.state(), ServerHealthState::Up);
-    assert_eq!(bed.apply(3, Bad), None, "the count begins anew");
+    fixture.apply(2, AdminSet(Ready));
+    assert_eq!(fixture.ejection.state(), ServerHealthState::Up);
+    assert_eq!(fixture.apply(3, Bad), None, "the count begins anew");
 }
 
 #[test]
 fn a_draining_server_keeps_its_health() {
-    let mut bed = HealthTest::new(RULES);
-    bed.apply(0, AdminSet(Draining));
-    assert!(bed.ejection.wants_probes());
-    bed.down(1);
-    assert_eq!(bed.ejection.state(), ServerHealthState::Draining);
-    bed.apply(2, AdminSet(Ready));
-    assert_eq!(bed.ejection.state(), ServerHealthState::Down);
+    let mut fixture = HealthTest::new(RULES);
+    fixture.apply(0, AdminSet(Draining));
+    assert!(fixture.ejection.wants_probes());
+    fixture.down(1);
+    assert_eq!(fixture.ejection.state(), ServerHealthState::Draining);
+    fixture.apply(2, AdminSet(Ready));
+    assert_eq!(fixture.ejection.state(), ServerHealthState::Down);
 }
 
 #[test]
@@ -487,7 +495,7 @@ fn random_inputs(seed: u64) {
             .wrapping_add(1);
         (state >> 33) % bound
     };
-    let mut bed = HealthTest::new(if below(2) == 0 { SLOW } else { RULES });
+    let mut fixture = HealthTest::new(if below(2) == 0 { SLOW } else { RULES });
     let mut seconds = 0;
     for _ in 0..500 {
         seconds += below(3) * below(8);
@@ -501,32 +509,34 @@ fn random_inputs(seed: u64) {
             38 => AdminSet(Ready),
             _ => AdminSet([Draining, Disabled][usize::try_from(below(2)).unwrap()]),
         };
-        let before = bed.ejection.clone();
-        let transition = bed.apply(seconds, input);
-        check_step(&before, &bed, seconds, input, transition);
+        let before = fixture.ejection.clone();
+        let transition = fixture.apply(seconds, input);
+        check_step(&before, &fixture, seconds, input, transition);
     }
     // Set to ready, with successful requests and probes, it always ends up.
-    bed.apply(seconds, AdminSet(Ready));
+    fixture.apply(seconds, AdminSet(Ready));
     for _ in 0..2 {
-        bed.apply(seconds, ProbeGood);
+        fixture.apply(seconds, ProbeGood);
     }
-    bed.apply(seconds + 300, Tick);
-    bed.apply(seconds + 300, Good);
-    assert_eq!(bed.ejection.state(), ServerHealthState::Up);
+    fixture.apply(seconds + 300, Tick);
+    fixture.apply(seconds + 300, Good);
+    assert_eq!(fixture.ejection.state(), ServerHealthState::Up);
     assert_eq!(
-        bed.ejection.slow_start_permille(bed.at(seconds + 310)),
+        fixture
+            .ejection
+            .slow_start_permille(fixture.at(seconds + 310)),
         1000
     );
 }
 
 fn check_step(
     before: &ServerHealth,
-    bed: &HealthTest,
+    fixture: &HealthTest,
     seconds: u64,
     input: Input,
     transition: Option<HealthTransition>,
 ) {
-    let (ejection, now) = (&bed.ejection, bed.at(seconds));
+    let (ejection, now) = (&fixture.ejection, fixture.at(seconds));
     if before.state() != ejection.state() {
         assert!(transition.is_some(), "{input:?} changed it without a word");
     }

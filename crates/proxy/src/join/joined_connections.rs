@@ -35,7 +35,7 @@ struct JoinedConnectionsState {
     /// Connections still to be requested.
     wanted: u32,
     /// The limit of active requests that the member announced.
-    capacity: u32,
+    max_active: u32,
     supply: SupplyState,
 }
 
@@ -55,14 +55,14 @@ enum SupplyState {
 const MAX_IDLE: u32 = 1024;
 
 impl JoinedConnections {
-    /// Creates the pool of a member with that capacity; the first connections are requested at
+    /// Creates the pool of a member with that limit; the first connections are requested at
     /// once.
-    pub(super) fn new(capacity: u32) -> Self {
+    pub(super) fn new(max_active: u32) -> Self {
         let state = JoinedConnectionsState {
             idle: VecDeque::new(),
             waiter_count: 0,
-            wanted: INITIAL_CONNECTIONS.min(capacity),
-            capacity,
+            wanted: INITIAL_CONNECTIONS.min(max_active),
+            max_active,
             supply: SupplyState::OnRequest,
         };
         Self {
@@ -72,8 +72,8 @@ impl JoinedConnections {
         }
     }
 
-    pub(super) fn set_max_active(&self, capacity: u32) {
-        self.state.lock().capacity = capacity;
+    pub(super) fn set_max_active(&self, max_active: u32) {
+        self.state.lock().max_active = max_active;
     }
 
     /// The limit of active requests, with `open` connections counted as the member's: as announced,
@@ -81,12 +81,12 @@ impl JoinedConnections {
     pub(super) fn max_active(&self, open: u32) -> u32 {
         let state = self.state.lock();
         if state.supply != SupplyState::Ended {
-            return state.capacity;
+            return state.max_active;
         }
         // A waiting task has no connection, though it is counted.
         let had = open.saturating_sub(state.waiter_count);
         let there = u32::try_from(state.idle.len()).unwrap_or(u32::MAX);
-        state.capacity.min(had.saturating_add(there))
+        state.max_active.min(had.saturating_add(there))
     }
 
     /// Whether no more connections arrive.
@@ -150,7 +150,7 @@ impl JoinedConnections {
     pub(super) fn offer_connection(&self, socket: OwnedFd) -> Result<(), OwnedFd> {
         let mut state = self.state.lock();
         let (most, is_leaving) = match state.supply {
-            SupplyState::OnRequest | SupplyState::Ended => (state.capacity.min(MAX_IDLE), false),
+            SupplyState::OnRequest | SupplyState::Ended => (state.max_active.min(MAX_IDLE), false),
             SupplyState::ForWaiters => (state.waiter_count, true),
             SupplyState::Left => (0, true),
         };

@@ -79,7 +79,7 @@ struct JoinerInner {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DesiredState {
-    capacity: u32,
+    max_active: u32,
     is_leaving: bool,
 }
 
@@ -124,7 +124,7 @@ impl Joiner {
     #[must_use]
     pub fn start(setup: JoinerSetup) -> Self {
         let desired = DesiredState {
-            capacity: setup.max_active.max(1),
+            max_active: setup.max_active.max(1),
             is_leaving: false,
         };
         let inner = Arc::new(JoinerInner {
@@ -147,11 +147,11 @@ impl Joiner {
     }
 
     /// Changes the maximum of active requests.
-    pub fn set_max_active(&self, capacity: u32) {
-        let capacity = capacity.max(1);
+    pub fn set_max_active(&self, max_active: u32) {
+        let max_active = max_active.max(1);
         let replace =
-            |desired: &mut DesiredState| std::mem::replace(&mut desired.capacity, capacity);
-        (self.0.desired).send_if_modified(|desired| replace(desired) != capacity);
+            |desired: &mut DesiredState| std::mem::replace(&mut desired.max_active, max_active);
+        (self.0.desired).send_if_modified(|desired| replace(desired) != max_active);
     }
 
     /// Accepts no new requests from now on; [`Joiner::wait_until_drained`] waits for the active
@@ -239,22 +239,22 @@ impl JoinerInner {
     /// Joins once. The session runs as its own task; the receiver gets its end.
     async fn join_once(self: &Arc<Self>) -> Result<oneshot::Receiver<SessionEnd>, JoinFailure> {
         let live_guard = LiveSessionGuard::new(self);
-        let capacity = self.desired.borrow().capacity;
+        let max_active = self.desired.borrow().max_active;
         let purpose = JoinPurpose::Control {
-            capacity,
+            capacity: max_active,
             upstream: self.upstream.clone(),
             label: self.label.clone(),
         };
-        let mut dialled = Err(JoinFailure::Refused("the name has no address".to_owned()));
+        let mut connected = Err(JoinFailure::Refused("the name has no address".to_owned()));
         for target in self.resolve_address().await? {
-            dialled = self.dial(&target, &purpose).await.map(|met| (met, target));
-            if dialled.is_ok() {
+            connected = self.dial(&target, &purpose).await.map(|met| (met, target));
+            if connected.is_ok() {
                 break;
             }
         }
-        let ((lines, member_id), target) = dialled?;
+        let ((lines, member_id), target) = connected?;
         let (address, upstream) = (&self.address, &self.upstream);
-        log::info!("{address}: joined `{upstream}` (capacity={capacity})");
+        log::info!("{address}: joined `{upstream}` (capacity={max_active})");
         self.state.send_replace(JoinerState::Joined);
         *self.last_warning.lock() = None;
         let (end_sender, ended) = oneshot::channel();
@@ -264,7 +264,7 @@ impl JoinerInner {
             target,
             member_id,
             last_sent: DesiredState {
-                capacity,
+                max_active,
                 is_leaving: false,
             },
             end_sender: Some(end_sender),
@@ -316,12 +316,12 @@ impl JoinerInner {
         let mut lines = LineStream::new(stream, Vec::new());
         let nonce = join::Nonce(random_bytes()?);
         lines.send(&join::encode_greeting(&nonce)).await?;
-        let meeting = HandshakeNonces {
+        let nonces = HandshakeNonces {
             joiner: nonce,
             front_end: join::parse_challenge(&lines.next_line().await?)?,
         };
         lines
-            .send(&self.secret.encode_proof(JoinSide::Joiner, &meeting))
+            .send(&self.secret.encode_proof(JoinSide::Joiner, &nonces))
             .await?;
         // A front end with another key closes without a further line.
         let proved = match lines.next_line().await {
@@ -330,8 +330,8 @@ impl JoinerInner {
         };
         // A front end that cannot prove itself does not learn what wants to join, and can send no
         // request.
-        self.secret.verify(JoinSide::FrontEnd, &meeting, &proved)?;
-        let request = join::encode_join_request(&self.secret, &meeting, purpose);
+        self.secret.verify(JoinSide::FrontEnd, &nonces, &proved)?;
+        let request = join::encode_join_request(&self.secret, &nonces, purpose);
         lines.send(&request).await?;
         let answered = lines.next_line().await?;
         match JoinReply::parse(&answered)? {
@@ -443,9 +443,9 @@ impl JoinerSession {
 
     async fn send_changes(&mut self, desired: DesiredState) -> Result<(), JoinFailure> {
         let before = std::mem::replace(&mut self.last_sent, desired);
-        if desired.capacity != before.capacity {
-            let capacity = JoinerMessage::Capacity(desired.capacity);
-            self.lines.send(&capacity.encode()).await?;
+        if desired.max_active != before.max_active {
+            let max_active = JoinerMessage::Capacity(desired.max_active);
+            self.lines.send(&max_active.encode()).await?;
         }
         if desired.is_leaving && !before.is_leaving {
             self.lines.send(&JoinerMessage::Leave.encode()).await?;

@@ -64,14 +64,14 @@ struct Member {
 #[derive(Debug, Default)]
 struct JoinTable {
     /// The accepted keys.
-    doors: Vec<Door>,
+    accepted_keys: Vec<AcceptedKey>,
     /// Upstreams that may be joined.
     upstreams: BTreeMap<String, Weak<SharedUpstream>>,
 }
 
 /// A key, and the upstreams that it opens.
 #[derive(Debug)]
-struct Door {
+struct AcceptedKey {
     by: JoinedBy,
     secret: JoinSecret,
 }
@@ -93,11 +93,11 @@ impl JoinTable {
         let Some(join) = join else {
             return table;
         };
-        table.add_door(join.clone(), None);
+        table.add_key(join.clone(), None);
         for upstream in upstreams.filter(|upstream| upstream.config().joinable) {
             let name = upstream.name().to_owned();
             if let Some(key) = upstream.config().join_key.clone() {
-                table.add_door(
+                table.add_key(
                     config::JoinEndpoint {
                         key,
                         ..join.clone()
@@ -111,19 +111,19 @@ impl JoinTable {
         table
     }
 
-    fn add_door(&mut self, join: config::JoinEndpoint, only: Option<String>) {
-        self.doors.push(Door {
+    fn add_key(&mut self, join: config::JoinEndpoint, only: Option<String>) {
+        self.accepted_keys.push(AcceptedKey {
             secret: JoinSecret::new(join.key.expose()),
             by: JoinedBy { join, only },
         });
     }
 
-    /// The door whose key `proof` proves.
-    fn door(&self, meeting: &HandshakeNonces, proof: &str) -> Result<&Door, JoinFailure> {
+    /// The accepted key that `proof` proves.
+    fn find_key(&self, nonces: &HandshakeNonces, proof: &str) -> Result<&AcceptedKey, JoinFailure> {
         let mut failure = JoinFailure::from(join::JoinError::WrongKey);
-        for door in &self.doors {
-            match door.secret.verify(JoinSide::Joiner, meeting, proof) {
-                Ok(()) => return Ok(door),
+        for key in &self.accepted_keys {
+            match key.secret.verify(JoinSide::Joiner, nonces, proof) {
+                Ok(()) => return Ok(key),
                 Err(error) => failure = error.into(),
             }
         }
@@ -208,26 +208,26 @@ impl JoinListenerInner {
         let stream = Arc::try_unwrap(client).map_err(|_| refused("its connection is shared"))?;
         let mut lines = LineStream::new(stream, early);
         let table = self.table.load_full();
-        if table.doors.is_empty() || *self.changes.borrow() {
+        if table.accepted_keys.is_empty() || *self.changes.borrow() {
             return Err(refused("joins are no longer accepted"));
         }
-        let meeting = HandshakeNonces {
+        let nonces = HandshakeNonces {
             joiner: join::parse_greeting(&lines.next_line().await?)?,
             front_end: Nonce(random_bytes()?),
         };
         lines
-            .send(&join::encode_challenge(&meeting.front_end))
+            .send(&join::encode_challenge(&nonces.front_end))
             .await?;
         // A peer without the key learns nothing more, and causes no work.
         let proof = lines.next_line().await?;
-        let Door { by, secret } = table.door(&meeting, &proof)?;
+        let AcceptedKey { by, secret } = table.find_key(&nonces, &proof)?;
         lines
-            .send(&secret.encode_proof(JoinSide::FrontEnd, &meeting))
+            .send(&secret.encode_proof(JoinSide::FrontEnd, &nonces))
             .await?;
         let line = lines.next_line().await?;
-        match join::parse_join_request(secret, &meeting, &line)? {
+        match join::parse_join_request(secret, &nonces, &line)? {
             JoinPurpose::Control {
-                capacity,
+                capacity: max_active,
                 upstream,
                 label,
             } => {
@@ -235,7 +235,7 @@ impl JoinListenerInner {
                     let why = format!("no upstream `{upstream}` is `joinable` here by this key");
                     return send_refusal(&lines, why).await;
                 };
-                self.admit_member(lines, &shared, by, capacity, &label)
+                self.admit_member(lines, &shared, by, max_active, &label)
                     .await
             }
             JoinPurpose::CarryRequests { member } => {
@@ -262,12 +262,12 @@ impl JoinListenerInner {
         lines: LineStream,
         shared: &Arc<SharedUpstream>,
         by: &JoinedBy,
-        capacity: u32,
+        max_active: u32,
         label: &str,
     ) -> Result<(), JoinFailure> {
         let (member_id, connections) = (
             u64::from_be_bytes(random_bytes()?),
-            Arc::new(JoinedConnections::new(capacity)),
+            Arc::new(JoinedConnections::new(max_active)),
         );
         // Before the member learns its number, which it needs to open connections.
         let is_in = {
@@ -299,11 +299,11 @@ impl JoinListenerInner {
             .lines
             .send(&JoinReply::Accepted(member_id).encode())
             .await?;
-        let capacity = maintenance::member_max_active(&shared.config, capacity);
+        let max_active = maintenance::member_max_active(&shared.config, max_active);
         let spec = ServerSpec {
             address: config::ServerAddr::Joined(member_id),
             weight: 1,
-            max_active: capacity,
+            max_active,
             backup: false,
             generation: 0,
         };
@@ -313,7 +313,7 @@ impl JoinListenerInner {
         session.upstream = Arc::downgrade(shared);
         maintenance::wake_maintenance(shared);
         log::info!(
-            "{}: {} joined (capacity={capacity})",
+            "{}: {} joined (capacity={max_active})",
             shared.name,
             session.name
         );
@@ -338,7 +338,7 @@ async fn send_refusal(lines: &LineStream, why: String) -> Result<(), JoinFailure
     Err(JoinFailure::Refused(why))
 }
 
-/// Sets a member's capacity by its announcement and its connections.
+/// Sets a member's limit of active requests by its announcement and its connections.
 pub(crate) fn update_member_max_active(
     shared: &SharedUpstream,
     id: ServerId,
@@ -349,10 +349,10 @@ pub(crate) fn update_member_max_active(
         let Some(member) = pool.server(id) else {
             return;
         };
-        let capacity = connections.max_active(member.open_connections());
-        let capacity = maintenance::member_max_active(&shared.config, capacity);
-        if capacity != member.spec.max_active {
-            pool.change_spec(now, id, |spec| spec.max_active = capacity);
+        let max_active = connections.max_active(member.open_connections());
+        let max_active = maintenance::member_max_active(&shared.config, max_active);
+        if max_active != member.spec.max_active {
+            pool.change_spec(now, id, |spec| spec.max_active = max_active);
         }
     });
 }
@@ -458,9 +458,9 @@ impl MemberSession {
         self.listener
             .table
             .load()
-            .doors
+            .accepted_keys
             .iter()
-            .any(|door| door.by == self.by)
+            .any(|key| key.by == self.by)
     }
 
     /// Whether its upstream is the configured one.
@@ -482,8 +482,8 @@ impl MemberSession {
     fn handle_message(&mut self, message: JoinerMessage) {
         match message {
             JoinerMessage::Heartbeat => {}
-            JoinerMessage::Capacity(capacity) => {
-                self.connections.set_max_active(capacity);
+            JoinerMessage::Capacity(max_active) => {
+                self.connections.set_max_active(max_active);
                 if let Some(shared) = self.upstream.upgrade() {
                     update_member_max_active(&shared, self.server_id, &self.connections);
                 }

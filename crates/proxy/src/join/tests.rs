@@ -164,12 +164,12 @@ fn a_joined_server_gets_requests_until_it_leaves() {
         // More than were opened at first: each waiting task requests one.
         let mut open = Vec::new();
         for number in 0..5 {
-            let place = claim(&upstream);
+            let slot = claim(&upstream);
             let deadline = clock::now() + Duration::from_secs(10);
-            let connection = UpstreamConnectionInner::open(&place.server, deadline)
+            let connection = UpstreamConnectionInner::open(&slot.server, deadline)
                 .await
                 .unwrap();
-            release(&upstream, &place);
+            release(&upstream, &slot);
             open.push((number, connection));
         }
         wait_until("each of them was asked for", || {
@@ -205,11 +205,11 @@ fn a_joined_server_gets_requests_until_it_leaves() {
         })
         .await;
         assert_eq!(joiner.state(), JoinerState::Joined);
-        let place = claim(&upstream);
+        let slot = claim(&upstream);
         joiner.leave();
         wait_until("it leaves", || server_states(&upstream)[0].1 == "leaving").await;
         // A slot granted before is served.
-        let stream = place.server.address.connect().await.unwrap();
+        let stream = slot.server.address.connect().await.unwrap();
         assert_eq!(send_line(stream, "last").await, "last!");
         let soon = clock::now() + Duration::from_millis(50);
         assert!(
@@ -218,7 +218,7 @@ fn a_joined_server_gets_requests_until_it_leaves() {
                 .is_none(),
             "it has one"
         );
-        release(&upstream, &place);
+        release(&upstream, &slot);
         assert_eq!(server_states(&upstream), []);
         let left = clock::timeout(Duration::from_secs(10), joiner.wait_until_drained());
         left.await.expect("nothing comes any more");
@@ -235,13 +235,13 @@ fn a_lost_member_gets_no_requests_and_its_waiters_fail() {
             .await
             .unwrap();
         wait_until("it is in", || server_states(&upstream).len() == 1).await;
-        let place = claim(&upstream);
-        let waits = place.server.address.connect();
+        let slot = claim(&upstream);
+        let waits = slot.server.address.connect();
         // The connection is requested and does not arrive.
         let goes = async { drop(lines) };
         let (failed, ()) = tokio::join!(waits, goes);
         assert_eq!(failed.unwrap_err().to_string(), "the server has left");
-        release(&upstream, &place);
+        release(&upstream, &slot);
         wait_until("it is gone", || server_states(&upstream).is_empty()).await;
     });
 }
@@ -413,12 +413,12 @@ fn unrequested_connections_are_refused() {
         assert!(ended.expect("in time").is_err());
         // Connections closed while idle are skipped.
         open.truncate(1);
-        let place = claim(&upstream);
-        let ResolvedAddress::Joined(dialled) = &place.server.address else {
+        let slot = claim(&upstream);
+        let ResolvedAddress::Joined(dialled) = &slot.server.address else {
             panic!("it has joined");
         };
         assert!(dialled.acquire().await.is_ok());
-        release(&upstream, &place);
+        release(&upstream, &slot);
     });
 }
 
@@ -478,13 +478,13 @@ fn after_the_supply_ends_requests_wait_for_existing_connections() {
             .await
             .expect("it is told");
         wait_until("one connection, one request", || most(&upstream) == Some(1)).await;
-        let place = claim(&upstream);
-        assert!(place.server.address.connect().await.is_ok());
-        let none = place.server.address.connect().await.unwrap_err();
+        let slot = claim(&upstream);
+        assert!(slot.server.address.connect().await.is_ok());
+        let none = slot.server.address.connect().await.unwrap_err();
         assert_eq!(none.to_string(), "the server sends no more connections");
         let refused = handshake_manually(address, KEY, JoinPurpose::CarryRequests { member }).await;
         assert!(refused.is_err(), "no join succeeds any more");
-        release(&upstream, &place);
+        release(&upstream, &slot);
     });
 }
 
@@ -536,7 +536,7 @@ fn a_stepped_down_front_end_finishes_its_requests() {
 }
 
 #[test]
-fn a_member_has_a_unique_name_and_a_bounded_capacity() {
+fn a_member_has_a_unique_name_and_a_limit_of_active_requests() {
     run_on_loop(async {
         let front = JoinListener::default();
         let upstream = start(config::Upstream {

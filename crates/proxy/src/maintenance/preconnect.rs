@@ -73,15 +73,15 @@ fn missing_connections(
     id: ServerId,
 ) -> Option<(Arc<config::Upstream>, Arc<BackendServer>, u32)> {
     let pool = shared.server_pool.lock();
-    let member = pool.server(id)?;
-    let min = match member.health.accepts_requests() {
+    let entry = pool.server(id)?;
+    let min = match entry.health.accepts_requests() {
         true => shared.config.connections.min,
         false => 0,
     };
-    let missing = min.saturating_sub(member.open_connections());
+    let missing = min.saturating_sub(entry.open_connections());
     Some((
         Arc::clone(&shared.config),
-        Arc::clone(&member.server),
+        Arc::clone(&entry.server),
         missing,
     ))
 }

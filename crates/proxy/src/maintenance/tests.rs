@@ -39,7 +39,7 @@ pub(crate) fn server(address: &str) -> UpstreamServer {
     UpstreamServer::new(address.parse().unwrap())
 }
 
-/// An upstream with these servers.
+/// The configuration of an upstream with these servers.
 pub(crate) fn upstream_config(protocol: Protocol, servers: &[&str]) -> config::Upstream {
     let servers = servers.iter().map(|address| server(address)).collect();
     config::Upstream {
@@ -99,13 +99,13 @@ pub(crate) fn claim(upstream: &Upstream) -> ClaimedSlot {
     };
     let claimed = (upstream.shared).update_pool(|pool| pool.claim(clock::now(), 0, &want, waiter));
     match claimed {
-        ClaimOutcome::Slot(place) => place,
+        ClaimOutcome::Slot(slot) => slot,
         other => panic!("no place: {other:?}"),
     }
 }
 
-pub(crate) fn release(upstream: &Upstream, place: &ClaimedSlot) {
-    (upstream.shared).update_pool(|pool| pool.release(clock::now(), place.id, None, &success()));
+pub(crate) fn release(upstream: &Upstream, slot: &ClaimedSlot) {
+    (upstream.shared).update_pool(|pool| pool.release(clock::now(), slot.id, None, &success()));
 }
 
 fn success() -> AttemptReport {
@@ -202,8 +202,8 @@ fn idle_connections_are_opened_in_advance_and_reopened() {
         })
         .await;
         // A request gets the connection, flagged as possibly closed meanwhile.
-        let place = claim(&upstream);
-        let connection = place.idle_connection.as_ref().unwrap();
+        let slot = claim(&upstream);
+        let connection = slot.idle_connection.as_ref().unwrap();
         assert!(connection.is_reused());
         assert_eq!(first_server_snapshot(&upstream).counters.requests, 1);
     });
@@ -220,15 +220,15 @@ fn a_draining_server_keeps_no_connection_of_a_request_that_ends() {
             first_server_snapshot(&upstream).connections_idle == 2
         })
         .await;
-        let mut place = claim(&upstream);
+        let mut slot = claim(&upstream);
         let name = first_server_snapshot(&upstream).name;
         let message = upstream.apply_change(crate::ServerChange::Drain(name.clone()));
         let want = format!("{name} is draining, 1 request in progress");
         assert_eq!(message, Ok(want));
         assert_eq!(first_server_snapshot(&upstream).connections_open, 1);
-        let kept = place.idle_connection.take().map(|kept| (kept, usize::MAX));
+        let kept = slot.idle_connection.take().map(|kept| (kept, usize::MAX));
         let report = success();
-        (upstream.shared).update_pool(|pool| pool.release(clock::now(), place.id, kept, &report));
+        (upstream.shared).update_pool(|pool| pool.release(clock::now(), slot.id, kept, &report));
         let seen = first_server_snapshot(&upstream);
         assert_eq!((seen.active, seen.connections_open), (0, 0));
     });

@@ -342,11 +342,11 @@ fn a_probe_timeout_of_a_full_server_does_not_count() {
             ..health(Some("/up"))
         });
         let upstream = start(config);
-        let place = claim(&upstream);
+        let slot = claim(&upstream);
         wait_until("many probes", || origin.all.load(Ordering::Relaxed) >= 8).await;
         let seen = first_server_snapshot(&upstream);
         assert_eq!((seen.state, seen.last_error), ("up", None));
-        release(&upstream, &place);
+        release(&upstream, &slot);
         wait_until("down", || first_server_snapshot(&upstream).state == "down").await;
     });
 }

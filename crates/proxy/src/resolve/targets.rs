@@ -217,10 +217,10 @@ mod tests {
                 vec!["192.0.2.3", "192.0.2.9"],
             ),
         ];
-        for (name, v4, v6, want) in cases {
+        for (name, v4, v6, expected) in cases {
             assert_eq!(
                 merge_address_families(&ips(&known), v4, v6),
-                ips(&want),
+                ips(&expected),
                 "{name}"
             );
         }
@@ -242,16 +242,16 @@ mod tests {
                 &[("192.0.2.1:80", None), ("[2001:db8::1]:80", None)],
             ),
         ];
-        for (addresses, wanted) in rows {
+        for (addresses, expected) in rows {
             let targets = targets_of_host(("app", 80), &ips(addresses), 1, false);
             let found = targets
                 .iter()
                 .map(|target| (target.address, target.alternate));
             let socket = |text: &str| text.parse::<SocketAddr>().unwrap();
-            let wanted = wanted
+            let expected = expected
                 .iter()
                 .map(|(one, other)| (socket(one), other.map(socket)));
-            assert!(found.eq(wanted), "{addresses:?}");
+            assert!(found.eq(expected), "{addresses:?}");
         }
     }
 
@@ -268,13 +268,13 @@ mod tests {
             .collect();
         let row =
             |host: &str, address, weight, backup| (host.to_owned(), ip(address), weight, backup);
-        let want = vec![
+        let expected = vec![
             row("spare:80", "192.0.2.3", 7, true),
             row("a:80", "192.0.2.1", 5, false),
             row("a:80", "2001:db8::1", 5, false),
             row("b:80", "192.0.2.2", 1, false),
         ];
-        assert_eq!(seen, want);
+        assert_eq!(seen, expected);
         assert!(
             targets_of_services(&services, true)
                 .iter()
@@ -331,12 +331,12 @@ mod tests {
             ),
         ];
         for (name, found, [added, changed, removed]) in cases {
-            let want = TargetChanges {
+            let expected = TargetChanges {
                 added,
                 changed,
                 removed,
             };
-            assert_eq!(diff_targets(&known, &found), want, "{name}");
+            assert_eq!(diff_targets(&known, &found), expected, "{name}");
         }
     }
 
@@ -349,10 +349,10 @@ mod tests {
             ("far longer than the interval", seconds(86400), 30, 30),
             ("an interval below a second", seconds(7), 0, 1),
         ];
-        for (name, ttl, interval, want) in cases {
+        for (name, ttl, interval, expected) in cases {
             assert_eq!(
                 next_query_delay(ttl, seconds(interval)),
-                seconds(want),
+                seconds(expected),
                 "{name}"
             );
         }

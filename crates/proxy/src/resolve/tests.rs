@@ -171,8 +171,8 @@ fn servers_follow_the_addresses_of_their_name() {
         );
         let both = ["app.test:80 (192.0.2.1)", "app.test:80 (2001:db8::1)"];
         wait_until("both addresses", || names(&upstream) == both).await;
-        let place = claim(&upstream);
-        let was_first = place.server.name.contains("192.0.2.1");
+        let slot = claim(&upstream);
+        let was_first = slot.server.name.contains("192.0.2.1");
         dns.set_addresses("app.test", &["192.0.2.2"]);
         wait_until("another", || {
             names(&upstream).contains(&"app.test:80 (192.0.2.2)".to_owned())
@@ -182,7 +182,7 @@ fn servers_follow_the_addresses_of_their_name() {
         let left = if was_first { both[0] } else { both[1] };
         assert!(server_states(&upstream).contains(&(left.to_owned(), "leaving")));
         assert_eq!(server_states(&upstream).len(), 2);
-        release(&upstream, &place);
+        release(&upstream, &slot);
         assert_eq!(names(&upstream), ["app.test:80 (192.0.2.2)"]);
     });
 }
@@ -396,9 +396,9 @@ fn a_silent_or_truncating_name_server_delays_only_briefly() {
                 (zone.silent_to, zone.truncates) = (silent_to, truncates);
             }
             let began = std::time::Instant::now();
-            let mut asker = super::DnsResolver::new(dns.source());
+            let mut resolver = super::DnsResolver::new(dns.source());
             let address = UpstreamServer::new("my_app.:80".parse().unwrap());
-            let found = asker.lookup(&address, &[]).await.unwrap();
+            let found = resolver.lookup(&address, &[]).await.unwrap();
             assert_eq!(found.targets.len(), 1, "{name}");
             assert!(began.elapsed() < Duration::from_secs(8), "{name}");
         }
@@ -411,9 +411,9 @@ fn a_silent_name_server_times_out_in_seconds() {
         let dns = TestNameServer::start().await;
         dns.zone.lock().unwrap().silent_to = Some(RecordType::SRV);
         let began = std::time::Instant::now();
-        let mut asker = super::DnsResolver::new(dns.source());
+        let mut resolver = super::DnsResolver::new(dns.source());
         let service = UpstreamServer::new("srv:_http._tcp.app.test".parse().unwrap());
-        asker.lookup(&service, &[]).await.unwrap_err();
+        resolver.lookup(&service, &[]).await.unwrap_err();
         assert!(
             began.elapsed() < Duration::from_secs(8),
             "{:?}",
@@ -426,9 +426,9 @@ fn a_silent_name_server_times_out_in_seconds() {
 fn answers_expire_after_the_interval_at_most() {
     run_on_loop(async {
         // The hosts file has no TTL.
-        let mut asker = super::DnsResolver::new(DnsSource::System);
+        let mut resolver = super::DnsResolver::new(DnsSource::System);
         let name = UpstreamServer::new("localhost:80".parse().unwrap());
-        let found = asker.lookup(&name, &[]).await.unwrap();
+        let found = resolver.lookup(&name, &[]).await.unwrap();
         assert!(
             found
                 .targets
@@ -444,9 +444,9 @@ fn answers_expire_after_the_interval_at_most() {
 fn without_name_servers_the_reason_is_logged() {
     run_on_loop(async {
         let nobody = ResolverConfig::from_parts(None, Vec::new(), Vec::new());
-        let mut asker = super::DnsResolver::new(DnsSource::Custom(nobody));
+        let mut resolver = super::DnsResolver::new(DnsSource::Custom(nobody));
         let name = UpstreamServer::new("app.test:80".parse().unwrap());
-        let error = asker.lookup(&name, &[]).await.unwrap_err();
+        let error = resolver.lookup(&name, &[]).await.unwrap_err();
         assert!(error.to_string().starts_with("name servers: "), "{error}");
     });
 }

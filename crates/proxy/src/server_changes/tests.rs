@@ -117,7 +117,7 @@ fn a_server_that_leaves_finishes_what_it_has() {
     run_on_loop(async {
         let upstream = start(upstream_config(Protocol::Http, &[A]));
         let address = A.parse().unwrap();
-        let place = claim(&upstream);
+        let slot = claim(&upstream);
         let message = upstream.apply_change(ServerChange::Remove(named(A)));
         assert_eq!(
             message.as_deref(),
@@ -133,7 +133,7 @@ fn a_server_that_leaves_finishes_what_it_has() {
             server_states(&upstream),
             [(named(A), "leaving"), (named(A), "up")]
         );
-        release(&upstream, &place);
+        release(&upstream, &slot);
         assert_eq!(server_states(&upstream), [(named(A), "up")]);
         assert_eq!(upstream.active_requests(&address), 0);
     });
@@ -147,8 +147,8 @@ fn a_draining_server_gets_nothing_new() {
             .apply_change(ServerChange::Drain(named(A)))
             .unwrap();
         for _ in 0..4 {
-            let place = claim(&upstream);
-            assert_eq!(&*place.server.name, B);
+            let slot = claim(&upstream);
+            assert_eq!(&*slot.server.name, B);
         }
     });
 }
@@ -160,22 +160,22 @@ fn a_smaller_bound_holds_from_now_on() {
         upstream
             .apply_change(ServerChange::SetMaxActive(named(A), Some(1)))
             .unwrap();
-        let place = claim(&upstream);
+        let slot = claim(&upstream);
         assert_eq!(first_server_snapshot(&upstream).active, 1);
-        let mut roster = upstream.shared.server_pool.lock();
+        let mut pool = upstream.shared.server_pool.lock();
         let waiter = || crate::server_pool::SlotWaiter {
             grant_sender: tokio::sync::oneshot::channel().0,
             client: None,
         };
         let now = penstock_runtime::clock::now();
         let want = crate::server_pool::SelectionCriteria::default();
-        let second = roster.claim(now, 0, &want, waiter);
+        let second = pool.claim(now, 0, &want, waiter);
         assert!(
             matches!(second, crate::server_pool::ClaimOutcome::Queued { .. }),
             "{second:?}"
         );
-        drop(roster);
-        drop(place);
+        drop(pool);
+        drop(slot);
     });
 }
 
@@ -188,10 +188,10 @@ fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() 
         upstream
             .apply_change(ServerChange::SetMaxActive(named(A), Some(1)))
             .unwrap();
-        let held = claim(&upstream);
-        let place = crate::upstream::ServerProducer {
+        let slot = claim(&upstream);
+        let producer = crate::upstream::ServerProducer {
             shared: std::sync::Arc::clone(&upstream.shared),
-            server: held.server_id,
+            server: slot.server_id,
         };
         let client = penstock_exchange::ClientState::default().counted_address_prefix();
         let now = penstock_runtime::clock::now();
@@ -202,8 +202,8 @@ fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() 
                 grant_sender: grant,
                 client,
             };
-            let mut roster = upstream.shared.server_pool.lock();
-            let claimed = roster.claim(now, 0, &want, waiter);
+            let mut pool = upstream.shared.server_pool.lock();
+            let claimed = pool.claim(now, 0, &want, waiter);
             assert!(
                 matches!(claimed, crate::server_pool::ClaimOutcome::Queued { .. }),
                 "{claimed:?}"
@@ -211,20 +211,20 @@ fn waiting_requests_of_a_client_can_be_refused_and_a_draining_server_has_none() 
             granted
         };
         let (refused, _kept) = (wait(client), wait(None));
-        let demand = place.capacity_demand(now);
+        let demand = producer.capacity_demand(now);
         assert_eq!(
             (demand.waiting_requests, demand.max_active_requests),
             (2, 1)
         );
         let clients: Vec<_> = client.into_iter().collect();
-        place.refuse_waiting(&clients, "too slow");
+        producer.refuse_waiting(&clients, "too slow");
         assert_eq!(refused.await.unwrap().unwrap_err(), "too slow");
-        assert_eq!(place.waiting_clients(), [None]);
+        assert_eq!(producer.waiting_clients(), [None]);
         upstream
             .apply_change(ServerChange::Drain(named(A)))
             .unwrap();
-        assert_eq!(place.capacity_demand(now), CapacityDemand::default());
-        release(&upstream, &held);
+        assert_eq!(producer.capacity_demand(now), CapacityDemand::default());
+        release(&upstream, &slot);
     });
 }
 

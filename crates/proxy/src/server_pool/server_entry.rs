@@ -23,7 +23,7 @@ pub(crate) struct ServerEntry {
     pub(crate) spec: ServerSpec,
     pub(crate) health: ServerHealth,
     pub(super) slot: SlotId,
-    /// The slot's current capacity.
+    /// The slot's current limit of active requests; 0 while it accepts none.
     pub(crate) current_max_active: u32,
     pub(crate) active: u32,
     pub(super) idle_connections: IdleUpstreamConnections,
@@ -136,8 +136,8 @@ impl ServerEntry {
         self.active < self.current_max_active
     }
 
-    pub(super) fn candidate(&self, index: usize, home: usize, now: Instant) -> Candidate {
-        let idle_here = self.idle_connections.by_loop.get(home);
+    pub(super) fn candidate(&self, index: usize, loop_index: usize, now: Instant) -> Candidate {
+        let idle_here = self.idle_connections.by_loop.get(loop_index);
         Candidate {
             index,
             name_hash: self.name_hash,
@@ -151,7 +151,7 @@ impl ServerEntry {
         }
     }
 
-    /// Drops idle connections that another one waits for or that their server closed, and above
+    /// Drops idle connections that block another one or that their server closed, and above
     /// `max_idle` those idle for `idle_timeout`.
     pub(super) fn drop_stale_idle_connections(
         &mut self,
@@ -208,20 +208,25 @@ impl ServerEntry {
 }
 
 impl IdleUpstreamConnections {
-    pub(super) fn push(&mut self, mut connection: UpstreamConnection, home: usize, now: Instant) {
+    pub(super) fn push(
+        &mut self,
+        mut connection: UpstreamConnection,
+        loop_index: usize,
+        now: Instant,
+    ) {
         connection.idle_since = now;
         let last = self.by_loop.len() - 1;
-        self.by_loop[home.min(last)].push(connection);
+        self.by_loop[loop_index.min(last)].push(connection);
         self.count += 1;
     }
 
-    /// Takes the last used connection, of loop `home` if it has one.
-    pub(super) fn take(&mut self, home: usize) -> Option<UpstreamConnection> {
+    /// Takes the last used connection, of loop `loop_index` if it has one.
+    pub(super) fn take(&mut self, loop_index: usize) -> Option<UpstreamConnection> {
         if self.count == 0 {
             return None;
         }
-        let home = home.min(self.by_loop.len() - 1);
-        let taken = match self.by_loop[home].pop() {
+        let loop_index = loop_index.min(self.by_loop.len() - 1);
+        let taken = match self.by_loop[loop_index].pop() {
             None => self.by_loop.iter_mut().find_map(Vec::pop),
             own => own,
         };

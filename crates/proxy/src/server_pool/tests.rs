@@ -11,7 +11,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A server pool with servers of these limits, some of them backups, and a clock to move.
 struct PoolTest {
-    roster: ServerPool,
+    pool: ServerPool,
     now: Instant,
     keys: Vec<ServerId>,
     waiting: Vec<oneshot::Receiver<Result<SlotId, String>>>,
@@ -39,22 +39,22 @@ impl PoolTest {
         change(&mut config);
         let now = Instant::now();
         let mut play = Self {
-            roster: ServerPool::new(&Arc::new(config), 2, now),
+            pool: ServerPool::new(&Arc::new(config), 2, now),
             now,
             keys: Vec::new(),
             waiting: Vec::new(),
         };
-        for (at, &(capacity, backup)) in servers.iter().enumerate() {
+        for (at, &(max_active, backup)) in servers.iter().enumerate() {
             let spec = ServerSpec {
                 address: ServerAddr::Tcp(address(at)),
                 weight: 1,
-                max_active: capacity,
+                max_active,
                 backup,
                 generation: 0,
             };
             let name = format!("server {at}").into();
-            let place = ResolvedAddress::Tcp(address(at));
-            let key = play.roster.add(now, place, name, spec);
+            let resolved = ResolvedAddress::Tcp(address(at));
+            let key = play.pool.add(now, resolved, name, spec);
             play.keys.push(key);
         }
         play
@@ -77,10 +77,10 @@ impl PoolTest {
                 client: None,
             }
         };
-        let claimed = self.roster.claim(self.now, 0, &want, waiter);
+        let claimed = self.pool.claim(self.now, 0, &want, waiter);
         self.waiting.extend(made);
         match claimed {
-            ClaimOutcome::Slot(place) => ClaimResult::Slot(self.index_of_key(place.server_id)),
+            ClaimOutcome::Slot(slot) => ClaimResult::Slot(self.index_of_key(slot.server_id)),
             ClaimOutcome::Queued { .. } => ClaimResult::Queued,
             ClaimOutcome::QueueFull { .. } => ClaimResult::QueueFull,
             ClaimOutcome::Unavailable { .. } => ClaimResult::Unavailable,
@@ -89,12 +89,12 @@ impl PoolTest {
 
     /// Ends a request at a server; returns the servers of the waiting requests that start.
     fn end(&mut self, at: usize, outcome: AttemptOutcome) -> Vec<usize> {
-        let slot = self.member(at).slot;
+        let slot = self.entry(at).slot;
         let ended = AttemptReport {
             outcome,
             ..AttemptReport::default()
         };
-        self.update(|roster, now| roster.release(now, slot, None, &ended))
+        self.update(|pool, now| pool.release(now, slot, None, &ended))
     }
 
     fn fail(&mut self, at: usize) -> Vec<usize> {
@@ -102,32 +102,32 @@ impl PoolTest {
     }
 
     fn update(&mut self, act: impl FnOnce(&mut ServerPool, Instant)) -> Vec<usize> {
-        act(&mut self.roster, self.now);
-        let after = self.roster.take_deferred();
+        act(&mut self.pool, self.now);
+        let after = self.pool.take_deferred();
         let index =
-            |start: &DispatchedJob<SlotWaiter>| self.roster.index_by_slot(start.slot_id).unwrap();
+            |start: &DispatchedJob<SlotWaiter>| self.pool.index_by_slot(start.slot_id).unwrap();
         let granted = after.grants.iter().map(index);
         granted
-            .map(|at| self.index_of_key(self.roster.servers[at].id))
+            .map(|at| self.index_of_key(self.pool.servers[at].id))
             .collect()
     }
 
     fn advance(&mut self, time: Duration) -> Vec<usize> {
         self.now += time;
-        self.update(|roster, now| roster.tick(now))
+        self.update(|pool, now| pool.tick(now))
     }
 
     fn index_of_key(&self, key: ServerId) -> usize {
         self.keys.iter().position(|known| *known == key).unwrap()
     }
 
-    fn member(&self, at: usize) -> &ServerEntry {
-        let index = self.roster.index_by_id(self.keys[at]).unwrap();
-        &self.roster.servers[index]
+    fn entry(&self, at: usize) -> &ServerEntry {
+        let index = self.pool.index_by_id(self.keys[at]).unwrap();
+        &self.pool.servers[index]
     }
 
     fn active(&self, at: usize) -> u32 {
-        self.member(at).active
+        self.entry(at).active
     }
 }
 
@@ -149,14 +149,12 @@ fn a_granted_slot_counts_as_active_before_it_is_accepted() {
     assert_eq!(play.claim(&[], None), ClaimResult::Queued);
     assert_eq!(play.end(0, AttemptOutcome::Success), [0]);
     assert_eq!(play.active(0), 1, "granted, not accepted");
-    let (key, slot) = (play.keys[0], play.member(0).slot);
-    play.update(|roster, now| roster.remove(now, key));
-    let accepted = play
-        .roster
-        .accept_grant(play.now, slot, 0, ReusePolicy::Any);
+    let (key, slot) = (play.keys[0], play.entry(0).slot);
+    play.update(|pool, now| pool.remove(now, key));
+    let accepted = play.pool.accept_grant(play.now, slot, 0, ReusePolicy::Any);
     assert!(accepted.is_some(), "it is leaving, and has that one yet");
     play.end(0, AttemptOutcome::Success);
-    assert!(play.roster.servers.is_empty());
+    assert!(play.pool.servers.is_empty());
 }
 
 #[test]
@@ -265,7 +263,7 @@ fn requests_wait_for_the_first_process_of_an_application() {
     assert_eq!(play.claim(&[], None), ClaimResult::Queued);
     let mut play = PoolTest::new(&[(1, false)], |_| {});
     let key = play.keys[0];
-    play.update(|roster, now| roster.remove(now, key));
+    play.update(|pool, now| pool.remove(now, key));
     assert_eq!(
         play.claim(&[], None),
         ClaimResult::Unavailable,
