@@ -29,9 +29,9 @@ use crate::namespace_usages::NamespaceUsage;
 #[derive(Debug)]
 pub(crate) struct Channel {
     name: Arc<str>,
-    /// The share of its namespace.
+    /// The usage of its namespace.
     namespace_usage: Arc<NamespaceUsage>,
-    /// Bytes of its messages that shards have not delivered yet, or that are parked.
+    /// Bytes of its messages that are undelivered or parked.
     pub(crate) pending_bytes: AtomicUsize,
     /// Guards everything about it. See the head of this file.
     state: Mutex<ChannelState>,
@@ -41,31 +41,30 @@ pub(crate) struct Channel {
 pub(crate) struct ChannelState {
     /// The shards that have subscribers.
     pub(crate) subscribed_shards: Vec<SubscribedShard>,
-    /// Long polls that wait, in order of arrival; none mostly.
+    /// Waiting long polls, in order of arrival; usually none.
     pub(crate) long_polls: BTreeMap<u64, Arc<LongPollWaiter>>,
-    /// Tasks that listen, in order of arrival; none mostly.
+    /// Listening tasks, in order of arrival; usually none.
     pub(crate) listeners: BTreeMap<u64, Arc<MessageFeed>>,
     pub(crate) history: ChannelHistory,
     /// The number of the last message that came with a restored history, or by which the history
     /// was cut: up to here numbers say nothing of the order in which messages of other channels
     /// were published.
     pub(crate) restored_up_to: u64,
-    /// What was published while streams are on their way, and is not in the history that was put in
-    /// the place of theirs; none mostly.
+    /// Messages published while streams arrive that a replaced history does not have; usually none.
     pub(crate) arriving_stream_history: Option<Box<ChannelHistory>>,
-    /// Messages that wait for the one before them; none mostly.
+    /// Messages that wait for their predecessor; usually none.
     pub(crate) parked_messages: Option<Box<ParkedMessages>>,
     /// The same as the channel's, for code that has the state alone.
     pub(crate) namespace_usage: Arc<NamespaceUsage>,
-    /// Its place among its namespace's channels that are there for their history alone.
+    /// Its position in the namespace's `unsubscribed_channels`.
     unsubscribed_queue_position: Option<u64>,
     /// The number of the last message.
     pub(crate) last_sequence: u64,
     pub(crate) last_id: Option<Arc<str>>,
-    /// Streams on their way to a shard: messages published meanwhile are kept for them.
+    /// Streams on their way to a shard. Messages published meanwhile are kept for them.
     pub(crate) arriving_streams: u32,
     pub(crate) is_removed: bool,
-    /// Its place among its namespace's channels that have a history.
+    /// Its position in the namespace's `channels_with_history`.
     pub(crate) history_queue_position: Option<u64>,
     /// The server made it for itself, so no client resumes its history.
     pub(crate) is_internal: bool,
@@ -81,11 +80,11 @@ pub(crate) struct SubscribedShard {
 
 impl Channel {
     /// A channel of which nothing is known up to the message of this number.
-    pub(crate) fn new(name: Arc<str>, since: u64, share: Arc<NamespaceUsage>) -> Self {
+    pub(crate) fn new(name: Arc<str>, since: u64, usage: Arc<NamespaceUsage>) -> Self {
         let is_internal = is_internal_channel(&name);
         Self {
             name,
-            namespace_usage: Arc::clone(&share),
+            namespace_usage: Arc::clone(&usage),
             pending_bytes: AtomicUsize::new(0),
             state: Mutex::new(ChannelState {
                 subscribed_shards: Vec::new(),
@@ -95,7 +94,7 @@ impl Channel {
                 restored_up_to: 0,
                 arriving_stream_history: None,
                 parked_messages: None,
-                namespace_usage: share,
+                namespace_usage: usage,
                 unsubscribed_queue_position: None,
                 last_sequence: since,
                 last_id: None,
@@ -127,7 +126,7 @@ impl Channel {
         (!state.is_removed).then_some(state)
     }
 
-    /// What one costs with its place in the registry, without history and subscribers.
+    /// The memory of a channel with its registry slot, without history and subscribers.
     pub(crate) fn memory_bytes(&self) -> usize {
         // The counters of two shared allocations, and the registry's slot at its usual load.
         size_of::<Self>() + self.name.len() + 2 * 2 * size_of::<usize>() + 16
@@ -173,30 +172,29 @@ impl ChannelState {
             && self.parked_messages.is_none()
     }
 
-    /// Gives the channel that this is the state of the places that are due to it in the queues of
-    /// its namespace: after each change of its history, its subscribers and the streams on the way
-    /// to it.
+    /// Updates the positions of the channel in the queues of its namespace. Called after each
+    /// change of its history, its subscribers or its arriving streams.
     pub(crate) fn update_queue_positions(&mut self, channel: &Arc<Channel>) {
         let has_history = !self.is_removed && !self.history.is_empty();
-        let place = match (has_history, self.history_queue_position) {
+        let position = match (has_history, self.history_queue_position) {
             (false, _) => None,
             (true, None) => Some(self.namespace_usage.next_queue_position()),
-            (true, place) => place,
+            (true, position) => position,
         };
         let histories = &self.namespace_usage.channels_with_history;
-        histories.move_channel(channel, &mut self.history_queue_position, place);
-        let is_unheard = has_history && !self.has_subscribers() && self.arriving_streams == 0;
-        // The number of a message is another's nowhere.
-        let place = is_unheard.then_some(self.last_sequence);
-        let unheard = &self.namespace_usage.unsubscribed_channels;
-        unheard.move_channel(channel, &mut self.unsubscribed_queue_position, place);
+        histories.move_channel(channel, &mut self.history_queue_position, position);
+        let is_unsubscribed = has_history && !self.has_subscribers() && self.arriving_streams == 0;
+        // Sequence numbers are unique across channels.
+        let position = is_unsubscribed.then_some(self.last_sequence);
+        let unsubscribed = &self.namespace_usage.unsubscribed_channels;
+        unsubscribed.move_channel(channel, &mut self.unsubscribed_queue_position, position);
     }
 
-    /// Puts the channel behind all others of its namespace that have a history.
+    /// Moves the channel to the end of the namespace's `channels_with_history`.
     pub(crate) fn move_to_queue_end(&mut self, channel: &Arc<Channel>) {
-        let place = Some(self.namespace_usage.next_queue_position());
+        let position = Some(self.namespace_usage.next_queue_position());
         let histories = &self.namespace_usage.channels_with_history;
-        histories.move_channel(channel, &mut self.history_queue_position, place);
+        histories.move_channel(channel, &mut self.history_queue_position, position);
         self.update_queue_positions(channel);
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct HubMetrics {
     pub(crate) client_permits: Arc<ClientPermits>,
     /// Limits log lines about refused streams.
     pub(crate) log_throttle: LogThrottle,
-    /// How often there was none of all.
+    /// Refusals because of `max_streams`.
     pub(crate) refused_streams: AtomicU64,
     pub(crate) long_polls: AtomicUsize,
     pub(crate) opened_streams: AtomicU64,
@@ -38,7 +38,7 @@ pub(crate) struct HubMetrics {
     /// Bytes that wait for slow subscribers.
     pub(crate) backlog_bytes: AtomicUsize,
     pub(crate) history_bytes: AtomicUsize,
-    /// Bytes of messages that shards have not delivered yet, or that are parked.
+    /// Bytes of messages that are undelivered or parked.
     pub(crate) pending_bytes: AtomicUsize,
     /// Bytes of all shards for their streams.
     pub(crate) shard_bytes: AtomicUsize,
@@ -49,14 +49,14 @@ impl HubMetrics {
         self.held_connection_count.load(Ordering::Acquire)
     }
 
-    /// So many bytes of a channel's messages wait to be delivered.
+    /// Adds bytes of a channel's messages that wait for delivery.
     pub(crate) fn add_pending_bytes(&self, channel: &Channel, bytes: usize) {
         for count in self.pending_counters(channel) {
             count.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
-    /// They wait no more.
+    /// Subtracts bytes that no longer wait.
     pub(crate) fn subtract_pending_bytes(&self, channel: &Channel, bytes: usize) {
         for count in self.pending_counters(channel) {
             count.fetch_sub(bytes, Ordering::Relaxed);
@@ -64,14 +64,14 @@ impl HubMetrics {
     }
 
     fn pending_counters<'a>(&'a self, channel: &'a Channel) -> [&'a AtomicUsize; 3] {
-        let share = &channel.namespace_usage().pending_bytes;
-        [&self.pending_bytes, share, &channel.pending_bytes]
+        let namespace_bytes = &channel.namespace_usage().pending_bytes;
+        [&self.pending_bytes, namespace_bytes, &channel.pending_bytes]
     }
 
-    /// The histories of a namespace have changed by so much.
-    pub(crate) fn update_history_bytes(&self, share: &NamespaceUsage, before: usize, after: usize) {
+    /// Updates the history bytes of the hub and of a namespace.
+    pub(crate) fn update_history_bytes(&self, usage: &NamespaceUsage, before: usize, after: usize) {
         adjust_counter(&self.history_bytes, before, after);
-        adjust_counter(&share.history_bytes, before, after);
+        adjust_counter(&usage.history_bytes, before, after);
     }
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn adjust_counter(number: &AtomicUsize, before: usize, after: usize) 
     }
 }
 
-/// A place among `max_streams`, and among those of its client; its drop gives it back.
+/// A permit counted towards `max_streams` and its client's limit; dropping it releases it.
 #[derive(Debug)]
 pub(crate) struct StreamPermit {
     shared: Option<Arc<HubShared>>,
@@ -92,7 +92,6 @@ pub(crate) struct StreamPermit {
 }
 
 impl StreamPermit {
-    /// Takes one.
     pub(crate) fn acquire(
         shared: &Arc<HubShared>,
         client: Option<AddressPrefix>,
@@ -109,7 +108,7 @@ impl StreamPermit {
         });
         let client_permit = client_permit.transpose()?;
         // Counted before the bound is looked at: the drop takes it back.
-        let seat = Self {
+        let permit = Self {
             shared: Some(shared.clone()),
             client_permit,
         };
@@ -125,11 +124,11 @@ impl StreamPermit {
                 .fetch_add(1, Ordering::Relaxed);
             return Err(HubError::TooManyStreams(max));
         }
-        // Begun meanwhile, it may have seen no seat taken.
+        // A drain that began meanwhile may not have seen this permit.
         if shared.is_draining() {
             return Err(HubError::Draining);
         }
-        Ok(seat)
+        Ok(permit)
     }
 
     /// Leaves it acquired: the caller calls [`StreamPermit::release`] later, and drops the client's
@@ -139,7 +138,7 @@ impl StreamPermit {
         self.client_permit.take()
     }
 
-    /// Gives back one that was kept.
+    /// Releases a permit that was left acquired.
     pub(crate) fn release(shared: &HubShared) {
         if shared
             .metrics

@@ -19,47 +19,47 @@ pub(crate) trait FilterSubscriber {
     /// Its metadata (`Grip-Set-Meta`).
     fn subscriber_meta(&self) -> &MetaPairs;
 
-    /// The last id of a channel, by its name within the reader's namespace: none if it does not
+    /// The last id of a channel, by its name within the subscriber's namespace: none if it does not
     /// subscribe to it, empty if that has had no message.
     fn last_id(&self, channel: &str) -> Option<Arc<str>>;
 }
 
-/// Whether a message with this meta is for this reader.
+/// Whether a message with this meta is for this subscriber.
 pub(crate) fn passes_filters(
     filters: &[MessageFilter],
     message: &MetaPairs,
-    reader: &dyn FilterSubscriber,
+    subscriber: &dyn FilterSubscriber,
 ) -> bool {
     filters.iter().all(|filter| match filter {
         MessageFilter::SkipSelf => {
-            let user = meta_value_or_empty(reader.subscriber_meta(), "user");
+            let user = meta_value_or_empty(subscriber.subscriber_meta(), "user");
             user.is_empty() || user != meta_value_or_empty(message, "sender")
         }
         MessageFilter::SkipUsers => {
-            let user = meta_value_or_empty(reader.subscriber_meta(), "user");
+            let user = meta_value_or_empty(subscriber.subscriber_meta(), "user");
             let mut skipped = meta_value_or_empty(message, "skip_users").split(',');
             user.is_empty() || !skipped.any(|name| name.trim() == user)
         }
         MessageFilter::RequireSubscription => {
             let required = meta_value_or_empty(message, "require_sub");
-            required.is_empty() || reader.last_id(required).is_some()
+            required.is_empty() || subscriber.last_id(required).is_some()
         }
         MessageFilter::BuildId | MessageFilter::VarSubst => true,
     })
 }
 
-/// The content as this reader gets it: changed by its own filters, then by the message's.
+/// The content as this subscriber gets it: changed by its own filters, then by the message's.
 ///
 /// # Errors
 /// Why it cannot be made: an unknown filter, or a directive without its value.
 pub(crate) fn render_content(
     content: &Content,
     filters: &[MessageFilter],
-    reader: &dyn FilterSubscriber,
+    subscriber: &dyn FilterSubscriber,
 ) -> Result<Bytes, RenderError> {
     let mut bytes = content.bytes.clone();
     for filter in filters {
-        bytes = apply_filter(*filter, bytes, reader)?;
+        bytes = apply_filter(*filter, bytes, subscriber)?;
     }
     for name in &content.filters {
         let filter = match &**name {
@@ -68,7 +68,7 @@ pub(crate) fn render_content(
             _ => return Err(RenderError::Filter(name.clone())),
         };
         if !filters.contains(&filter) {
-            bytes = apply_filter(filter, bytes, reader)?;
+            bytes = apply_filter(filter, bytes, subscriber)?;
         }
     }
     Ok(bytes)
@@ -90,7 +90,7 @@ pub(crate) enum RenderError {
 fn apply_filter(
     filter: MessageFilter,
     bytes: Bytes,
-    reader: &dyn FilterSubscriber,
+    subscriber: &dyn FilterSubscriber,
 ) -> Result<Bytes, RenderError> {
     match filter {
         MessageFilter::SkipSelf | MessageFilter::SkipUsers | MessageFilter::RequireSubscription => {
@@ -98,15 +98,15 @@ fn apply_filter(
         }
         MessageFilter::VarSubst => {
             expand_directives(&bytes, |directive, argument| match (directive, argument) {
-                (b's', Some(name)) => Ok(meta_value(reader.subscriber_meta(), name)?
+                (b's', Some(name)) => Ok(meta_value(subscriber.subscriber_meta(), name)?
                     .as_bytes()
                     .to_vec()),
                 _ => Err(RenderError::Directive(directive.into())),
             })
         }
         MessageFilter::BuildId => {
-            let id = subscriber_id(reader)?;
-            let is_hex = match meta_value_or_empty(reader.subscriber_meta(), "id_encoding") {
+            let id = subscriber_id(subscriber)?;
+            let is_hex = match meta_value_or_empty(subscriber.subscriber_meta(), "id_encoding") {
                 "" => false,
                 "hex" => true,
                 other => return Err(RenderError::Encoding(other.into())),
@@ -122,12 +122,12 @@ fn apply_filter(
     }
 }
 
-/// The id that a reader's `id_format` makes of the last ids of its channels.
-fn subscriber_id(reader: &dyn FilterSubscriber) -> Result<Bytes, RenderError> {
-    let format = meta_value(reader.subscriber_meta(), "id_format")?;
+/// The id that a subscriber's `id_format` makes of the last ids of its channels.
+fn subscriber_id(subscriber: &dyn FilterSubscriber) -> Result<Bytes, RenderError> {
+    let format = meta_value(subscriber.subscriber_meta(), "id_format")?;
     expand_directives(format.as_bytes(), |directive, argument| {
         match (directive, argument) {
-            (b's', Some(channel)) => reader
+            (b's', Some(channel)) => subscriber
                 .last_id(channel)
                 .map(|id| id.as_bytes().to_vec())
                 .ok_or_else(|| RenderError::Name(channel.into())),
@@ -136,10 +136,10 @@ fn subscriber_id(reader: &dyn FilterSubscriber) -> Result<Bytes, RenderError> {
     })
 }
 
-/// Puts what `say` says in the place of each `%X` and `%(argument)X`; `%%` is a percent sign.
+/// Replaces each `%X` and `%(argument)X` with what `expand` returns; `%%` is a percent sign.
 fn expand_directives(
     text: &[u8],
-    say: impl Fn(u8, Option<&str>) -> Result<Vec<u8>, RenderError>,
+    expand: impl Fn(u8, Option<&str>) -> Result<Vec<u8>, RenderError>,
 ) -> Result<Bytes, RenderError> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -163,7 +163,7 @@ fn expand_directives(
         if directive == b'%' && argument.is_none() {
             out.push(b'%');
         } else {
-            out.extend_from_slice(&say(directive, argument)?);
+            out.extend_from_slice(&expand(directive, argument)?);
         }
     }
     out.extend_from_slice(rest);
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn each_filter_decides_by_both_metas() {
         use MessageFilter::{RequireSubscription, SkipSelf, SkipUsers};
-        for (filter, reader, message, expected) in [
+        for (filter, subscriber, message, expected) in [
             (SkipSelf, &[("user", "ann")][..], ("sender", "ann"), false),
             (SkipSelf, &[("user", "ann")], ("sender", "bob"), true),
             (SkipSelf, &[("user", "")], ("sender", ""), true),
@@ -239,8 +239,12 @@ mod tests {
             (RequireSubscription, &[], ("require_sub", "b"), false),
             (RequireSubscription, &[], ("other", "b"), true),
         ] {
-            let said = passes_filters(&[filter], &meta(&[message]), &FakeSubscriber(meta(reader)));
-            assert_eq!(said, expected, "{filter:?} {reader:?} {message:?}");
+            let passes = passes_filters(
+                &[filter],
+                &meta(&[message]),
+                &FakeSubscriber(meta(subscriber)),
+            );
+            assert_eq!(passes, expected, "{filter:?} {subscriber:?} {message:?}");
         }
         let both = [SkipSelf, RequireSubscription];
         let message = meta(&[("sender", "ann"), ("require_sub", "a")]);
@@ -332,8 +336,8 @@ mod tests {
             bytes: Bytes::from_static(b"%%%(n)s"),
             filters: vec!["var-subst".into()],
         };
-        let reader = FakeSubscriber(meta(&[("n", "%(n)s")]));
-        let bytes = render_content(&content, &[MessageFilter::VarSubst], &reader).unwrap();
+        let subscriber = FakeSubscriber(meta(&[("n", "%(n)s")]));
+        let bytes = render_content(&content, &[MessageFilter::VarSubst], &subscriber).unwrap();
         assert_eq!(bytes, &b"%%(n)s"[..]);
     }
 }

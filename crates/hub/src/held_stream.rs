@@ -19,11 +19,11 @@ pub struct HeldStream {
     pub client: Option<AddressPrefix>,
     /// At least one; at most `hub.max_channels_per_stream`.
     pub subscriptions: Vec<Subscription>,
-    /// The form of its messages.
+    /// The format of its messages.
     pub message_format: StreamForm,
     /// Its heartbeat; `None` sends none.
     pub keep_alive: Option<StreamKeepAlive>,
-    /// Sent right behind the head.
+    /// Sent right after the head.
     pub initial_bytes: Bytes,
     /// Metadata for filters (`Grip-Set-Meta`).
     pub subscriber_meta: Vec<(Box<str>, Box<str>)>,
@@ -46,7 +46,7 @@ pub struct HeldStream {
 /// Called when it is dropped, on some loop: the stream has ended. It must not wait.
 pub struct EndCallback(Option<Box<dyn FnOnce() + Send>>);
 
-/// The form of messages that the client of a stream expects.
+/// The message format that the client of a stream expects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StreamForm {
     /// Server-sent events.

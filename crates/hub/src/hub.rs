@@ -55,7 +55,7 @@ pub enum HubError {
     /// Three quarters of them exist: channels without subscribers leave the rest to streams.
     #[error("{0} channels are in use: the rest of hub.max_channels is for those who listen")]
     TooManyUnsubscribedChannels(usize),
-    /// One namespace has its share of these.
+    /// One namespace has its fair share of these.
     #[error(
         "{0} channels that nobody hears are in use by this namespace: the rest of hub.max_channels is for others"
     )]
@@ -72,7 +72,7 @@ pub enum HubError {
         "more than {0} bytes of messages wait to be delivered (hub.max_backlog_total, or a quarter of it in one channel)"
     )]
     DeliveryBacklogFull(usize),
-    /// One namespace has its share of `hub.max_backlog_total`.
+    /// One namespace has its fair share of `hub.max_backlog_total`.
     #[error(
         "{0} bytes of messages of this namespace wait to be delivered: the rest of hub.max_backlog_total is for others"
     )]
@@ -164,7 +164,7 @@ impl Hub {
     }
 
     /// The body of a response that becomes a held stream on the loop that its client is on. The
-    /// place among `max_streams` is taken now, and given back if the body is dropped before its
+    /// permit for `max_streams` is acquired now, and released if the body is dropped before its
     /// head was sent. It gets messages published to its channels from now on.
     /// [`HeldStream::on_end`] is called also when it is refused or never held.
     ///

@@ -218,8 +218,8 @@ fn last_event_id(request: &Request) -> Option<Arc<str>> {
         .field("last-event-id")
         .map(String::from_utf8_lossy);
     let is_meant = |name: &str| name.eq_ignore_ascii_case("lastEventID");
-    let said = field.or_else(|| query_parameter(request.query(), is_meant));
-    said.filter(|id| !id.is_empty()).map(Arc::from)
+    let last_event_id = field.or_else(|| query_parameter(request.query(), is_meant));
+    last_event_id.filter(|id| !id.is_empty()).map(Arc::from)
 }
 
 fn hold_stream(

@@ -24,7 +24,7 @@ const MAX_PARKED: usize = 100;
 pub(crate) const PARK_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl ParkedMessages {
-    /// Puts one aside. Above the bound the one that has waited longest comes back, to be sent.
+    /// Parks a message. Above the limit, returns the one that waited longest, to be sent.
     pub(crate) fn park(&mut self, now: Instant, publication: Publication) -> Option<Publication> {
         self.messages.push_back((now + PARK_TIMEOUT, publication));
         if self.messages.len() <= MAX_PARKED {
@@ -33,14 +33,14 @@ impl ParkedMessages {
         self.messages.pop_front().map(|(_, oldest)| oldest)
     }
 
-    /// One that waited for the message with this id.
+    /// The message that waited for the message with this id.
     pub(crate) fn take_successor(&mut self, id: &str) -> Option<Publication> {
         let is_next = |(_, parked): &(Instant, Publication)| parked.prev_id.as_deref() == Some(id);
         let found = self.messages.iter().position(is_next)?;
         self.messages.remove(found).map(|(_, parked)| parked)
     }
 
-    /// One that has waited long enough.
+    /// A message that waited longer than [`PARK_TIMEOUT`].
     pub(crate) fn take_overdue(&mut self, now: Instant) -> Option<Publication> {
         let (until, _) = self.messages.front()?;
         if now < *until {
@@ -61,14 +61,14 @@ pub(crate) struct RecentMessageIds {
     by_age: VecDeque<(Instant, u128)>,
 }
 
-/// The most that are remembered by one [`Seen`]; the oldest are forgotten first. A registry has 64
-/// of them, which is a million ids in some 60 MB at worst.
+/// The most ids that one [`RecentMessageIds`] remembers; the oldest are forgotten first. A registry
+/// has 64 of these: a million ids in some 60 MB at worst.
 const MAX_RECENT_IDS: usize = 16_384;
 
 const RECENT_ID_TTL: Duration = Duration::from_secs(60);
 
 impl RecentMessageIds {
-    /// Whether this was seen within a minute; from now on it was.
+    /// Records an id and returns whether it was recorded within the last minute.
     pub(crate) fn record_and_check_duplicate(&mut self, digest: u128, now: Instant) -> bool {
         while let Some((at, oldest)) = self.by_age.front() {
             let is_fresh = now.saturating_duration_since(*at) < RECENT_ID_TTL;

@@ -1,14 +1,14 @@
-//! The share of each namespace in what all share: channels without subscribers, histories, and
-//! messages on their way.
+//! What each namespace uses of the shared limits: channels without subscribers, history bytes and
+//! undelivered bytes.
 //!
-//! `registry` gives each channel the [`NamespaceUsage`] of its namespace; `hub/publish` checks it before a
-//! publication takes more.
+//! `registry` gives each channel the [`NamespaceUsage`] of its namespace; `hub/publish` checks it
+//! before a publication takes more.
 //!
 //! # Invariants
-//! - Where there are several namespaces, none gets more than is left free then: half of all when
-//!   no other has anything. Of channels and histories a quarter, divided equally, is for each in
-//!   any case: where that is not free, the namespace with most gives way.
-//! - A share counts exactly what its channels have; the sum of all shares is the hub's counter.
+//! - With several namespaces, none gets more than it leaves free: at most half of a limit. A
+//!   quarter of the channels and histories is guaranteed, in equal parts: if a part is not free,
+//!   the namespace that uses most is evicted from.
+//! - A usage counts exactly what its channels have; the sum of all usages is the hub's counter.
 //! - A queue has each channel once, and none that the registry has removed.
 
 use std::collections::{BTreeMap, HashMap};
@@ -26,24 +26,23 @@ pub(crate) struct NamespaceUsages {
     namespaces: AtomicUsize,
 }
 
-/// What one namespace has.
+/// What one namespace uses.
 #[derive(Debug, Default)]
 pub(crate) struct NamespaceUsage {
-    /// Channels that are there for their history alone, from the one with the last message that is
-    /// the oldest.
+    /// Channels with a history but no subscribers, by the age of their last message, oldest first.
     pub(crate) unsubscribed_channels: ChannelQueue,
     pub(crate) history_bytes: AtomicUsize,
-    /// Bytes of its messages that shards have not delivered yet, or that are parked.
+    /// Bytes of its messages that are undelivered or parked.
     pub(crate) pending_bytes: AtomicUsize,
-    /// Its channels that have a history, in the order in which the keeper looks at them and in
-    /// which they lose messages when there is no room for more.
+    /// Its channels with a history, in the order in which maintenance visits them and eviction
+    /// takes messages from them.
     pub(crate) channels_with_history: ChannelQueue,
-    /// Makes places in that order.
-    last_place: AtomicU64,
+    /// The last position in `channels_with_history`.
+    last_position: AtomicU64,
 }
 
-/// Channels by their places. Each channel knows its own place: it is changed under the channel's
-/// lock, which comes before the lock of the queue.
+/// Channels by queue position. Each channel stores its position, which changes under the channel's
+/// lock. That lock is taken before the lock of the queue.
 #[derive(Debug, Default)]
 pub(crate) struct ChannelQueue(Mutex<BTreeMap<u64, Arc<Channel>>>);
 
@@ -57,16 +56,16 @@ impl Default for NamespaceUsages {
 }
 
 impl NamespaceUsages {
-    /// The share that counts for a channel of this key.
+    /// The usage of the namespace of a channel key.
     pub(crate) fn usage_of_channel(&self, key: &str) -> Arc<NamespaceUsage> {
         let name = namespace_of_key(key);
         let mut all = self.lock();
-        if let Some(share) = all.get(name) {
-            return Arc::clone(share);
+        if let Some(usage) = all.get(name) {
+            return Arc::clone(usage);
         }
-        let share = Arc::<NamespaceUsage>::default();
-        all.insert(name.into(), Arc::clone(&share));
-        share
+        let usage = Arc::<NamespaceUsage>::default();
+        all.insert(name.into(), Arc::clone(&usage));
+        usage
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<NamespaceUsage>> {
@@ -76,11 +75,10 @@ impl NamespaceUsages {
     pub(crate) fn unsubscribed_channel_count(&self) -> usize {
         self.lock()
             .values()
-            .map(|share| share.unsubscribed_channels.len())
+            .map(|usage| usage.unsubscribed_channels.len())
             .sum()
     }
 
-    /// Whether there are several, which give way to each other.
     pub(crate) fn has_several_namespaces(&self) -> bool {
         self.namespaces.load(Ordering::Relaxed) > 1
     }
@@ -89,8 +87,8 @@ impl NamespaceUsages {
         self.namespaces.store(count, Ordering::Relaxed);
     }
 
-    /// Whether a namespace that has `own` may have no more: `used` of `max` are in use, and what it
-    /// has is more than is left, and more than each namespace may have in any case.
+    /// Whether a namespace that has `own` exceeds its fair share: `used` of `max` are in use, and
+    /// `own` is more than is left and more than the guaranteed part.
     pub(crate) fn exceeds_fair_share(&self, own: usize, used: usize, max: usize) -> bool {
         let namespaces = self.namespaces.load(Ordering::Relaxed);
         // One channel at least.
@@ -104,39 +102,39 @@ impl NamespaceUsages {
 }
 
 impl NamespaceUsage {
-    /// A place behind all others among the histories.
+    /// A position behind all others in `channels_with_history`.
     pub(crate) fn next_queue_position(&self) -> u64 {
-        self.last_place.fetch_add(1, Ordering::Relaxed) + 1
+        self.last_position.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 
 impl ChannelQueue {
-    /// The first channel with this place or a later one. Not under a channel's lock: what it says
-    /// may be so no more when that is taken.
-    pub(crate) fn first_from(&self, place: u64) -> Option<(u64, Arc<Channel>)> {
+    /// The first channel at this position or later. Not under a channel's lock, so the result may
+    /// be outdated once that is taken.
+    pub(crate) fn first_from(&self, position: u64) -> Option<(u64, Arc<Channel>)> {
         let queue = self.lock();
-        let (place, channel) = queue.range(place..).next()?;
-        Some((*place, Arc::clone(channel)))
+        let (position, channel) = queue.range(position..).next()?;
+        Some((*position, Arc::clone(channel)))
     }
 
-    /// Moves a channel from the place that it has, if any, to another, if any.
+    /// Moves a channel from its position, if any, to another, if any.
     pub(crate) fn move_channel(
         &self,
         channel: &Arc<Channel>,
-        place: &mut Option<u64>,
+        position: &mut Option<u64>,
         to: Option<u64>,
     ) {
-        if *place == to {
+        if *position == to {
             return;
         }
         let mut queue = self.lock();
-        if let Some(from) = place {
+        if let Some(from) = position {
             queue.remove(from);
         }
         if let Some(to) = to {
             queue.insert(to, Arc::clone(channel));
         }
-        *place = to;
+        *position = to;
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -152,13 +150,13 @@ impl ChannelQueue {
     }
 }
 
-/// Takes out the share that has most, by `count`.
+/// Removes the usage with the highest `count`.
 pub(crate) fn take_largest_namespace(
-    shares: &mut Vec<Arc<NamespaceUsage>>,
+    usages: &mut Vec<Arc<NamespaceUsage>>,
     count: impl Fn(&NamespaceUsage) -> usize,
 ) -> Option<Arc<NamespaceUsage>> {
-    let largest = (0..shares.len()).max_by_key(|&at| count(&shares[at]))?;
-    Some(shares.swap_remove(largest))
+    let largest = (0..usages.len()).max_by_key(|&at| count(&usages[at]))?;
+    Some(usages.swap_remove(largest))
 }
 
 #[cfg(test)]
@@ -167,34 +165,34 @@ mod tests {
 
     #[test]
     fn a_namespace_that_is_not_alone_leaves_as_much_as_it_has() {
-        let shares = NamespaceUsages::default();
-        assert!(!shares.exceeds_fair_share(100, 100, 100));
-        shares.set_namespace_count(2);
-        assert!(!shares.exceeds_fair_share(50, 50, 100));
-        assert!(shares.exceeds_fair_share(51, 51, 100));
-        // Half of all is another's: then it is a quarter.
-        assert!(!shares.exceeds_fair_share(25, 75, 100));
-        assert!(shares.exceeds_fair_share(26, 76, 100));
-        // There is nothing left, and still a little for each.
-        assert!(!shares.exceeds_fair_share(12, 100, 100));
-        assert!(shares.exceeds_fair_share(13, 100, 100));
+        let usages = NamespaceUsages::default();
+        assert!(!usages.exceeds_fair_share(100, 100, 100));
+        usages.set_namespace_count(2);
+        assert!(!usages.exceeds_fair_share(50, 50, 100));
+        assert!(usages.exceeds_fair_share(51, 51, 100));
+        // Another has half of all, so a quarter is left.
+        assert!(!usages.exceeds_fair_share(25, 75, 100));
+        assert!(usages.exceeds_fair_share(26, 76, 100));
+        // Nothing is left, but each has its guaranteed part.
+        assert!(!usages.exceeds_fair_share(12, 100, 100));
+        assert!(usages.exceeds_fair_share(13, 100, 100));
     }
 
     #[test]
     fn a_channel_counts_for_its_namespace() {
-        let shares = NamespaceUsages::default();
-        let hub = shares.usage_of_channel("news");
-        assert!(Arc::ptr_eq(&hub, &shares.usage_of_channel("\0next:1")));
+        let usages = NamespaceUsages::default();
+        let hub = usages.usage_of_channel("news");
+        assert!(Arc::ptr_eq(&hub, &usages.usage_of_channel("\0next:1")));
         assert!(Arc::ptr_eq(
             &hub,
-            &shares.usage_of_channel("\u{1f}a\u{1f}b")
+            &usages.usage_of_channel("\u{1f}a\u{1f}b")
         ));
-        let shop = shares.usage_of_channel("shop\u{1f}news");
+        let shop = usages.usage_of_channel("shop\u{1f}news");
         assert!(!Arc::ptr_eq(&hub, &shop));
         assert!(Arc::ptr_eq(
             &shop,
-            &shares.usage_of_channel("shop\u{1f}a\u{1f}b")
+            &usages.usage_of_channel("shop\u{1f}a\u{1f}b")
         ));
-        assert_eq!(shares.all().len(), 2);
+        assert_eq!(usages.all().len(), 2);
     }
 }

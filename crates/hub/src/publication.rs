@@ -1,4 +1,4 @@
-//! A published message, in the forms that its different subscribers take.
+//! A published message, with a form for each kind of subscriber.
 //!
 //! Made by `grip`, `mercure`, `cluster` and routes with `hub`; taken by [`crate::Hub::publish`]. A
 //! subscriber gets nothing of a message without its form. `cluster` sends publications to other
@@ -94,14 +94,14 @@ impl From<Bytes> for Content {
     }
 }
 
-/// What a held stream gets.
+/// What a publication does to a held stream.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StreamAction {
     /// These bytes.
     Send(Content),
     /// There is something new at its `Grip-Link`'s next, which `grip` follows. A stream without
-    /// such a link gets nothing of it.
+    /// such a link ignores it.
     Hint,
     /// Something may be missing from here on: a stream of events gets an event `gap` without an id,
     /// any other ends, so that its client comes back.
@@ -110,7 +110,7 @@ pub enum StreamAction {
     Close,
 }
 
-/// What a long poll gets.
+/// What a publication does to a long poll.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LongPollAction {
@@ -138,7 +138,7 @@ pub struct LongPollResponse {
     pub is_patch: bool,
 }
 
-/// What a WebSocket gets.
+/// What a publication does to a WebSocket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WebSocketAction {

@@ -74,8 +74,8 @@ impl ChannelRegistry {
             self.channels.fetch_sub(1, Ordering::AcqRel);
             return Err(HubError::TooManyChannels(channels_max));
         }
-        let share = self.namespace_usages.usage_of_channel(name);
-        let channel = Arc::new(Channel::new(name.clone(), part.removed_up_to, share));
+        let usage = self.namespace_usages.usage_of_channel(name);
+        let channel = Arc::new(Channel::new(name.clone(), part.removed_up_to, usage));
         self.memory_bytes
             .fetch_add(channel.memory_bytes(), Ordering::Relaxed);
         part.channels.insert(NamedChannel(channel.clone()));
@@ -106,7 +106,7 @@ impl ChannelRegistry {
             .fetch_sub(channel.memory_bytes(), Ordering::Relaxed);
     }
 
-    /// Whether this id was published to this channel within a minute; from now on it was.
+    /// Records an id of a channel and returns whether it was recorded within the last minute.
     pub(crate) fn record_and_check_duplicate(&self, channel: &str, id: &str, now: Instant) -> bool {
         let half = |hasher: &RandomState| u128::from(hasher.hash_one((channel, id)));
         let digest = half(&self.hash_builders[0]) << 64 | half(&self.hash_builders[1]);
@@ -119,7 +119,7 @@ impl ChannelRegistry {
         self.channels.load(Ordering::Acquire)
     }
 
-    /// What they cost, without histories and subscribers.
+    /// Memory of the channels, without histories and subscribers.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.memory_bytes.load(Ordering::Relaxed)
     }

@@ -4,8 +4,8 @@
 //! backlogs of slow subscribers.
 //!
 //! # Invariants
-//! - Each form is encoded at most once.
-//! - No form is empty: an empty chunk would end a chunked body (RFC 9112 §7.1).
+//! - Each format is encoded at most once.
+//! - No encoded message is empty: an empty chunk would end a chunked body (RFC 9112 §7.1).
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -17,7 +17,7 @@ use penstock_http::{h1, sse};
 use crate::hub_route::GAP_EVENT;
 use crate::{LongPollResponse, Publication, StreamAction, StreamForm};
 
-/// A message that has its place in its channel.
+/// A message with its number in its channel.
 #[derive(Debug)]
 pub struct Message {
     /// Larger than that of every message which came before it, in all channels.
@@ -26,36 +26,36 @@ pub struct Message {
     /// As it was published.
     pub publication: Publication,
     pub(crate) published_at: Instant,
-    /// What it counts for where bytes are bounded.
+    /// Its size for byte limits.
     pub(crate) memory_bytes: usize,
     encoded: [OnceLock<Bytes>; STREAM_FORMAT_COUNT],
-    /// What all long polls get that have no filters.
+    /// The response for long polls without filters.
     shared_response: OnceLock<Arc<LongPollResponse>>,
 }
 
-/// What held streams do about a message.
+/// How held streams handle a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DeliveryKind {
     /// All get the same bytes.
     Shared,
     /// Each gets bytes of its own: the content has filters.
     PerStream,
-    /// Those of events get the same bytes, whatever their filters; all others end.
+    /// Event streams get the same bytes, whatever their filters; all others end.
     Gap,
     /// They end.
     Close,
-    /// None of their business.
+    /// They ignore it.
     Ignored,
 }
 
-/// A stream's form and framing.
+/// The message format and framing of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StreamFormat {
     pub(crate) message_format: StreamForm,
     pub(crate) is_chunked: bool,
 }
 
-/// Two forms in two framings.
+/// Two message formats in two framings.
 pub(crate) const STREAM_FORMAT_COUNT: usize = 4;
 
 impl StreamFormat {
@@ -65,10 +65,10 @@ impl StreamFormat {
         is_chunked: true,
     };
 
-    pub(crate) fn new(form: StreamForm, framing: HeldFraming) -> Self {
+    pub(crate) fn new(message_format: StreamForm, framing: HeldFraming) -> Self {
         let is_chunked = framing == HeldFraming::Chunked;
         Self {
-            message_format: form,
+            message_format,
             is_chunked,
         }
     }
@@ -78,7 +78,7 @@ impl StreamFormat {
         2 * usize::from(self.is_chunked) + usize::from(self.message_format == StreamForm::Bytes)
     }
 
-    /// `payload` as this shape's streams get it.
+    /// `payload` as streams of this format get it.
     pub(crate) fn apply_framing(self, payload: Bytes) -> Bytes {
         if !self.is_chunked || payload.is_empty() {
             return payload;
@@ -92,13 +92,18 @@ impl StreamFormat {
 }
 
 impl Message {
-    pub(crate) fn new(order: u64, id: Arc<str>, publication: Publication, at: Instant) -> Self {
+    pub(crate) fn new(
+        sequence: u64,
+        id: Arc<str>,
+        publication: Publication,
+        published_at: Instant,
+    ) -> Self {
         Self {
             memory_bytes: publication.size() + id.len() + MESSAGE_OVERHEAD,
-            sequence: order,
+            sequence,
             id,
             publication,
-            published_at: at,
+            published_at,
             encoded: Default::default(),
             shared_response: OnceLock::new(),
         }
@@ -127,17 +132,17 @@ impl Message {
         }
     }
 
-    /// The bytes for streams of this shape, framed; empty is nothing to send.
-    pub(crate) fn framed_payload(&self, shape: StreamFormat) -> &Bytes {
-        let form = &self.encoded[shape.index()];
-        form.get_or_init(|| shape.apply_framing(self.payload(shape.message_format)))
+    /// The framed bytes for streams of this format; empty means nothing to send.
+    pub(crate) fn framed_payload(&self, format: StreamFormat) -> &Bytes {
+        let encoded = &self.encoded[format.index()];
+        encoded.get_or_init(|| format.apply_framing(self.payload(format.message_format)))
     }
 
-    /// The bytes for streams of this form, without framing.
-    pub(crate) fn payload(&self, form: StreamForm) -> Bytes {
+    /// The bytes for streams of this message format, without framing.
+    pub(crate) fn payload(&self, message_format: StreamForm) -> Bytes {
         match (&self.publication.stream, &self.publication.event) {
             (Some(StreamAction::Send(content)), _) => content.bytes.clone(),
-            (None, Some(event)) => match form {
+            (None, Some(event)) => match message_format {
                 StreamForm::Events => {
                     let mut out = Vec::with_capacity(event.data.len() + self.id.len() + 32);
                     if let Some(milliseconds) = event.retry {
@@ -153,7 +158,7 @@ impl Message {
                 }
                 StreamForm::Bytes => [event.data.as_bytes(), b"\n"].concat().into(),
             },
-            (Some(StreamAction::Gap), _) if form == StreamForm::Events => GAP_EVENT,
+            (Some(StreamAction::Gap), _) if message_format == StreamForm::Events => GAP_EVENT,
             (Some(StreamAction::Hint | StreamAction::Gap | StreamAction::Close) | None, _) => {
                 Bytes::new()
             }
@@ -161,7 +166,7 @@ impl Message {
     }
 }
 
-/// What a message costs beside its content: itself, its id's and its name's allocations.
+/// Memory of a message besides its content: itself, and the allocations of its id and name.
 const MESSAGE_OVERHEAD: usize = size_of::<Message>() + 64;
 
 #[cfg(test)]

@@ -67,14 +67,14 @@ pub(crate) enum SubscriptionChange {
 
 /// Lets another thread continue if the bus panics.
 struct NotifyGuard<'a> {
-    notes: &'a BusNotifier,
+    notifier: &'a BusNotifier,
     is_done: bool,
 }
 
 impl Drop for NotifyGuard<'_> {
     fn drop(&mut self) {
         if !self.is_done {
-            self.notes.lock().is_notifying = false;
+            self.notifier.lock().is_notifying = false;
         }
     }
 }
@@ -93,11 +93,11 @@ impl BusNotifier {
         bus.clone()
     }
 
-    /// Records a change, under the lock of its channel. [`BusNotifier::notify`] follows, without
-    /// it.
-    pub(crate) fn record_change(&self, note: SubscriptionChange) {
+    /// Records a change, under the lock of its channel. The caller then calls
+    /// [`BusNotifier::notify`] without the lock.
+    pub(crate) fn record_change(&self, change: SubscriptionChange) {
         if self.has_bus.load(Ordering::Acquire) {
-            self.lock().pending.push_back(note);
+            self.lock().pending.push_back(change);
         }
     }
 
@@ -106,24 +106,24 @@ impl BusNotifier {
         let Some(bus) = self.bus() else {
             return;
         };
-        let mut noted = self.lock();
-        if std::mem::replace(&mut noted.is_notifying, true) {
+        let mut state = self.lock();
+        if std::mem::replace(&mut state.is_notifying, true) {
             return;
         }
-        let mut telling = NotifyGuard {
-            notes: self,
+        let mut guard = NotifyGuard {
+            notifier: self,
             is_done: false,
         };
-        while let Some(note) = noted.pending.pop_front() {
-            drop(noted);
-            match note {
+        while let Some(change) = state.pending.pop_front() {
+            drop(state);
+            match change {
                 SubscriptionChange::Subscribed(channel) => bus.on_subscribed(&channel),
                 SubscriptionChange::Unsubscribed(channel) => bus.on_unsubscribed(&channel),
             }
-            noted = self.lock();
+            state = self.lock();
         }
-        noted.is_notifying = false;
-        telling.is_done = true;
+        state.is_notifying = false;
+        guard.is_done = true;
     }
 
     /// A panic under the lock leaves a list that is whole.

@@ -87,7 +87,7 @@ impl HubShared {
             .update_history_bytes(&state.namespace_usage, before, after);
     }
 
-    /// Keeps for streams on their way what was published since they were answered.
+    /// Keeps for arriving streams what was published since their response.
     fn keep_for_arriving(&self, state: &mut ChannelState) {
         if state.arriving_streams == 0 {
             return;
@@ -113,7 +113,7 @@ impl HubShared {
             .update_history_bytes(&state.namespace_usage, before, kept.memory_bytes());
     }
 
-    /// Lets go of what was kept for streams on their way: they have come.
+    /// Drops what was kept for arriving streams, once they have arrived.
     pub(super) fn drop_arriving_stream_history(&self, state: &mut ChannelState) {
         if let Some(before) = state.arriving_stream_history.take() {
             let bytes = before.memory_bytes();

@@ -40,7 +40,7 @@ enum PollAnswer {
     Close,
 }
 
-/// A long poll's places at its channels.
+/// The registrations of a long poll at its channels.
 #[derive(Debug)]
 struct RegisteredPoll {
     shared: Arc<HubShared>,
@@ -54,7 +54,7 @@ pub(super) fn register_long_poll(
     shared: &Arc<HubShared>,
     poll: LongPoll,
 ) -> Result<impl Future<Output = LongPollOutcome> + Send + use<>, HubError> {
-    let seat = StreamPermit::acquire(shared, poll.client)?;
+    let permit = StreamPermit::acquire(shared, poll.client)?;
     let settings = shared.settings.load();
     let subscriptions =
         deduplicate_subscriptions(poll.subscriptions, settings.max_channels_per_stream)?;
@@ -75,7 +75,7 @@ pub(super) fn register_long_poll(
         shared: shared.clone(),
         waiter: answerer,
         poll_id: shared.next_sequence(),
-        _permit: seat,
+        _permit: permit,
     };
     shared.metrics.long_polls.fetch_add(1, Ordering::Relaxed);
     waiting.register(&expected);

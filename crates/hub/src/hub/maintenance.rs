@@ -37,10 +37,10 @@ pub(super) async fn run_maintenance(shared: Arc<HubShared>) {
 fn next_due(shared: &HubShared) -> Option<Instant> {
     let soon = clock::now() + Duration::from_secs(1);
     let parked = shared.parked_channels().front().map(|(until, _)| *until);
-    let shares = shared.registry.namespace_usages.all();
-    let has_history = shares
+    let usages = shared.registry.namespace_usages.all();
+    let has_history = usages
         .iter()
-        .any(|share| !share.channels_with_history.is_empty());
+        .any(|usage| !usage.channels_with_history.is_empty());
     let kept = has_history.then_some(soon);
     parked.map(|parked| parked.min(soon)).or(kept)
 }
@@ -66,9 +66,9 @@ async fn release_overdue(shared: &HubShared) {
 
 async fn trim_histories(shared: &HubShared) {
     let mut count = 0;
-    for share in shared.registry.namespace_usages.all() {
-        for _ in 0..share.channels_with_history.len() / ROUND_SECONDS + 1 {
-            let Some((_, channel)) = share.channels_with_history.first_from(0) else {
+    for usage in shared.registry.namespace_usages.all() {
+        for _ in 0..usage.channels_with_history.len() / ROUND_SECONDS + 1 {
+            let Some((_, channel)) = usage.channels_with_history.first_from(0) else {
                 break;
             };
             let is_empty = {

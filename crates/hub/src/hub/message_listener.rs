@@ -1,8 +1,8 @@
 //! Tasks that receive the messages of channels: WebSockets, and streams that follow a link.
 //!
-//! [`crate::Hub::create_message_listener`] makes a [`MessageListener`]. Its owner is a task of its own, so it needs
-//! no shard: channels put their messages into its feed under their locks, and the task takes them
-//! out.
+//! [`crate::Hub::create_message_listener`] makes a [`MessageListener`]. Its owner is a task of its
+//! own, so it needs no shard: channels put their messages into its feed under their locks, and the
+//! task takes them out.
 //!
 //! # Invariants
 //! - A feed is bounded. A listener that falls behind loses the oldest messages and is notified.
@@ -25,7 +25,7 @@ use crate::filters::{self, FilterSubscriber, MetaPairs};
 use crate::namespace::channel_name;
 use crate::{Content, HubError, MessageFilter, Publication, Subscription};
 
-/// Hears of messages; see the head of this file.
+/// Receives the messages of its channels; see the head of this file.
 #[derive(Debug)]
 pub struct MessageListener {
     shared: Arc<HubShared>,
@@ -53,12 +53,12 @@ struct MessageFeedState {
     missed_messages: u64,
 }
 
-/// What a listener hears.
+/// What a listener receives.
 #[derive(Debug)]
 pub enum ListenerEvent {
     /// A message that passes the filters of its channel.
     Message(Arc<Message>),
-    /// So many were lost, since this one did not take them in time.
+    /// So many messages were lost because the listener fell behind.
     Missed(u64),
     /// The server stops.
     Draining,
@@ -87,7 +87,7 @@ impl MessageFeed {
         }
     }
 
-    /// Tells the listener, when no lock is held.
+    /// Wakes the listener, when no lock is held.
     pub(crate) fn wake_listener(&self) {
         self.wakeup.notify_one();
     }
@@ -110,7 +110,7 @@ impl MessageListener {
         shared: &Arc<HubShared>,
         client: Option<AddressPrefix>,
     ) -> Result<Self, HubError> {
-        let seat = StreamPermit::acquire(shared, client)?;
+        let permit = StreamPermit::acquire(shared, client)?;
         Ok(Self {
             shared: shared.clone(),
             feed: Arc::default(),
@@ -118,18 +118,17 @@ impl MessageListener {
             meta: Vec::new(),
             listener_id: shared.next_sequence(),
             drain_at: OnceLock::new(),
-            _permit: seat,
+            _permit: permit,
         })
     }
 
-    /// Puts other words about it in place: what filters know of it.
+    /// Replaces the metadata that filters use.
     pub fn set_subscriber_meta(&mut self, meta: Vec<(Box<str>, Box<str>)>) {
         self.meta = meta;
     }
 
-    /// Hears of one more channel, or of one with other filters. Of a new one it hears first what
-    /// came after the message that `prev_id` names; where that is not known any more, all that is
-    /// kept.
+    /// Subscribes to one more channel, or changes the filters of one. A new channel first delivers
+    /// the messages after `prev_id`, or all that are kept if that id is no longer known.
     ///
     /// # Errors
     /// Which bound is met.
@@ -159,8 +158,8 @@ impl MessageListener {
                 .report_subscription_change(&expected.channel, was_there, &mut state);
         }
         self.shared.bus_notifier.notify();
-        let place = (expected.channel.clone(), expected.filters.clone());
-        self.channels.push(place);
+        let subscription = (expected.channel.clone(), expected.filters.clone());
+        self.channels.push(subscription);
         Ok(())
     }
 
@@ -173,7 +172,7 @@ impl MessageListener {
         }
     }
 
-    /// Hears of a channel no more.
+    /// Unsubscribes from a channel.
     pub fn unsubscribe(&mut self, name: &str) {
         let found = self
             .channels
@@ -186,21 +185,21 @@ impl MessageListener {
         }
     }
 
-    /// Waits for the next thing to hear. Cancel safety: nothing is lost.
+    /// Waits for the next event. Cancel safety: nothing is lost.
     pub async fn next_event(&self) -> ListenerEvent {
-        let heard = async {
+        let event = async {
             loop {
-                let news = self.feed.wakeup.notified();
+                let wakeup = self.feed.wakeup.notified();
                 match self.feed.pop() {
                     Some(ListenerEvent::Message(message)) if !self.is_accepted(&message) => {}
-                    Some(heard) => return heard,
-                    None => news.await,
+                    Some(event) => return event,
+                    None => wakeup.await,
                 }
             }
         };
         tokio::select! {
             biased;
-            heard = heard => heard,
+            event = event => event,
             () = self.until_drain() => ListenerEvent::Draining,
         }
     }
@@ -218,14 +217,14 @@ impl MessageListener {
             return Some(content.bytes.clone());
         }
         let rendered = filters::render_content(content, filters, self);
-        let told = |error| {
+        let log_error = |error| {
             let channel = &publication.channel;
             log::warn!("hub: channel {channel:?}: a message is not sent: {error}");
         };
-        rendered.map_err(told).ok()
+        rendered.map_err(log_error).ok()
     }
 
-    /// None of a channel that is not heard.
+    /// `None` for a channel without a subscription.
     fn filters(&self, channel: &str) -> Option<&[MessageFilter]> {
         let mut channels = self.channels.iter();
         let found = channels.find(|(each, _)| **each.name() == *channel);

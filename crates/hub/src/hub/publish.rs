@@ -22,7 +22,7 @@ use crate::namespace_usages::{NamespaceUsage, take_largest_namespace};
 use crate::shard::{LongPollAnswers, ShardCommand, ShardDelivery};
 use crate::{HubError, Publication, Settings};
 
-/// Work that is left for after the lock of the channel.
+/// Work deferred until the lock of the channel is released.
 #[derive(Debug)]
 struct DeferredActions<'a> {
     channel: &'a Arc<Channel>,
@@ -47,14 +47,13 @@ impl<'a> DeferredActions<'a> {
     }
 }
 
-/// One channel may have such a part of what may wait to be delivered, so that others have some as
-/// well.
+/// One channel may use this part of `hub.max_backlog_total`, so that some is left for others.
 const CHANNEL_SHARE_DIVISOR: usize = 4;
 
-/// How many channels are looked at for one that no message waits in.
+/// Channels checked to find one without a parked message.
 const FORGET_TRIES: usize = 16;
 
-/// Long polls that the publisher answers itself; of more a shard takes care.
+/// Long polls that the publisher answers itself; a shard answers larger numbers.
 const MAX_INLINE_ANSWERS: usize = 64;
 
 impl HubShared {
@@ -79,7 +78,7 @@ impl HubShared {
             let channel = if !keeps {
                 self.registry.find(&publication.channel)
             } else {
-                Some(self.open_unheard(&publication.channel, settings.max_channels)?)
+                Some(self.open_unsubscribed(&publication.channel, settings.max_channels)?)
             };
             let Some(channel) = channel else {
                 // There are no subscribers, and nothing is kept.
@@ -98,8 +97,8 @@ impl HubShared {
                 .pending_bytes
                 .load(Ordering::Relaxed);
             let pending = self.metrics.pending_bytes.load(Ordering::Relaxed);
-            let shares = &self.registry.namespace_usages;
-            if shares.exceeds_fair_share(own, pending, settings.max_backlog_total) {
+            let usages = &self.registry.namespace_usages;
+            if usages.exceeds_fair_share(own, pending, settings.max_backlog_total) {
                 self.registry.remove_if_idle(&channel);
                 return Err(HubError::NamespaceDeliveryBacklogFull(own));
             }
@@ -112,22 +111,22 @@ impl HubShared {
                 self.registry.remove_if_idle(&channel);
                 return Ok(());
             }
-            let mut aftermath = DeferredActions::for_channel(&channel);
+            let mut deferred = DeferredActions::for_channel(&channel);
             {
                 let Some(mut state) = channel.lock_unless_removed() else {
                     continue;
                 };
-                self.accept_or_park(&mut state, &settings, publication, now, &mut aftermath);
+                self.accept_or_park(&mut state, &settings, publication, now, &mut deferred);
             }
-            self.run_deferred(aftermath, &settings, now);
+            self.run_deferred(deferred, &settings, now);
             return Ok(());
         }
     }
 
-    /// Sends what has waited long enough for the message before it.
+    /// Publishes parked messages that waited longer than [`PARK_TIMEOUT`].
     pub(super) fn publish_overdue_parked(&self, channel: &Arc<Channel>, now: Instant) {
         let settings = self.settings.load();
-        let mut aftermath = DeferredActions::for_channel(channel);
+        let mut deferred = DeferredActions::for_channel(channel);
         {
             let mut state = channel.lock();
             while let Some(overdue) = state
@@ -136,37 +135,41 @@ impl HubShared {
                 .and_then(|p| p.take_overdue(now))
             {
                 self.release_pending(channel, &overdue);
-                self.append_with_parked(&mut state, &settings, overdue, now, &mut aftermath);
+                self.append_with_parked(&mut state, &settings, overdue, now, &mut deferred);
             }
             state.parked_messages.take_if(|parked| parked.is_empty());
         }
-        self.run_deferred(aftermath, &settings, now);
+        self.run_deferred(deferred, &settings, now);
         self.registry.remove_if_idle(channel);
     }
 
     /// The channel of a publication, which need not have subscribers. A publisher may name
-    /// ever new channels: a quarter of all is for subscribers, and each namespace has a share
-    /// of the rest.
-    fn open_unheard(&self, name: &Arc<str>, channels_max: usize) -> Result<Arc<Channel>, HubError> {
+    /// ever new channels: a quarter of all is for subscribers, and each namespace has a fair
+    /// share of the rest.
+    fn open_unsubscribed(
+        &self,
+        name: &Arc<str>,
+        channels_max: usize,
+    ) -> Result<Arc<Channel>, HubError> {
         if let Some(channel) = self.registry.find(name) {
             return Ok(channel);
         }
         let max = channels_max - channels_max / 4;
-        let shares = &self.registry.namespace_usages;
-        let share = shares.usage_of_channel(name);
+        let usages = &self.registry.namespace_usages;
+        let usage = usages.usage_of_channel(name);
         loop {
-            let unheard = shares.unsubscribed_channel_count();
-            let heard = self.registry.len().saturating_sub(unheard);
+            let unsubscribed = usages.unsubscribed_channel_count();
+            let subscribed = self.registry.len().saturating_sub(unsubscribed);
             // Channels with subscribers may have more than their quarter.
-            let room = max.min(channels_max.saturating_sub(heard));
-            let own = share.unsubscribed_channels.len();
-            // With the one that is to come.
-            let is_full = unheard >= room;
-            let is_used_up = shares.exceeds_fair_share(own + 1, unheard + 1, room);
-            let has_freed = match (is_full, is_used_up) {
+            let room = max.min(channels_max.saturating_sub(subscribed));
+            let own = usage.unsubscribed_channels.len();
+            // Counts the new channel too.
+            let is_full = unsubscribed >= room;
+            let exceeds_share = usages.exceeds_fair_share(own + 1, unsubscribed + 1, room);
+            let has_freed = match (is_full, exceeds_share) {
                 (false, false) => break,
-                (false, true) => self.forget_oldest(&share),
-                (true, _) => shares.has_several_namespaces() && self.forget_of_largest(&share),
+                (false, true) => self.forget_oldest(&usage),
+                (true, _) => usages.has_several_namespaces() && self.forget_of_largest(&usage),
             };
             if !has_freed {
                 return Err(match is_full {
@@ -179,39 +182,39 @@ impl HubShared {
         opened.map_err(|_| HubError::TooManyUnsubscribedChannels(max))
     }
 
-    /// Lets go of a channel of the namespace that has most of them, for one more of `share`;
-    /// whether there is one less.
-    fn forget_of_largest(&self, share: &Arc<NamespaceUsage>) -> bool {
-        let mut shares = self.registry.namespace_usages.all();
+    /// Removes a channel of the namespace that has most, to make room for one more of `usage`.
+    /// Returns whether one was removed.
+    fn forget_of_largest(&self, usage: &Arc<NamespaceUsage>) -> bool {
+        let mut usages = self.registry.namespace_usages.all();
         let count = |each: &NamespaceUsage| {
-            let is_own = std::ptr::eq(each, &**share);
-            // With the one that is to come, so that of two that have the same it is the own.
+            let is_own = std::ptr::eq(each, &**usage);
+            // Counts the new channel too, so that a tie evicts from the own namespace.
             2 * each.unsubscribed_channels.len() + usize::from(is_own)
         };
-        while let Some(largest) = take_largest_namespace(&mut shares, count) {
+        while let Some(largest) = take_largest_namespace(&mut usages, count) {
             if self.forget_oldest(&largest) {
                 return true;
             }
-            if Arc::ptr_eq(&largest, share) {
+            if Arc::ptr_eq(&largest, usage) {
                 break;
             }
         }
         false
     }
 
-    /// Lets go of the channel of a namespace that is there for its history alone and whose last
-    /// message is the oldest; whether there is one less.
-    fn forget_oldest(&self, share: &NamespaceUsage) -> bool {
+    /// Removes the unsubscribed channel of a namespace whose last message is the oldest. Returns
+    /// whether one was removed.
+    fn forget_oldest(&self, usage: &NamespaceUsage) -> bool {
         let mut from = 0;
         for _ in 0..FORGET_TRIES {
-            let Some((place, channel)) = share.unsubscribed_channels.first_from(from) else {
+            let Some((position, channel)) = usage.unsubscribed_channels.first_from(from) else {
                 return false;
             };
             let is_forgotten = {
                 let mut state = channel.lock();
-                let is_unheard = !state.has_subscribers() && state.arriving_streams == 0;
+                let is_unsubscribed = !state.has_subscribers() && state.arriving_streams == 0;
                 let may_go =
-                    is_unheard && state.parked_messages.is_none() && !state.history.is_empty();
+                    is_unsubscribed && state.parked_messages.is_none() && !state.history.is_empty();
                 self.change_history(&mut state, |history| {
                     while may_go && !history.is_empty() {
                         history.drop_oldest();
@@ -224,21 +227,20 @@ impl HubShared {
                 self.registry.remove_if_idle(&channel);
                 return true;
             }
-            from = place + 1;
+            from = position + 1;
         }
         false
     }
 
-    /// Lets channels lose messages, one each in turn, until all histories are within their bound:
-    /// first those of the namespace that has most, then those of the one that has just taken more,
-    /// if it has more than its share.
-    pub(super) fn evict_histories(&self, share: &NamespaceUsage, bytes_all: usize) {
+    /// Drops messages, one per channel in turn, until all histories are within their limit: first
+    /// those of the namespace that has most, then those of `usage` if it exceeds its fair share.
+    pub(super) fn evict_histories(&self, usage: &NamespaceUsage, bytes_all: usize) {
         let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         let used = || load(&self.metrics.history_bytes);
-        let shares = &self.registry.namespace_usages;
+        let usages = &self.registry.namespace_usages;
         if used() > bytes_all {
-            let mut all = shares.all();
-            let count = |share: &NamespaceUsage| load(&share.history_bytes);
+            let mut all = usages.all();
+            let count = |usage: &NamespaceUsage| load(&usage.history_bytes);
             while used() > bytes_all
                 && let Some(largest) = take_largest_namespace(&mut all, count)
             {
@@ -247,16 +249,16 @@ impl HubShared {
                 }
             }
         }
-        while shares.exceeds_fair_share(load(&share.history_bytes), used(), bytes_all) {
-            if !self.drop_one(share) {
+        while usages.exceeds_fair_share(load(&usage.history_bytes), used(), bytes_all) {
+            if !self.drop_one(usage) {
                 break;
             }
         }
     }
 
-    /// Drops a message of the channel that is next; `false` when there is none.
-    fn drop_one(&self, share: &NamespaceUsage) -> bool {
-        let Some((_, channel)) = share.channels_with_history.first_from(0) else {
+    /// Drops a message of the first channel in the queue; `false` when there is none.
+    fn drop_one(&self, usage: &NamespaceUsage) -> bool {
+        let Some((_, channel)) = usage.channels_with_history.first_from(0) else {
             return false;
         };
         let is_empty = {
@@ -271,31 +273,31 @@ impl HubShared {
         true
     }
 
-    /// Puts a publication in its place in the channel, or aside until its turn has come.
+    /// Appends a publication to the channel, or parks it until its predecessor has come.
     fn accept_or_park(
         &self,
         state: &mut ChannelState,
         settings: &Settings,
         publication: Publication,
         now: Instant,
-        aftermath: &mut DeferredActions<'_>,
+        deferred: &mut DeferredActions<'_>,
     ) {
         let waits = !publication.allows_any_order
             && publication.prev_id.is_some()
             && state.last_id.is_some()
             && publication.prev_id != state.last_id;
         if !waits {
-            self.append_with_parked(state, settings, publication, now, aftermath);
+            self.append_with_parked(state, settings, publication, now, deferred);
             state.parked_messages.take_if(|parked| parked.is_empty());
             return;
         }
         let parked = state.parked_messages.get_or_insert_default();
         let bytes = publication.size();
-        self.metrics.add_pending_bytes(aftermath.channel, bytes);
-        aftermath.has_parked = true;
+        self.metrics.add_pending_bytes(deferred.channel, bytes);
+        deferred.has_parked = true;
         if let Some(oldest) = parked.park(now, publication) {
-            self.release_pending(aftermath.channel, &oldest);
-            self.append_with_parked(state, settings, oldest, now, aftermath);
+            self.release_pending(deferred.channel, &oldest);
+            self.append_with_parked(state, settings, oldest, now, deferred);
             state.parked_messages.take_if(|parked| parked.is_empty());
         }
     }
@@ -305,22 +307,22 @@ impl HubShared {
             .subtract_pending_bytes(channel, publication.size());
     }
 
-    /// Admits a publication and what waited for it.
+    /// Appends a publication and the parked ones that waited for it.
     fn append_with_parked(
         &self,
         state: &mut ChannelState,
         settings: &Settings,
         publication: Publication,
         now: Instant,
-        aftermath: &mut DeferredActions<'_>,
+        deferred: &mut DeferredActions<'_>,
     ) {
         let mut next = Some(publication);
         while let Some(publication) = next {
-            let id = self.append(state, settings, publication, now, aftermath);
+            let id = self.append(state, settings, publication, now, deferred);
             let parked = state.parked_messages.as_mut();
             next = parked.and_then(|parked| parked.take_successor(&id));
             if let Some(next) = &next {
-                self.release_pending(aftermath.channel, next);
+                self.release_pending(deferred.channel, next);
             }
         }
     }
@@ -332,65 +334,65 @@ impl HubShared {
         settings: &Settings,
         mut publication: Publication,
         now: Instant,
-        aftermath: &mut DeferredActions<'_>,
+        deferred: &mut DeferredActions<'_>,
     ) -> Arc<str> {
-        let order = self.next_sequence();
+        let sequence = self.next_sequence();
         let id = publication
             .id
             .take()
-            .unwrap_or_else(|| self.message_id(order));
+            .unwrap_or_else(|| self.message_id(sequence));
         publication.id = Some(id.clone());
-        let message = Arc::new(Message::new(order, id.clone(), publication, now));
-        state.last_sequence = order;
+        let message = Arc::new(Message::new(sequence, id.clone(), publication, now));
+        state.last_sequence = sequence;
         state.last_id = Some(id.clone());
         self.metrics
             .published_messages
             .fetch_add(1, Ordering::Relaxed);
         if message.delivery_kind() != DeliveryKind::Ignored {
-            for home in &state.subscribed_shards {
+            for subscribed_shard in &state.subscribed_shards {
                 self.metrics
-                    .add_pending_bytes(aftermath.channel, message.memory_bytes);
+                    .add_pending_bytes(deferred.channel, message.memory_bytes);
                 let delivery = ShardDelivery {
-                    channel_slot: home.channel_slot,
-                    channel: aftermath.channel.clone(),
+                    channel_slot: subscribed_shard.channel_slot,
+                    channel: deferred.channel.clone(),
                     message: message.clone(),
                 };
-                let shard = &self.shard_inboxes[usize::from(home.shard)];
-                aftermath
+                let shard = &self.shard_inboxes[usize::from(subscribed_shard.shard)];
+                deferred
                     .wakers
                     .extend(shard.push(ShardCommand::Deliver(delivery)));
             }
         }
         if message.publication.response.is_some() && !state.long_polls.is_empty() {
             let waiting = state.long_polls.values().cloned().collect();
-            aftermath.polls.push((message.clone(), waiting));
+            deferred.polls.push((message.clone(), waiting));
         }
         for feed in state.listeners.values() {
             feed.push(message.clone(), settings.max_backlog);
-            aftermath.feeds.push(feed.clone());
+            deferred.feeds.push(feed.clone());
         }
         let bounds = Self::history_bounds(&settings.history, state);
         self.change_history(state, |history| history.push(message, bounds, now));
-        aftermath.gains_history |=
+        deferred.gains_history |=
             state.history_queue_position.is_none() && !state.history.is_empty();
-        state.update_queue_positions(aftermath.channel);
+        state.update_queue_positions(deferred.channel);
         id
     }
 
-    /// Sees to what could not be done under the lock.
-    fn run_deferred(&self, aftermath: DeferredActions<'_>, settings: &Settings, now: Instant) {
-        let channel = aftermath.channel;
-        aftermath.wakers.into_iter().for_each(Waker::wake);
-        aftermath.feeds.iter().for_each(|feed| feed.wake_listener());
-        if aftermath.gains_history {
+    /// Runs the actions that were deferred under the lock.
+    fn run_deferred(&self, deferred: DeferredActions<'_>, settings: &Settings, now: Instant) {
+        let channel = deferred.channel;
+        deferred.wakers.into_iter().for_each(Waker::wake);
+        deferred.feeds.iter().for_each(|feed| feed.wake_listener());
+        if deferred.gains_history {
             self.maintenance_due.notify_one();
         }
-        if aftermath.has_parked {
+        if deferred.has_parked {
             let until = now + PARK_TIMEOUT;
             self.parked_channels().push_back((until, channel.clone()));
             self.maintenance_due.notify_one();
         }
-        for (message, waiting) in aftermath.polls {
+        for (message, waiting) in deferred.polls {
             self.answer_long_polls(channel, message, waiting);
         }
         self.evict_histories(channel.namespace_usage(), settings.history.max_size_total);

@@ -26,7 +26,7 @@ use crate::counters;
 use crate::hub::{PendingSubscription, StreamRequest};
 use crate::{StreamForm, StreamKeepAlive};
 
-/// The message that a client had last, which comes back.
+/// The last message that a resuming client had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct ResumePoint {
     sequence: u64,
@@ -42,9 +42,9 @@ struct SubscribeResult {
     links: Vec<ChannelLink>,
     /// What it missed, of all channels.
     missed_messages: Vec<(u32, Arc<Message>)>,
-    /// Some of what it missed is kept no more.
+    /// Some of what it missed is no longer kept.
     has_gap: bool,
-    /// Some of the messages published since it was answered are kept no more.
+    /// Some of the messages published since its response are no longer kept.
     has_arrival_gap: bool,
     /// An end was published while it was on its way.
     is_ended: bool,
@@ -107,13 +107,13 @@ impl Shard {
             gap_notice: None,
             own_heartbeat: None,
         };
-        let shape = held.format;
-        debug_assert_eq!(shape.message_format, wanted.message_format);
+        let format = held.format;
+        debug_assert_eq!(format.message_format, wanted.message_format);
         let gap = wanted.gap_notice.filter(|gap| !gap.is_empty());
         if let Some(gap) = &gap {
             match self.acquire_gap_notice(gap) {
                 Some(known) => held.gap_notice = known,
-                None => extra.gap_notice = Some(shape.apply_framing(gap.clone())),
+                None => extra.gap_notice = Some(format.apply_framing(gap.clone())),
             }
         }
         if expected.iter().any(|each| !each.filters.is_empty()) {
@@ -135,7 +135,7 @@ impl Shard {
         let first = links.next().unwrap_or(ChannelLink::NONE);
         extra.other_links = links.collect();
         if let Some(keep_alive) = &wanted.keep_alive {
-            let (at, own) = self.join_heartbeat_ring(stream, keep_alive, shape);
+            let (at, own) = self.join_heartbeat_ring(stream, keep_alive, format);
             extra.own_heartbeat = own;
             if let Some(held) = self.streams.get_mut(stream) {
                 held.heartbeat_position = at;
@@ -170,10 +170,10 @@ impl Shard {
         // them that came after it is news.
         let base = after.map(|id| self.resume_point(expected, id));
         found.has_gap = base == Some(None);
-        let came_back = base.map(Option::unwrap_or_default);
+        let resume_point = base.map(Option::unwrap_or_default);
         for (index, each) in expected.iter().enumerate() {
-            let came_back = came_back.map(|base| base.in_channel(index));
-            let link = self.subscribe_channel(stream, each, came_back, &mut found);
+            let resume_point = resume_point.map(|base| base.in_channel(index));
+            let link = self.subscribe_channel(stream, each, resume_point, &mut found);
             found.links.push(link);
         }
         found
@@ -188,7 +188,7 @@ impl Shard {
         found
     }
 
-    /// The message that a client names which comes back.
+    /// The message that a resuming client names.
     fn resume_point(&self, expected: &[PendingSubscription], id: &str) -> Option<ResumePoint> {
         let here = self.shared.sequence_of_id(id).map(|order| ResumePoint {
             sequence: order,
@@ -215,21 +215,21 @@ impl Shard {
         &mut self,
         stream: u32,
         expected: &PendingSubscription,
-        came_back: Option<ResumePoint>,
+        resume_point: Option<ResumePoint>,
         found: &mut SubscribeResult,
     ) -> ChannelLink {
         let channel = &expected.channel;
         let mut state = channel.lock();
         let was_there = state.has_subscribers();
         let number = self.number;
-        let home = state
+        let subscribed_shard = state
             .subscribed_shards
             .iter_mut()
-            .find(|home| home.shard == number);
-        let slot = match home {
-            Some(home) => {
-                home.subscriber_count += 1;
-                home.channel_slot
+            .find(|subscribed_shard| subscribed_shard.shard == number);
+        let slot = match subscribed_shard {
+            Some(subscribed_shard) => {
+                subscribed_shard.subscriber_count += 1;
+                subscribed_shard.channel_slot
             }
             None => {
                 let slot = self.channels.insert(ShardChannel::new(channel.clone()));
@@ -246,7 +246,7 @@ impl Shard {
         };
         self.shared
             .report_subscription_change(channel, was_there, &mut state);
-        let from = resume_sequence(&state, (expected, slot), came_back, found);
+        let from = resume_sequence(&state, (expected, slot), resume_point, found);
         if from < expected.last_sequence && !state.history.is_empty() {
             self.shared.trim_history(&mut state, clock::now());
         }
@@ -266,7 +266,7 @@ impl Shard {
         }
     }
 
-    /// The stream's place in a channel's list.
+    /// Adds a stream to a channel's list of subscribers; returns its position.
     fn join_subscriber_list(&mut self, slot: u32, stream: u32) -> u32 {
         let Some(local) = self.channels.get_mut(slot) else {
             return 0;
@@ -284,7 +284,7 @@ impl Shard {
         &mut self,
         stream: u32,
         keep_alive: &StreamKeepAlive,
-        shape: StreamFormat,
+        format: StreamFormat,
     ) -> (HeartbeatRingPosition, Option<OwnHeartbeat>) {
         if keep_alive.bytes.is_empty() {
             return (HeartbeatRingPosition::NONE, None);
@@ -296,13 +296,13 @@ impl Shard {
             .heartbeats
             .insert(stream, keep_alive, ticks, self.now_tick);
         let own = (!is_own).then(|| OwnHeartbeat {
-            framed_bytes: shape.apply_framing(keep_alive.bytes.clone()),
+            framed_bytes: format.apply_framing(keep_alive.bytes.clone()),
             is_unconditional: keep_alive.is_unconditional,
         });
         (at, own)
     }
 
-    /// Sends what a stream begins with, and lets the loop watch its socket.
+    /// Sends the initial data of a stream, and lets the loop watch its socket.
     fn send_initial(
         &mut self,
         stream: u32,
@@ -375,7 +375,7 @@ impl Shard {
         let Some(held) = self.streams.get(stream) else {
             return backlog;
         };
-        let shape = held.format;
+        let format = held.format;
         let gap = found.has_gap.then(|| self.resume_gap_notice(held, known));
         let mut push = |bytes: Bytes, messages| {
             if !bytes.is_empty() {
@@ -388,7 +388,7 @@ impl Shard {
                 backlog.push(piece, 0);
             }
         };
-        push(shape.apply_framing(initial), 0);
+        push(format.apply_framing(initial), 0);
         push(gap.flatten().unwrap_or_default(), 0);
         for (channel, message) in &found.missed_messages {
             let held = self.streams.get_mut(stream);
@@ -402,7 +402,7 @@ impl Shard {
                     1,
                 );
             } else {
-                push(message.framed_payload(shape).clone(), 1);
+                push(message.framed_payload(format).clone(), 1);
             }
         }
         backlog
@@ -410,7 +410,7 @@ impl Shard {
 }
 
 impl SubscribeResult {
-    /// A message is for the stream, or ends it if it came behind the one of this order.
+    /// Adds a message for the stream, or ends it if the message came after `start`.
     fn add_message(&mut self, channel: u32, message: &Arc<Message>, start: u64) {
         match message.delivery_kind() {
             DeliveryKind::Shared | DeliveryKind::PerStream | DeliveryKind::Gap => {
@@ -427,7 +427,7 @@ impl ResumePoint {
     fn in_channel(self, index: usize) -> Self {
         Self {
             is_restored: self.is_restored && self.channel_index != Some(index),
-            channel_index: self.channel_index.filter(|&home| home == index),
+            channel_index: self.channel_index.filter(|&own| own == index),
             ..self
         }
     }
@@ -443,10 +443,10 @@ impl ResumePoint {
 fn resume_sequence(
     state: &ChannelState,
     (expected, slot): (&PendingSubscription, u32),
-    came_back: Option<ResumePoint>,
+    resume_point: Option<ResumePoint>,
     found: &mut SubscribeResult,
 ) -> u64 {
-    let from = match (came_back, &expected.prev_id) {
+    let from = match (resume_point, &expected.prev_id) {
         (Some(base), _) if base.is_comparable_in(state) => Some(base.sequence),
         // It is unknown which of the channel's messages came before it.
         (Some(_), _) => {

@@ -18,11 +18,11 @@ pub(super) struct Backlog {
     pieces: VecDeque<BacklogPiece>,
     /// How much of the first piece is out.
     offset: usize,
-    /// What all pieces count for.
+    /// The size of all pieces.
     memory_bytes: usize,
     /// Of that, what may be dropped or counts against the stream's own bound.
     message_bytes: usize,
-    /// When it last got shorter, or began.
+    /// The tick when it last got shorter, or began.
     pub(super) last_progress_tick: u32,
 }
 
@@ -118,7 +118,7 @@ impl Backlog {
     ) -> u32 {
         let before = self.memory_bytes;
         let mut dropped = 0;
-        let mut place = None;
+        let mut position = None;
         while !self.has_room(&piece, self.room_left(room, before)) {
             let Some(oldest) = self.oldest_message() else {
                 break;
@@ -129,7 +129,7 @@ impl Backlog {
                 dropped += lost.messages;
                 // A heartbeat is no loss.
                 if lost.messages > 0 {
-                    place = place.or(Some(oldest));
+                    position = position.or(Some(oldest));
                 }
             }
         }
@@ -143,11 +143,11 @@ impl Backlog {
         } else {
             dropped += piece.messages;
             if piece.messages > 0 {
-                place = place.or(Some(self.pieces.len()));
+                position = position.or(Some(self.pieces.len()));
             }
         }
-        if let (Some(place), Some(gap)) = (place, gap) {
-            self.insert_gap_notice(place, gap);
+        if let (Some(position), Some(gap)) = (position, gap) {
+            self.insert_gap_notice(position, gap);
         }
         dropped
     }
@@ -157,7 +157,7 @@ impl Backlog {
     pub(super) fn drop_messages(&mut self, gap: Option<&Bytes>) -> u32 {
         let started = usize::from(self.offset > 0);
         let rest = self.pieces.split_off(started.min(self.pieces.len()));
-        let (mut dropped, mut place) = (0, None);
+        let (mut dropped, mut position) = (0, None);
         for piece in rest {
             if piece.messages == 0 {
                 self.pieces.push_back(piece);
@@ -168,27 +168,27 @@ impl Backlog {
                 self.message_bytes -= piece.cost();
             }
             dropped += piece.messages;
-            place = place.or(Some(self.pieces.len()));
+            position = position.or(Some(self.pieces.len()));
         }
-        if let (Some(place), Some(gap)) = (place, gap) {
-            self.insert_gap_notice(place, gap);
+        if let (Some(position), Some(gap)) = (position, gap) {
+            self.insert_gap_notice(position, gap);
         }
         dropped
     }
 
     /// Puts a notice where messages are missing, unless there is one.
-    fn insert_gap_notice(&mut self, place: usize, gap: &Bytes) {
+    fn insert_gap_notice(&mut self, position: usize, gap: &Bytes) {
         let is_gap = |at: usize| {
             self.pieces
                 .get(at)
                 .is_some_and(|p| p.kind == PieceKind::GapNotice)
         };
-        if is_gap(place) || place.checked_sub(1).is_some_and(is_gap) {
+        if is_gap(position) || position.checked_sub(1).is_some_and(is_gap) {
             return;
         }
         let notice = BacklogPiece::gap_notice(gap.clone());
         self.memory_bytes += notice.cost();
-        self.pieces.insert(place, notice);
+        self.pieces.insert(position, notice);
     }
 
     /// The room that is left of `room`, which was measured when `before` bytes waited here.
@@ -208,7 +208,7 @@ impl Backlog {
             .map(|(index, _)| index)
     }
 
-    /// What goes out next; how many slices of `into` are filled.
+    /// Fills `into` with what goes out next; returns how many slices are filled.
     pub(super) fn fill_io_slices<'a>(&'a self, into: &mut [IoSlice<'a>; MAX_IO_SLICES]) -> usize {
         let mut count = 0;
         for (slice, piece) in into.iter_mut().zip(&self.pieces) {
@@ -245,7 +245,7 @@ impl Backlog {
         self.pieces.is_empty()
     }
 
-    /// What all that waits counts for.
+    /// The size of everything that waits.
     pub(super) fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }

@@ -138,7 +138,7 @@ impl Shard {
         }
     }
 
-    /// Ends a stream properly: nothing more comes, and what waits is still written.
+    /// Ends a stream gracefully: what waits is still written.
     pub(super) fn end_stream_gracefully(&mut self, stream: u32) {
         match self.streams.get_mut(stream) {
             Some(held) if !held.is_ending => held.is_ending = true,
@@ -166,7 +166,7 @@ impl Shard {
         self.close_stream(stream, CloseReason::Finished);
     }
 
-    /// Lets go of a stream at once, whatever waits for it.
+    /// Removes a stream at once, whatever waits for it.
     pub(super) fn close_stream(&mut self, stream: u32, why: CloseReason) {
         self.leave_channels(stream);
         let Some(mut held) = self.streams.remove(stream) else {
@@ -244,12 +244,12 @@ impl Shard {
         let number = self.number;
         let mut is_last = false;
         self.shared.remove_subscriber(&channel, |state| {
-            let homes = &mut state.subscribed_shards;
-            if let Some(found) = homes.iter().position(|home| home.shard == number) {
-                homes[found].subscriber_count -= 1;
-                is_last = homes[found].subscriber_count == 0;
+            let shards = &mut state.subscribed_shards;
+            if let Some(found) = shards.iter().position(|entry| entry.shard == number) {
+                shards[found].subscriber_count -= 1;
+                is_last = shards[found].subscriber_count == 0;
                 if is_last {
-                    homes.swap_remove(found);
+                    shards.swap_remove(found);
                 }
             }
         });
@@ -370,7 +370,7 @@ impl Shard {
         self.drain = Some(ending);
     }
 
-    /// When a stream is to be ended next.
+    /// The tick when the drain ends the next stream.
     pub(super) fn next_drain_tick(&self) -> Option<u32> {
         let ending = self.drain.as_ref()?;
         let is_behind = ending.ended < ending.target_by(self.now_tick)

@@ -49,7 +49,7 @@ type OlderMessages = Vec<(u32, Arc<Message>)>;
 struct DeliveryBatch {
     messages: Vec<Arc<Message>>,
     kind: DeliveryKind,
-    /// What each shape's subscribers get of all of them, with the number of messages.
+    /// The joined bytes of all of them for each format, with the number of messages.
     joined: [Option<(Bytes, u32)>; STREAM_FORMAT_COUNT],
     /// How many subscribers are left, from the end of the list.
     remaining: usize,
@@ -110,27 +110,27 @@ impl DeliveryBatch {
 
     /// The bytes for a subscriber of this format from message `next` on, and how many messages
     /// these are.
-    fn encoded_for(&mut self, shape: StreamFormat, next: u64) -> (Bytes, u32) {
+    fn encoded_for(&mut self, format: StreamFormat, next: u64) -> (Bytes, u32) {
         let first = self.messages.first().map_or(0, |message| message.sequence);
         if next > first {
             let rest = self
                 .messages
                 .iter()
                 .filter(|message| message.sequence >= next);
-            return join_encoded(rest, shape);
+            return join_encoded(rest, format);
         }
-        let joined = &mut self.joined[shape.index()];
+        let joined = &mut self.joined[format.index()];
         let (bytes, count) =
-            joined.get_or_insert_with(|| join_encoded(self.messages.iter(), shape));
+            joined.get_or_insert_with(|| join_encoded(self.messages.iter(), format));
         (bytes.clone(), *count)
     }
 }
 
 fn join_encoded<'a>(
     messages: impl Iterator<Item = &'a Arc<Message>> + Clone,
-    shape: StreamFormat,
+    format: StreamFormat,
 ) -> (Bytes, u32) {
-    let framed = messages.map(|message| message.framed_payload(shape));
+    let framed = messages.map(|message| message.framed_payload(format));
     let framed = framed.filter(|bytes| !bytes.is_empty());
     let count = framed.clone().count();
     if count == 1
@@ -143,7 +143,7 @@ fn join_encoded<'a>(
 }
 
 impl Shard {
-    /// Puts a message in its channel's line.
+    /// Queues a message for its channel.
     pub(super) fn enqueue(&mut self, delivery: ShardDelivery) {
         let ShardDelivery {
             channel_slot: slot,
@@ -220,7 +220,7 @@ impl Shard {
         used
     }
 
-    /// Puts a channel in line again, if something is left, or takes it out.
+    /// Queues a channel again if something is left, or removes it.
     fn end_turn(&mut self, slot: u32, work: Option<Box<ChannelWork>>) {
         let Some(local) = self.channels.get_mut(slot) else {
             return;
@@ -242,7 +242,7 @@ impl Shard {
         }
     }
 
-    /// The last subscriber of a channel has left, and its home is given back.
+    /// Abandons a channel whose last subscriber has left, and frees its slot.
     pub(super) fn abandon_channel(&mut self, slot: u32) {
         let Some(local) = self.channels.get_mut(slot) else {
             return;
@@ -275,7 +275,7 @@ impl Shard {
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };
-        let shape = held.format;
+        let format = held.format;
         let Some((link, filters)) = held.link_mut(channel) else {
             return;
         };
@@ -294,7 +294,7 @@ impl Shard {
         match batch.kind {
             DeliveryKind::Ignored => {}
             DeliveryKind::Close => self.end_stream_gracefully(stream),
-            DeliveryKind::Gap if shape.message_format == StreamForm::Bytes => {
+            DeliveryKind::Gap if format.message_format == StreamForm::Bytes => {
                 self.end_stream_gracefully(stream);
             }
             DeliveryKind::Shared | DeliveryKind::PerStream if is_each => {
@@ -305,7 +305,7 @@ impl Shard {
                 }
             }
             DeliveryKind::Shared | DeliveryKind::PerStream | DeliveryKind::Gap => {
-                let (bytes, messages) = batch.encoded_for(shape, next);
+                let (bytes, messages) = batch.encoded_for(format, next);
                 if !bytes.is_empty() {
                     self.write(stream, BacklogPiece::message(bytes, messages));
                 }
@@ -365,13 +365,13 @@ impl Shard {
             let Some(held) = self.streams.get_mut(stream) else {
                 return;
             };
-            let shape = held.format;
+            let format = held.format;
             let has_filters = held
                 .link_mut(channel)
                 .is_some_and(|(_, filters)| !filters.is_empty());
             let concern = message.delivery_kind();
             if concern == DeliveryKind::Shared && !has_filters {
-                let bytes = message.framed_payload(shape);
+                let bytes = message.framed_payload(format);
                 if joined.len() + bytes.len() > MAX_BATCH_BYTES {
                     self.write_joined(stream, &mut joined, &mut count);
                 }
@@ -400,7 +400,7 @@ impl Shard {
         }
     }
 
-    /// What this stream gets of a message, if anything: its filters decide, and change it.
+    /// Renders a message for a stream with its filters; `None` if they reject it.
     pub(super) fn render_for_stream(
         &mut self,
         stream: u32,

@@ -33,13 +33,13 @@ struct HeartbeatRing {
     slot_count: u32,
     slots: Vec<Vec<u32>>,
     len: usize,
-    /// The next slot to visit, counted since the start: `turn % slots`, due at `turn * step`.
+    /// The next slot to visit, counted since the start: `turn % slot_count`, due at `turn * step`.
     next_slot: u32,
     /// How many of its streams are left to visit, once that has begun.
     left_in_slot: Option<usize>,
 }
 
-/// Where a stream is.
+/// The position of a stream in its ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HeartbeatRingPosition {
     ring: u8,
@@ -157,8 +157,8 @@ impl Heartbeats {
             .find_map(|(number, ring)| ring.next_visit(number, now))
     }
 
-    /// A visited stream that was sent something `idle` ticks ago: whether it is due. If not, it
-    /// moves to a slot further on, and reports the streams that moved.
+    /// Checks whether a visited stream, sent something `idle` ticks ago, is due. If not, moves it
+    /// to a later slot and reports the streams that moved (`Err`).
     pub(super) fn check_due_or_reschedule(
         &mut self,
         visit: HeartbeatRingMember,
@@ -193,10 +193,10 @@ impl Heartbeats {
     pub(super) fn heartbeat_bytes(
         &self,
         at: HeartbeatRingPosition,
-        shape: StreamFormat,
+        format: StreamFormat,
     ) -> Option<&Bytes> {
         let ring = self.rings.get(usize::from(at.ring))?.as_ref()?;
-        Some(if shape.is_chunked {
+        Some(if format.is_chunked {
             &ring.chunked
         } else {
             &ring.keep_alive.bytes
@@ -217,7 +217,7 @@ impl Heartbeats {
             .min()
     }
 
-    /// What the rings take of memory.
+    /// Memory of the rings.
     pub(super) fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }

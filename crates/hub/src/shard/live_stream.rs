@@ -55,12 +55,12 @@ pub(super) fn slot_of_token(token: u64) -> u32 {
     u32::try_from(token & u64::from(u32::MAX)).unwrap_or(u32::MAX)
 }
 
-/// A stream's place in a channel.
+/// A stream's entry in a channel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChannelLink {
     /// Where the shard keeps the channel.
     pub(super) channel_slot: u32,
-    /// The stream's place in its list.
+    /// The stream's position in its list.
     pub(super) position: u32,
     /// The first message that is for it.
     pub(super) next_sequence: u64,
@@ -90,7 +90,7 @@ pub(super) struct StreamExtras {
     pub(super) own_heartbeat: Option<OwnHeartbeat>,
 }
 
-/// A heartbeat of a stream in a ring of others.
+/// A stream's own heartbeat, in a ring with other bytes.
 #[derive(Debug)]
 pub(super) struct OwnHeartbeat {
     pub(super) framed_bytes: Bytes,
@@ -107,7 +107,7 @@ impl StreamExtras {
             || self.own_heartbeat.is_some()
     }
 
-    /// What it takes of memory.
+    /// Memory of the extras.
     pub(super) fn memory_bytes(&self) -> usize {
         let filters: usize = self.filters.iter().map(|f| f.len()).sum();
         let meta = self.subscriber_meta.iter();
@@ -130,7 +130,7 @@ impl StreamExtras {
 }
 
 impl LiveStream {
-    /// The number that it is watched under, which no other stream of its slot has.
+    /// The token of its socket in the poll set, unique among the streams of its slot.
     pub(super) fn poll_token(&self, slot: u32) -> u64 {
         u64::from(self.generation) << 32 | u64::from(slot)
     }
@@ -141,8 +141,7 @@ impl LiveStream {
         first.into_iter().chain(others)
     }
 
-    /// Its place in the channel that the shard keeps at `channel`, with what each message must
-    /// pass.
+    /// Its link to the channel that the shard keeps at `channel`, with its filters.
     pub(super) fn link_mut(
         &mut self,
         channel: u32,

@@ -28,14 +28,15 @@ pub(crate) enum ShardCommand {
 #[derive(Debug)]
 pub(crate) struct ArrivedStream {
     pub(crate) client: HeldConnection,
-    /// Bytes of its client that were read behind the request.
+    /// Bytes of its client that were read after the request.
     pub(crate) pipelined_bytes: usize,
     pub(crate) format: StreamFormat,
     pub(crate) connection_guard: HeldConnectionGuard,
     pub(crate) request: Box<StreamRequest>,
 }
 
-/// A message for the subscribers of the channel that the shard keeps at `channel_slot`, if it still does.
+/// A message for the subscribers of the channel that the shard keeps at `channel_slot`, if it
+/// still does.
 #[derive(Debug)]
 pub(crate) struct ShardDelivery {
     pub(crate) channel_slot: u32,

@@ -97,7 +97,7 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// The first slot from `from` on that has a value.
+    /// The first occupied slot from `from` on.
     pub(super) fn next_occupied_from(&self, from: u32) -> Option<u32> {
         let mut slot = from as usize;
         while let Some(chunk) = self.chunks.get(slot / CHUNK_SLOTS) {
@@ -110,7 +110,7 @@ impl<T> Slab<T> {
         None
     }
 
-    /// What it takes of memory, without what its values point to.
+    /// Memory of the slab, without what its values point to.
     pub(super) fn memory_bytes(&self) -> usize {
         self.allocated_chunks * CHUNK_SLOTS * (size_of::<Option<T>>() + 1)
             + self.chunks.capacity() * size_of::<SlabChunk<T>>()

@@ -99,12 +99,12 @@ impl ShardHarness {
 
     fn add_stream_on(&mut self, ours: OwnedFd, stream: HeldStream) {
         let shared = self.shard.shared.clone();
-        let shape = StreamFormat::new(stream.message_format, HeldFraming::UntilClose);
+        let format = StreamFormat::new(stream.message_format, HeldFraming::UntilClose);
         let wanted = ArrivingStream::new(&shared, stream).unwrap().request;
         let arrival = ArrivedStream {
             client: HeldConnection::from(ours),
             pipelined_bytes: 0,
-            format: shape,
+            format,
             connection_guard: HeldConnectionGuard::new(Arc::new(NoopConnectionCounter)),
             request: wanted,
         };

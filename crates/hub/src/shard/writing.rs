@@ -22,12 +22,12 @@ use crate::channel::StreamFormat;
 use crate::counters;
 use crate::{SlowPolicy, StreamForm};
 
-/// A notice that many streams have: something is missing.
+/// A gap notice that streams share.
 #[derive(Debug)]
 pub(super) struct GapNotice {
     bytes: Bytes,
     chunked: Bytes,
-    /// How many streams have it; without any it gives way to another.
+    /// How many streams have it; an unused one may be replaced.
     stream_count: usize,
 }
 
@@ -252,7 +252,7 @@ impl Shard {
         }
     }
 
-    /// The number of a notice for one more stream that has it; none if streams have too many
+    /// Takes a reference to a shared notice and returns its number; `None` if there are too many
     /// others, or it is long.
     pub(super) fn acquire_gap_notice(&mut self, bytes: &Bytes) -> Option<u8> {
         let known = self.gap_notices.iter().position(|gap| gap.bytes == *bytes);
@@ -262,7 +262,7 @@ impl Shard {
         Some(number)
     }
 
-    /// The place of a notice that was not known yet.
+    /// Adds a new notice; returns its index.
     fn add_gap_notice(&mut self, bytes: &Bytes) -> Option<usize> {
         if bytes.len() > MAX_SHARED_GAP_BYTES {
             return None;
@@ -292,7 +292,7 @@ impl Shard {
         }
     }
 
-    /// A stream that has this notice is gone.
+    /// Releases a reference that [`Self::acquire_gap_notice`] took.
     pub(super) fn release_gap_notice(&mut self, number: u8) {
         if let Some(gap) = self.gap_notices.get_mut(usize::from(number)) {
             gap.stream_count -= 1;

@@ -1,4 +1,4 @@
-//! Each form of a message, in both framings.
+//! Each format of a message, in both framings.
 
 use super::*;
 use crate::{Content, PublishedEvent, WebSocketAction};
@@ -33,11 +33,11 @@ fn send(text: &'static str) -> Option<StreamAction> {
 
 #[test]
 fn each_shape_gets_its_own_bytes() {
-    for form in [StreamForm::Events, StreamForm::Bytes] {
+    for message_format in [StreamForm::Events, StreamForm::Bytes] {
         for framing in [HeldFraming::Chunked, HeldFraming::UntilClose] {
-            let shape = StreamFormat::new(form, framing);
-            assert_eq!(shape.message_format, form);
-            assert_eq!(shape.is_chunked, framing == HeldFraming::Chunked);
+            let format = StreamFormat::new(message_format, framing);
+            assert_eq!(format.message_format, message_format);
+            assert_eq!(format.is_chunked, framing == HeldFraming::Chunked);
         }
     }
     let event = Some(PublishedEvent {
@@ -46,7 +46,7 @@ fn each_shape_gets_its_own_bytes() {
         retry: Some(9),
     });
     let text = "retry: 9\nevent: tick\nid: seven\ndata: a\ndata: b\n\n";
-    for (name, stream, event, shape, expected) in [
+    for (name, stream, event, format, expected) in [
         ("event", None, event.clone(), EVENTS, text.to_owned()),
         (
             "event in chunks",
@@ -105,7 +105,11 @@ fn each_shape_gets_its_own_bytes() {
             event,
             ..Publication::default()
         });
-        assert_eq!(message.framed_payload(shape), expected.as_bytes(), "{name}");
+        assert_eq!(
+            message.framed_payload(format),
+            expected.as_bytes(),
+            "{name}"
+        );
     }
 }
 

@@ -38,8 +38,8 @@ fn publish(hub: &Hub, channel: &str, bytes: &[u8]) {
     hub.publish(publication).unwrap();
 }
 
-/// The next event: bytes, or the number of missing messages.
-async fn heard(listener: &MessageListener) -> Result<Vec<u8>, u64> {
+/// The next event: bytes, or the number of missed messages.
+async fn next_content(listener: &MessageListener) -> Result<Vec<u8>, u64> {
     let next = clock::timeout(TEST_TIMEOUT, listener.next_event()).await;
     match next.expect("something is heard") {
         ListenerEvent::Message(message) => match &message.publication.websocket {
@@ -66,13 +66,13 @@ fn hears_its_channels_in_order_until_it_leaves_them() {
         for (channel, bytes) in [("a", b"1"), ("c", b"2"), ("b", b"3"), ("a", b"4")] {
             publish(&hub, channel, bytes);
         }
-        assert_eq!(heard(&listener).await, Ok(b"1".to_vec()));
-        // What waits for a channel that was left is not heard.
+        assert_eq!(next_content(&listener).await, Ok(b"1".to_vec()));
+        // Queued messages of a channel that was left are not delivered.
         listener.unsubscribe("a");
         publish(&hub, "a", b"5");
         publish(&hub, "b", b"6");
-        assert_eq!(heard(&listener).await, Ok(b"3".to_vec()));
-        assert_eq!(heard(&listener).await, Ok(b"6".to_vec()));
+        assert_eq!(next_content(&listener).await, Ok(b"3".to_vec()));
+        assert_eq!(next_content(&listener).await, Ok(b"6".to_vec()));
         drop(listener);
         assert_eq!(
             (hub.subscriber_count("a"), hub.subscriber_count("b")),
@@ -92,9 +92,9 @@ fn a_slow_listener_loses_the_oldest_and_is_notified() {
         for number in 0..150_u8 {
             publish(&hub, "a", &[number]);
         }
-        assert_eq!(heard(&listener).await, Err(50));
+        assert_eq!(next_content(&listener).await, Err(50));
         for number in 50..150 {
-            assert_eq!(heard(&listener).await, Ok(vec![number]));
+            assert_eq!(next_content(&listener).await, Ok(vec![number]));
         }
         loops.stop();
     })
@@ -114,12 +114,15 @@ fn what_waits_is_bounded_in_bytes_too() {
         for number in 0..10 {
             publish(&hub, "a", &[number; 40_000]);
         }
-        assert_eq!(heard(&listener).await, Err(8));
-        // One that is larger than the bound is heard if nothing else waits.
-        heard(&listener).await.unwrap();
-        heard(&listener).await.unwrap();
+        assert_eq!(next_content(&listener).await, Err(8));
+        // A message larger than the limit is delivered if nothing else waits.
+        next_content(&listener).await.unwrap();
+        next_content(&listener).await.unwrap();
         publish(&hub, "a", &[7; 200_000]);
-        assert_eq!(heard(&listener).await.map(|bytes| bytes.len()), Ok(200_000));
+        assert_eq!(
+            next_content(&listener).await.map(|bytes| bytes.len()),
+            Ok(200_000)
+        );
         loops.stop();
     })
     .unwrap();
@@ -137,10 +140,10 @@ fn filters_keep_messages_back_and_may_change() {
         publish(&hub, "a", b"own");
         publish(&hub, "a", b"own");
         listener.set_subscriber_meta(Vec::new());
-        assert_eq!(heard(&listener).await, Ok(b"own".to_vec()));
+        assert_eq!(next_content(&listener).await, Ok(b"own".to_vec()));
         listener.set_subscriber_meta(vec![("user".into(), "alice".into())]);
         listener.subscribe(subscription("a", &[])).unwrap();
-        assert_eq!(heard(&listener).await, Ok(b"own".to_vec()));
+        assert_eq!(next_content(&listener).await, Ok(b"own".to_vec()));
         assert_eq!(hub.subscriber_count("a"), 1);
         loops.stop();
     })
@@ -211,9 +214,13 @@ fn a_listener_with_prev_id_gets_later_messages() {
             listener.subscribe(subscription).unwrap();
             publish(&hub, channel, b"live");
             for bytes in missed {
-                assert_eq!(heard(&listener).await, Ok(bytes.as_bytes().to_vec()));
+                assert_eq!(next_content(&listener).await, Ok(bytes.as_bytes().to_vec()));
             }
-            assert_eq!(heard(&listener).await, Ok(b"live".to_vec()), "{known:?}");
+            assert_eq!(
+                next_content(&listener).await,
+                Ok(b"live".to_vec()),
+                "{known:?}"
+            );
         }
         loops.stop();
     })

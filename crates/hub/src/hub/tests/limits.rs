@@ -137,7 +137,7 @@ fn one_namespace_cannot_use_up_the_channels_of_others() {
         rig.hub.publish(message(&of("b", number), "x")).unwrap();
     }
     assert!(is_kept("b", 199) && is_kept("b", 195) && is_kept("a", 199));
-    // Channels that are heard do not count.
+    // Channels with subscribers do not count.
     let clients: Vec<_> = (0..4)
         .map(|number| {
             let client = rig.hold(stream(&[&of("b", number)]));
@@ -188,7 +188,7 @@ fn a_publisher_without_room_is_told_which_bound_it_meets() {
     rig.hub.publish(message(&of("b", 0), "x")).unwrap();
 }
 
-/// Two namespaces, of which one alone has at most 15 unheard channels.
+/// Two namespaces, of which one alone has at most 15 channels without subscribers.
 fn shared() -> HubHarness {
     let rig = HubHarness::new(Settings {
         max_channels: 40,
@@ -199,7 +199,7 @@ fn shared() -> HubHarness {
 }
 
 #[test]
-fn channels_that_are_heard_use_up_no_share() {
+fn channels_with_subscribers_use_no_fair_share() {
     let rig = shared();
     let is_kept = |number| rig.hub.last_message_id(&of("a", number)).is_some();
     let clients: Vec<_> = (0..20)
@@ -208,7 +208,7 @@ fn channels_that_are_heard_use_up_no_share() {
             rig.hold(stream(&[&of("a", number)]))
         })
         .collect();
-    // More than are looked at for one that may go are heard.
+    // More channels than one search checks have subscribers.
     for number in 100..200 {
         rig.hub.publish(message(&of("a", number), "x")).unwrap();
     }
@@ -322,13 +322,13 @@ fn a_small_namespace_keeps_its_history_where_a_large_one_has_too_much() {
     (0..5).for_each(|number| publish("b", number));
     (0..200).for_each(|number| publish("a", number));
     let bytes = |namespace| {
-        let share = rig
+        let usage = rig
             .hub
             .shared
             .registry
             .namespace_usages
             .usage_of_channel(&of(namespace, 0));
-        share.history_bytes.load(Ordering::Relaxed)
+        usage.history_bytes.load(Ordering::Relaxed)
     };
     let before = bytes("b");
     assert!(bytes("a") > 80_000);
@@ -358,7 +358,7 @@ fn a_channel_is_in_a_queue_once_whoever_changes_it() {
             });
         }
     });
-    let share = rig
+    let usage = rig
         .hub
         .shared
         .registry
@@ -370,8 +370,8 @@ fn a_channel_is_in_a_queue_once_whoever_changes_it() {
     assert!((1..=7).contains(&kept));
     assert_eq!(
         (
-            share.channels_with_history.len(),
-            share.unsubscribed_channels.len()
+            usage.channels_with_history.len(),
+            usage.unsubscribed_channels.len()
         ),
         (kept, kept)
     );
@@ -410,13 +410,13 @@ fn one_namespace_cannot_push_out_the_histories_of_others() {
     }
     assert!(rig.hub.snapshot().history_bytes.used <= 200_000);
     let bytes = |namespace| {
-        let share = rig
+        let usage = rig
             .hub
             .shared
             .registry
             .namespace_usages
             .usage_of_channel(&of(namespace, 0));
-        share.history_bytes.load(Ordering::Relaxed)
+        usage.history_bytes.load(Ordering::Relaxed)
     };
     assert!(bytes("a") > 60_000 && bytes("b") > 60_000);
     assert_eq!(
