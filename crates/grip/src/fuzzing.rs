@@ -13,13 +13,13 @@ use penstock_hub::fuzzing::{check_fields, check_publication};
 use crate::instructions::{GripInstructions, HoldInstruction, has_instruction_body};
 use crate::{parse_publications, websockets};
 
-/// Reads `answer` as the response of a back end: a field a line, an empty line, and a body of
+/// Reads `response` as that of a back end: a field a line, an empty line, and a body of
 /// instructions.
-pub fn read_instructions(answer: &[u8]) {
-    let head_end = answer.windows(2).position(|pair| pair == b"\n\n");
+pub fn read_instructions(response: &[u8]) {
+    let head_end = response.windows(2).position(|pair| pair == b"\n\n");
     let (head, body) = match head_end {
-        Some(at) => (&answer[..at], &answer[at + 2..]),
-        None => (answer, &b""[..]),
+        Some(at) => (&response[..at], &response[at + 2..]),
+        None => (response, &b""[..]),
     };
     let mut block = FieldBlock::new();
     for line in head.split(|&byte| byte == b'\n') {
@@ -31,39 +31,43 @@ pub fn read_instructions(answer: &[u8]) {
             let _ = block.push(name, line[colon + 1..].trim_ascii());
         }
     }
-    let Ok(instruct) = GripInstructions::from_fields(Status::OK, &block) else {
+    let Ok(instructions) = GripInstructions::from_fields(Status::OK, &block) else {
         return;
     };
-    for (name, value) in instruct.fields.iter() {
+    for (name, value) in instructions.fields.iter() {
         assert!(!is_grip_field(name.as_bytes()), "{name}");
         assert!(block.iter().any(|field| field == (name, value)), "{name}");
     }
-    check_instruct(&instruct, head.len());
+    check_instructions(&instructions, head.len());
     let is_spoken = has_instruction_body(&block);
-    if let Some(hold) = &instruct.hold {
+    if let Some(hold) = &instructions.hold {
         assert!(is_spoken || !hold.subscriptions.is_empty());
     }
-    if instruct.hold.is_none() || !is_spoken {
+    if instructions.hold.is_none() || !is_spoken {
         return;
     }
-    let Ok(instruct) = instruct.apply_instruction_body(Status::OK, body) else {
+    let Ok(instructions) = instructions.apply_instruction_body(Status::OK, body) else {
         return;
     };
-    check_instruct(&instruct, answer.len());
-    check_fields(&instruct.fields);
-    let hold = instruct.hold.expect("it was said in the fields");
+    check_instructions(&instructions, response.len());
+    check_fields(&instructions.fields);
+    let hold = instructions.hold.expect("it was said in the fields");
     assert!(!hold.subscriptions.is_empty());
-    assert!(instruct.body.is_none_or(|text| text.len() <= body.len()));
+    assert!(
+        instructions
+            .body
+            .is_none_or(|text| text.len() <= body.len())
+    );
 }
 
-fn check_instruct(instruct: &GripInstructions, sent: usize) {
-    assert!(!instruct.status.is_informational());
-    assert!(instruct.fields.as_bytes().len() <= 2 * sent + 4);
-    if let Some(next) = &instruct.links.next {
+fn check_instructions(instructions: &GripInstructions, sent: usize) {
+    assert!(!instructions.status.is_informational());
+    assert!(instructions.fields.as_bytes().len() <= 2 * sent + 4);
+    if let Some(next) = &instructions.links.next {
         assert!(!next.target.is_empty() && next.target.len() <= sent);
         assert!(next.timeout.as_secs() <= 24 * 3600);
     }
-    if let Some(hold) = &instruct.hold {
+    if let Some(hold) = &instructions.hold {
         check_hold(hold, sent);
     }
 }

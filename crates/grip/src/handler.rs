@@ -50,9 +50,9 @@ pub(super) struct GripShared {
     signer: Option<Arc<Signer>>,
     front_signer: Option<Arc<Signer>>,
     websocket_support: WebSocketSupport,
-    /// What nearly all requests are vouched for with.
+    /// The trusted headers of nearly all requests.
     trusted_headers: TrustedHeaders,
-    gone_notices: DisconnectNotices,
+    disconnect_notices: DisconnectNotices,
 }
 
 /// What a [`GripHandler`] is made of.
@@ -100,7 +100,7 @@ impl GripHandler {
             front_signer: setup.front_signer,
             websocket_support: setup.websocket_support,
             trusted_headers: original_request::trust_grip_headers(&TrustedHeaders::default()),
-            gone_notices: DisconnectNotices::default(),
+            disconnect_notices: DisconnectNotices::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -161,8 +161,8 @@ impl Handler for GripHandler {
         }
     }
 
-    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
-        self.shared.backend.try_inline(asked, take);
+    fn try_inline(&self, request: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.shared.backend.try_inline(request, take);
     }
 }
 
@@ -176,7 +176,7 @@ impl GripShared {
         }
     }
 
-    /// The same subscriptions with the keys of their channels in the place of the back end's names.
+    /// The same subscriptions, with channel keys in place of the back end's names.
     pub(super) fn with_channel_keys(
         &self,
         mut subscriptions: Vec<Subscription>,

@@ -2,9 +2,10 @@
 //! `application/grip-instruct`.
 //!
 //! Pure. [`GripInstructions::from_fields`] reads the fields and keeps those for the client. If
-//! they have a hold and [`has_instruction_body`], [`GripInstructions::apply_instruction_body`] then reads the
-//! body, which overrides them. Without the field `Grip-Hold` the media type means nothing: a
-//! client that can store a file can choose its type.
+//! they have a hold and [`has_instruction_body`], then
+//! [`GripInstructions::apply_instruction_body`] reads the body, which overrides them. Without the
+//! field `Grip-Hold` the media type means nothing: a client that can store a file can choose its
+//! type.
 //!
 //! # Invariants
 //! - No `Grip-*` field is left.
@@ -26,13 +27,13 @@ use super::json::JsonShapeError;
 
 #[derive(Debug)]
 pub(super) struct GripInstructions {
-    /// How the client is held; none is answered at once.
+    /// How the client is held; `None` is answered at once.
     pub(super) hold: Option<HoldInstruction>,
-    /// What the client gets to see of the answer.
+    /// The part of the response that the client gets.
     pub(super) status: Status,
     /// Without those of GRIP, and only those that are exposed.
     pub(super) fields: FieldBlock,
-    /// The body, where it was in the instruction; otherwise that of the answer is meant.
+    /// The body, if the instructions have one; else that of the response is used.
     pub(super) body: Option<Bytes>,
     pub(super) links: GripLinks,
 }
@@ -69,7 +70,7 @@ pub(super) struct GripLinks {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NextLink {
     pub(super) target: Box<str>,
-    /// Asked again after so long without a message.
+    /// Requested again after so long without a message.
     pub(super) timeout: Duration,
 }
 
@@ -110,7 +111,7 @@ pub(super) fn has_instruction_body(fields: &FieldBlock) -> bool {
 }
 
 impl HoldInstruction {
-    /// Holds in that way, with times as if nothing was said about them.
+    /// A hold of that mode, with default times.
     fn new(mode: HoldMode) -> Self {
         Self {
             mode,

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonShapeError {
     /// Keys and indexes from the outermost in; empty for the whole.
-    place: String,
+    path: String,
     expected: &'static str,
 }
 
@@ -19,14 +19,14 @@ pub struct JsonShapeError {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct JsonNode<'v> {
     value: &'v Value,
-    place: Place<'v>,
+    path: JsonPath<'v>,
 }
 
 /// An object of a document. Null stands for a missing key, as in every other reader of GRIP.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct JsonObject<'v> {
     map: &'v Map<String, Value>,
-    place: Place<'v>,
+    path: JsonPath<'v>,
 }
 
 /// Names with values.
@@ -34,13 +34,13 @@ pub(super) type NameValuePairs = Vec<(Box<str>, Box<str>)>;
 
 /// Where a value stands, from the innermost out.
 #[derive(Debug, Clone, Copy)]
-enum Place<'p> {
+enum JsonPath<'p> {
     Whole,
     Key(&'p Self, &'p str),
     Index(&'p Self, usize),
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for JsonPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Whole => Ok(()),
@@ -53,9 +53,9 @@ impl fmt::Display for Place<'_> {
 
 impl fmt::Display for JsonShapeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.place.as_str() {
+        match self.path.as_str() {
             "" => write!(f, "{} is expected", self.expected),
-            place => write!(f, "`{place}`: {} is expected", self.expected),
+            path => write!(f, "`{path}`: {} is expected", self.expected),
         }
     }
 }
@@ -67,7 +67,7 @@ impl<'v> JsonNode<'v> {
     pub(super) fn new(value: &'v Value) -> Self {
         Self {
             value,
-            place: Place::Whole,
+            path: JsonPath::Whole,
         }
     }
 
@@ -76,14 +76,14 @@ impl<'v> JsonNode<'v> {
     }
 
     pub(super) fn shape_error(self, expected: &'static str) -> JsonShapeError {
-        let place = self.place.to_string();
-        JsonShapeError { place, expected }
+        let path = self.path.to_string();
+        JsonShapeError { path, expected }
     }
 
     pub(super) fn as_object(self) -> Result<JsonObject<'v>, JsonShapeError> {
-        let place = self.place;
+        let path = self.path;
         let map = self.value.as_object();
-        map.map(|map| JsonObject { map, place })
+        map.map(|map| JsonObject { map, path })
             .ok_or_else(|| self.shape_error("an object"))
     }
 
@@ -93,7 +93,7 @@ impl<'v> JsonNode<'v> {
             .ok_or_else(|| self.shape_error("a text"))
     }
 
-    /// What `read` makes of each item of a list.
+    /// Reads each item of a list with `read`.
     pub(super) fn read_items<T, E: From<JsonShapeError>>(
         self,
         mut read: impl FnMut(usize, JsonNode<'_>) -> Result<T, E>,
@@ -101,20 +101,20 @@ impl<'v> JsonNode<'v> {
         let items = self.value.as_array();
         let items = items.ok_or_else(|| self.shape_error("a list"))?;
         let item = |(index, value)| {
-            let place = Place::Index(&self.place, index);
-            read(index, JsonNode { value, place })
+            let path = JsonPath::Index(&self.path, index);
+            read(index, JsonNode { value, path })
         };
         items.iter().enumerate().map(item).collect()
     }
 
-    /// What `read` makes of each key and value of an object.
+    /// Reads each key and value of an object with `read`.
     pub(super) fn read_pairs<T>(
         self,
         mut read: impl FnMut(&str, JsonNode<'_>) -> Result<T, JsonShapeError>,
     ) -> Result<Vec<T>, JsonShapeError> {
         let pair = |(key, value): (&String, &Value)| {
-            let place = Place::Key(&self.place, key);
-            read(key, JsonNode { value, place })
+            let path = JsonPath::Key(&self.path, key);
+            read(key, JsonNode { value, path })
         };
         self.as_object()?.map.iter().map(pair).collect()
     }
@@ -123,14 +123,14 @@ impl<'v> JsonNode<'v> {
 impl JsonObject<'_> {
     pub(super) fn get<'a>(&'a self, key: &'a str) -> Option<JsonNode<'a>> {
         let value = self.map.get(key).filter(|value| !value.is_null())?;
-        let place = Place::Key(&self.place, key);
-        Some(JsonNode { value, place })
+        let path = JsonPath::Key(&self.path, key);
+        Some(JsonNode { value, path })
     }
 
-    /// That something else is expected at this key, which may be missing.
+    /// The error for a key whose value is missing or of another kind.
     pub(super) fn shape_error_at(&self, key: &str, expected: &'static str) -> JsonShapeError {
-        let place = Place::Key(&self.place, key).to_string();
-        JsonShapeError { place, expected }
+        let path = JsonPath::Key(&self.path, key).to_string();
+        JsonShapeError { path, expected }
     }
 
     pub(super) fn get_object<'a>(
@@ -178,8 +178,7 @@ impl JsonObject<'_> {
             .ok_or_else(|| node.shape_error("a whole number, 0 or more"))
     }
 
-    /// Bytes, as text or (`-bin` behind the key) in base64; the second one counts where both are
-    /// there.
+    /// Bytes, as text or (`-bin` after the key) in base64, which takes precedence.
     pub(super) fn get_bytes(&self, key: &str) -> Result<Option<Bytes>, JsonShapeError> {
         if let Some(coded) = self.get(&format!("{key}-bin")) {
             let bytes = STANDARD.decode(coded.as_text()?);
@@ -275,7 +274,7 @@ mod tests {
         ] {
             let found = of(&value)
                 .get_bytes("body")
-                .map_err(|misfit| misfit.to_string());
+                .map_err(|error| error.to_string());
             let found = found.as_ref().map(Option::as_deref).map_err(String::as_str);
             assert_eq!(found, expected, "{value}");
         }

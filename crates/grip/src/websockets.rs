@@ -3,7 +3,7 @@
 //! A client's WebSocket ends here. Its messages go to the back end as a POST of events, the
 //! response goes to the client, and messages of its channels (`control_message`) come from the
 //! hub; no worker is held meanwhile. `handshake` opens the WebSocket, `session` drives it to its
-//! end, `apply_events` applies the back end's events, `events_client` sends its requests;
+//! end, `apply_events` applies the back end's events, `backend_client` sends its requests;
 //! `websocket_events` and `control_message` are pure.
 //!
 //! # Invariants

@@ -22,7 +22,7 @@ pub(crate) struct BodyLimit {
 }
 
 impl BodyLimit {
-    /// For a body that is small whatever the configuration: instructions, the answer to a notice,
+    /// For a body that is small whatever the configuration: instructions, the response to a notice,
     /// the response for a long poll that times out.
     pub(crate) fn for_small_body(body_name: &'static str) -> Self {
         Self {

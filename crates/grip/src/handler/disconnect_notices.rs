@@ -15,26 +15,26 @@ use super::GripShared;
 use super::body_reader::{self, BodyLimit};
 use super::original_request::OriginalRequest;
 
-/// Notices that a back end gets at the same time.
+/// Notices sent to a back end at the same time.
 const MAX_CONCURRENT_NOTICES: usize = 16;
 /// Notices that wait for their turn.
 const MAX_WAITING_NOTICES: usize = 10_000;
 
 #[derive(Debug)]
 pub(super) struct DisconnectNotices {
-    /// Those under way.
-    turns: Semaphore,
-    /// Those under way and those that wait.
-    places: Arc<Semaphore>,
+    /// Permits for notices in progress.
+    in_progress: Semaphore,
+    /// Permits for notices in progress or waiting.
+    permits: Arc<Semaphore>,
     skipped_notices: AtomicU64,
 }
 
 impl Default for DisconnectNotices {
     fn default() -> Self {
-        let places = MAX_WAITING_NOTICES + MAX_CONCURRENT_NOTICES;
+        let permits = MAX_WAITING_NOTICES + MAX_CONCURRENT_NOTICES;
         Self {
-            turns: Semaphore::new(MAX_CONCURRENT_NOTICES),
-            places: Arc::new(Semaphore::new(places)),
+            in_progress: Semaphore::new(MAX_CONCURRENT_NOTICES),
+            permits: Arc::new(Semaphore::new(permits)),
             skipped_notices: AtomicU64::new(0),
         }
     }
@@ -46,8 +46,8 @@ pub(super) fn send_disconnect_notice(
     origin: Arc<OriginalRequest>,
     link: Box<str>,
 ) {
-    let notices = &shared.gone_notices;
-    let Ok(place) = Arc::clone(&notices.places).try_acquire_owned() else {
+    let notices = &shared.disconnect_notices;
+    let Ok(permit) = Arc::clone(&notices.permits).try_acquire_owned() else {
         let before = notices.skipped_notices.fetch_add(1, Ordering::Relaxed);
         if before.is_multiple_of(1000) {
             log::warn!(
@@ -61,13 +61,13 @@ pub(super) fn send_disconnect_notice(
     let shared = Arc::clone(shared);
     loops::spawn_here(async move {
         // Never closed.
-        let Ok(_turn) = shared.gone_notices.turns.acquire().await else {
+        let Ok(_turn) = shared.disconnect_notices.in_progress.acquire().await else {
             return;
         };
         if let Err(cause) = post_notice(&shared, &origin, &link).await {
             log::info!("grip: a back end is not told at `{link}` that a client is gone: {cause}");
         }
-        drop(place);
+        drop(permit);
     });
 }
 
@@ -76,16 +76,16 @@ async fn post_notice(
     origin: &OriginalRequest,
     link: &str,
 ) -> Result<(), String> {
-    let told = |fault: penstock_exchange::Fault| fault.cause.into_owned();
+    let fault_cause = |fault: penstock_exchange::Fault| fault.cause.into_owned();
     let request = origin
         .build_link_request(shared, "POST", link, &[])
-        .map_err(told)?;
+        .map_err(fault_cause)?;
     match shared
         .backend
         .handle(request)
         .wait_for_reply()
         .await
-        .map_err(told)?
+        .map_err(fault_cause)?
     {
         Reply::Response(response) if response.status.is_error() => {
             Err(format!("it answers {}", response.status))
@@ -94,7 +94,7 @@ async fn post_notice(
         Reply::Response(response) => {
             let bound = BodyLimit::for_small_body("the answer");
             let read = body_reader::read_whole_body(response.body, bound).await;
-            read.map(drop).map_err(told)
+            read.map(drop).map_err(fault_cause)
         }
         Reply::Pass(_) | Reply::Redirect(_) => Err("nobody answers there".to_owned()),
     }

@@ -31,12 +31,12 @@ pub(super) struct LinkFollower {
     shared: Arc<GripShared>,
     original_request: Arc<OriginalRequest>,
     listener: MessageListener,
-    /// The channel that only the stream listens at.
+    /// The channel of this stream alone.
     stream_channel: Arc<str>,
     /// The channels, each with the last message that the stream knows.
     channel_ids: BTreeMap<Arc<str>, Option<Arc<str>>>,
     next_link: Option<NextLink>,
-    /// When the link is asked without a reason.
+    /// When the link is requested without an event.
     next_fetch_at: Instant,
 }
 
@@ -52,7 +52,7 @@ enum LinkOutcome {
 }
 
 impl LinkFollower {
-    /// One for a stream that is to hear of `subscriptions`.
+    /// A follower for a stream with `subscriptions`.
     pub(super) fn new(
         shared: Arc<GripShared>,
         origin: Arc<OriginalRequest>,
@@ -105,10 +105,10 @@ impl LinkFollower {
     async fn run(&mut self) {
         let mut is_due = self.has_missed_messages();
         loop {
-            let mut heard = None;
+            let mut event = None;
             if is_due && self.next_link.is_some() {
                 match self.fetch_with_retries().await {
-                    Ok(LinkOutcome::Continues) => heard = self.skip_fetched().await,
+                    Ok(LinkOutcome::Continues) => event = self.skip_fetched().await,
                     Ok(LinkOutcome::Complete) => return self.end_stream(),
                     Err(fault) => {
                         let target = self.original_request.head.target();
@@ -117,14 +117,14 @@ impl LinkFollower {
                     }
                 }
             }
-            if heard.is_none() {
+            if event.is_none() {
                 let next = self.listener.next_event();
-                heard = match self.next_link {
+                event = match self.next_link {
                     Some(_) => clock::timeout_at(self.next_fetch_at, next).await,
                     None => Some(next.await),
                 };
             }
-            is_due = match heard {
+            is_due = match event {
                 None | Some(ListenerEvent::Missed(_)) => true,
                 Some(ListenerEvent::Draining) => return,
                 Some(ListenerEvent::Message(message)) => match self.forward(&message.publication) {
@@ -135,7 +135,7 @@ impl LinkFollower {
         }
     }
 
-    /// Whether a channel has gone on since the back end answered.
+    /// Whether a channel has new messages since the back end's response.
     fn has_missed_messages(&self) -> bool {
         let mut known = self.channel_ids.iter();
         known.any(|(channel, id)| {
@@ -144,7 +144,7 @@ impl LinkFollower {
         })
     }
 
-    /// Hands a message on; whether the link is to be asked, and none when the stream is over.
+    /// Passes a message on. Returns whether to request the link; `None` at the end of the stream.
     fn forward(&mut self, publication: &Publication) -> Option<bool> {
         if self.has_gap_before(publication) {
             return Some(true);
@@ -183,23 +183,22 @@ impl LinkFollower {
         !publication.allows_any_order && last.is_some() && prev_id.is_some() && last != prev_id
     }
 
-    /// Leaves out what was published while the link was asked and is in its answer; the first other
-    /// thing.
+    /// Skips messages that the response of the link contains; returns the first other event.
     async fn skip_fetched(&self) -> Option<ListenerEvent> {
         loop {
-            let heard = tokio::select! {
+            let event = tokio::select! {
                 biased;
-                heard = self.listener.next_event() => heard,
+                event = self.listener.next_event() => event,
                 () = std::future::ready(()) => return None,
             };
-            match heard {
+            match event {
                 ListenerEvent::Message(message) if self.has_gap_before(&message.publication) => {}
                 other => return Some(other),
             }
         }
     }
 
-    /// Asks the link, until it answers or has failed too often.
+    /// Requests the link until it responds or has failed too often.
     async fn fetch_with_retries(&mut self) -> Result<LinkOutcome, Fault> {
         let mut tries = 0;
         loop {
@@ -238,7 +237,7 @@ impl LinkFollower {
         };
         let not_understood =
             |error: InstructionError| backend_fault(format!("what a next link says: {error}"));
-        let mut instruct = GripInstructions::from_fields(response.status, &response.fields)
+        let mut instructions = GripInstructions::from_fields(response.status, &response.fields)
             .map_err(not_understood)?;
         let bound = BodyLimit {
             body_name: "the body of a next link",
@@ -246,11 +245,11 @@ impl LinkFollower {
             limit_name: "hub.max_message_size",
         };
         let mut body = body_reader::read_whole_body(response.body, bound).await?;
-        if instruct.hold.is_some() && has_instruction_body(&response.fields) {
-            instruct = instruct
+        if instructions.hold.is_some() && has_instruction_body(&response.fields) {
+            instructions = instructions
                 .apply_instruction_body(response.status, &body)
                 .map_err(not_understood)?;
-            body = instruct.body.take().unwrap_or_default();
+            body = instructions.body.take().unwrap_or_default();
         }
         if !body.is_empty() {
             self.publish_to_stream(Publication {
@@ -258,21 +257,21 @@ impl LinkFollower {
                 ..Publication::default()
             });
         }
-        self.apply_link_response(instruct).await
+        self.apply_link_response(instructions).await
     }
 
-    /// Puts in place what a link's answer said.
+    /// Applies the instructions of a link's response.
     async fn apply_link_response(
         &mut self,
-        instruct: GripInstructions,
+        instructions: GripInstructions,
     ) -> Result<LinkOutcome, Fault> {
-        self.next_link = instruct.links.next;
+        self.next_link = instructions.links.next;
         self.next_fetch_at = clock::now()
             + self
                 .next_link
                 .as_ref()
                 .map_or(RETRY_DELAY, |next| next.timeout);
-        match (instruct.hold, &self.next_link) {
+        match (instructions.hold, &self.next_link) {
             (Some(hold), _) => {
                 let subscriptions = self.shared.with_channel_keys(hold.subscriptions);
                 self.shared.prepare_channels(&subscriptions).await;

@@ -38,7 +38,7 @@ pub(crate) struct OriginalRequest {
     pub(crate) head: Arc<RequestHead>,
     pub(crate) environment: RequestEnvironment,
     trusted_headers: TrustedHeaders,
-    /// Whether it may be asked again: it only reads, and it has no body that is gone by now.
+    /// Whether it may be repeated: it only reads, and has no body that was consumed.
     pub(crate) is_repeatable: bool,
 }
 
@@ -65,8 +65,8 @@ impl OriginalRequest {
     /// Whether a page of another origin than the host's own and `origins` has sent it. A client
     /// without an origin is no browser.
     pub(crate) fn is_cross_origin(&self, origins: &AllowedOrigins) -> bool {
-        let mut said = self.head.field_values("origin");
-        let origin = match (said.next(), said.next()) {
+        let mut origin_values = self.head.field_values("origin");
+        let origin = match (origin_values.next(), origin_values.next()) {
             (None, _) => return false,
             (Some(origin), None) => origin,
             (Some(_), Some(_)) => return true,
@@ -74,11 +74,11 @@ impl OriginalRequest {
         if origins.allows_any || origins.is_listed(origin) {
             return false;
         }
-        let told = self.environment.forwarded.as_ref();
-        let host = told.and_then(|told| told.host.as_deref());
+        let forwarded = self.environment.forwarded.as_ref();
+        let host = forwarded.and_then(|forwarded| forwarded.host.as_deref());
         // A page that poses as the site without TLS must not get what its TLS protects.
-        let is_weaker =
-            told.is_some_and(|told| told.scheme == Some("https")) && origin.starts_with(b"http://");
+        let is_weaker = forwarded.is_some_and(|forwarded| forwarded.scheme == Some("https"))
+            && origin.starts_with(b"http://");
         is_weaker || !is_same_host(origin, host.unwrap_or_else(|| self.head.host()))
     }
 
@@ -108,7 +108,7 @@ impl OriginalRequest {
         request
     }
 
-    /// The same request once more, with what the hub knows to be last.
+    /// The same request again, with the last message ids that the hub knows.
     pub(crate) fn build_repeated_request(
         &self,
         shared: &GripShared,
@@ -172,8 +172,8 @@ impl OriginalRequest {
             .map_err(|error| invalid_request_fault(&error))?;
         let mut request = self.build_request(head, Arc::default(), shared)?;
         // No client may say some of them.
-        let said = fields.iter().map(|(name, _)| (*name).to_owned());
-        request.trusted_headers = request.trusted_headers.with_names(said);
+        let names = fields.iter().map(|(name, _)| (*name).to_owned());
+        request.trusted_headers = request.trusted_headers.with_names(names);
         request.body = RequestBody::Incoming(Box::new(BufferedBody(body)));
         Ok(request)
     }
@@ -196,10 +196,10 @@ impl OriginalRequest {
         let after_authority = |rest: &str| {
             let end = rest.find(['/', '?']).unwrap_or(rest.len());
             let (authority, target) = rest.split_at(end);
-            let told = self.environment.forwarded.as_ref();
-            let told = told.and_then(|told| told.host.as_deref());
+            let forwarded = self.environment.forwarded.as_ref();
+            let forwarded = forwarded.and_then(|forwarded| forwarded.host.as_deref());
             let is_own = authority.eq_ignore_ascii_case(self.head.host())
-                || told.is_some_and(|own| authority.eq_ignore_ascii_case(own));
+                || forwarded.is_some_and(|own| authority.eq_ignore_ascii_case(own));
             let slash = if target.starts_with('/') { "" } else { "/" };
             is_own
                 .then(|| format!("{slash}{target}"))
@@ -226,9 +226,9 @@ impl OriginalRequest {
         last: &LastMessageIds,
         now: Duration,
     ) -> Result<RequestHead, Fault> {
-        let old = &self.head;
-        let mut writer = HeadWriter::new(old, old.method_str(), old.target());
-        for (name, value) in old.fields() {
+        let original = &self.head;
+        let mut writer = HeadWriter::new(original, original.method_str(), original.target());
+        for (name, value) in original.fields() {
             if !is_grip_field(name.as_bytes()) || self.trusted_headers.covers(name) {
                 writer.push_field(name, value);
             }

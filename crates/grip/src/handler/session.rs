@@ -56,7 +56,7 @@ impl GripSession {
         }
     }
 
-    /// The client's answer.
+    /// The response for the client.
     pub(super) async fn run(self, mut response: Response) -> Result<Reply, Fault> {
         let mut rounds = 0;
         loop {
@@ -106,22 +106,22 @@ impl GripSession {
             max_rate: rate_max,
             ..
         } = response;
-        let mut instruct =
+        let mut instructions =
             GripInstructions::from_fields(status, &fields).map_err(instruction_fault)?;
-        if instruct.hold.is_some()
+        if instructions.hold.is_some()
             && has_instruction_body(&fields)
             && !matches!(body, Body::Omitted(_))
         {
             let bound = BodyLimit::for_small_body("the body of instructions");
             let text = body_reader::read_whole_body(body, bound).await?;
-            instruct = instruct
+            instructions = instructions
                 .apply_instruction_body(status, &text)
                 .map_err(instruction_fault)?;
-            body = Body::Bytes(instruct.body.take().unwrap_or_default());
+            body = Body::Bytes(instructions.body.take().unwrap_or_default());
         }
         let has_no_body = self.original_request.head.method() == Method::Head
             || matches!(body, Body::Omitted(_) | Body::Takeover(_) | Body::Hold(_));
-        let mut hold = instruct.hold.take();
+        let mut hold = instructions.hold.take();
         if let Some(hold) = &mut hold {
             hold.subscriptions = self
                 .shared
@@ -129,29 +129,29 @@ impl GripSession {
         }
         match hold {
             Some(hold) if hold.mode == HoldMode::LongPoll && !has_no_body => {
-                self.hold_long_poll(instruct, hold, body, timing).await
+                self.hold_long_poll(instructions, hold, body, timing).await
             }
-            Some(hold) if !has_no_body && !instruct.status.forbids_body() => self
-                .hold_stream(instruct, hold, body, timing)
+            Some(hold) if !has_no_body && !instructions.status.forbids_body() => self
+                .hold_stream(instructions, hold, body, timing)
                 .await
                 .map(SessionStep::Respond),
             // A client that gets no body (HEAD) cannot be held.
             _ => {
-                let mut answer = build_response(instruct, body, timing);
-                answer.max_rate = rate_max;
-                Ok(SessionStep::Respond(answer))
+                let mut response = build_response(instructions, body, timing);
+                response.max_rate = rate_max;
+                Ok(SessionStep::Respond(response))
             }
         }
     }
 
     async fn hold_stream(
         &self,
-        mut instruct: GripInstructions,
+        mut instructions: GripInstructions,
         hold: HoldInstruction,
         body: Body,
         timing: RequestTiming,
     ) -> Result<Response, Fault> {
-        let coding = instruct.fields.get("content-encoding");
+        let coding = instructions.fields.get("content-encoding");
         if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
             let cause = "a held stream has a Content-Encoding, and what is published has none";
             return Err(Fault::new(FaultKind::BackendProtocolError, cause));
@@ -163,8 +163,8 @@ impl GripSession {
             limit_name: "hub.max_message_size",
         };
         let initial = body_reader::read_whole_body(body, initial).await?;
-        let form = stream_form(&instruct.fields);
-        let links = std::mem::take(&mut instruct.links);
+        let form = stream_form(&instructions.fields);
+        let links = std::mem::take(&mut instructions.links);
         // A link that cannot be resolved is an error now, while a client sees it.
         for link in [
             links.next.as_ref().map(|next| &next.target),
@@ -189,7 +189,7 @@ impl GripSession {
                 .counted_address_prefix(),
             ..HeldStream::default()
         };
-        let mut told = Vec::new();
+        let mut end_guards = Vec::new();
         match links.next {
             None => {
                 stream.subscriptions = hold.subscriptions;
@@ -207,27 +207,28 @@ impl GripSession {
                 );
                 let follower = match follower {
                     Ok(follower) => follower,
-                    Err(refused) => return self.send_away(&refused, form, instruct, timing),
+                    Err(refused) => return self.send_away(&refused, form, instructions, timing),
                 };
                 stream.subscriptions = vec![follower.stream_subscription()];
-                told.push(follower.spawn());
+                end_guards.push(follower.spawn());
             }
         }
-        told.extend(links.gone.map(|link| self.gone_notice(link)));
-        stream.on_end = (!told.is_empty()).then(|| EndCallback::new(move || drop(told)));
+        end_guards.extend(links.gone.map(|link| self.disconnect_notice(link)));
+        stream.on_end =
+            (!end_guards.is_empty()).then(|| EndCallback::new(move || drop(end_guards)));
         match self.shared.hub.stream_body(stream) {
-            Ok(body) => Ok(build_response(instruct, body, timing)),
-            Err(refused) => self.send_away(&refused, form, instruct, timing),
+            Ok(body) => Ok(build_response(instructions, body, timing)),
+            Err(refused) => self.send_away(&refused, form, instructions, timing),
         }
     }
 
-    /// The answer to a stream that is not held. A browser's `EventSource` gets the fields of the
+    /// The response for a stream that is not held. A browser's `EventSource` gets the fields of the
     /// back end, which may let other origins in, and comes back later, as on routes with `hub`.
     fn send_away(
         &self,
         refused: &HubError,
         form: StreamForm,
-        instruct: GripInstructions,
+        instructions: GripInstructions,
         timing: RequestTiming,
     ) -> Result<Response, Fault> {
         let body = match (form, refused) {
@@ -243,7 +244,7 @@ impl GripSession {
         };
         match body {
             Some(body) => {
-                let mut response = build_response(instruct, body, timing);
+                let mut response = build_response(instructions, body, timing);
                 forbid_storing(&mut response.fields);
                 Ok(response)
             }
@@ -253,14 +254,14 @@ impl GripSession {
 
     async fn hold_long_poll(
         &self,
-        mut instruct: GripInstructions,
+        mut instructions: GripInstructions,
         hold: HoldInstruction,
         body: Body,
         timing: RequestTiming,
     ) -> Result<SessionStep, Fault> {
         let bound = BodyLimit::for_small_body("the body of a long poll");
         let own = body_reader::read_whole_body(body, bound).await?;
-        let gone = instruct.links.gone.take();
+        let gone = instructions.links.gone.take();
         if let Some(link) = &gone {
             self.original_request.resolve_link(link)?;
         }
@@ -277,7 +278,7 @@ impl GripSession {
         self.shared.prepare_channels(&poll.subscriptions).await;
         let waiting = self.shared.hub.long_poll(poll)?;
         // Called also when this future is dropped.
-        let notice = gone.map(|link| self.gone_notice(link));
+        let notice = gone.map(|link| self.disconnect_notice(link));
         let outcome = self
             .original_request
             .environment
@@ -293,22 +294,22 @@ impl GripSession {
         match outcome.ok_or_else(left)? {
             LongPollOutcome::Message(message) => {
                 let body = message_body(&message, &own)?;
-                override_fields(&mut instruct.fields, &message.fields);
-                instruct.status = message.status;
+                override_fields(&mut instructions.fields, &message.fields);
+                instructions.status = message.status;
                 Ok(SessionStep::Respond(build_response(
-                    instruct,
+                    instructions,
                     Body::Bytes(body),
                     timing,
                 )))
             }
             LongPollOutcome::TimedOut => Ok(SessionStep::Respond(build_response(
-                instruct,
+                instructions,
                 Body::Bytes(own),
                 timing,
             ))),
             LongPollOutcome::RepeatRequest(last) => Ok(SessionStep::Repeat {
                 last_ids: last.into(),
-                fallback: build_response(instruct, Body::Bytes(own), timing),
+                fallback: build_response(instructions, Body::Bytes(own), timing),
                 notice,
             }),
             // Its connection is closed without an answer, as of one that left.
@@ -319,15 +320,15 @@ impl GripSession {
         }
     }
 
-    fn gone_notice(&self, link: Box<str>) -> EndCallback {
+    fn disconnect_notice(&self, link: Box<str>) -> EndCallback {
         let (shared, origin) = (Arc::clone(&self.shared), Arc::clone(&self.original_request));
         EndCallback::new(move || disconnect_notices::send_disconnect_notice(&shared, origin, link))
     }
 }
 
-fn build_response(instruct: GripInstructions, body: Body, timing: RequestTiming) -> Response {
-    let mut response = Response::new(instruct.status, body);
-    response.fields = instruct.fields;
+fn build_response(instructions: GripInstructions, body: Body, timing: RequestTiming) -> Response {
+    let mut response = Response::new(instructions.status, body);
+    response.fields = instructions.fields;
     response.timing = timing;
     // Those of its cache, if any.
     response.instructions = FrontEndInstructions::ForThisServer;

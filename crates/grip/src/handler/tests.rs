@@ -70,7 +70,7 @@ fn responses_without_grip_pass_unchanged() {
     let page = backend_response(201, &["A: 1", "Content-Type: text/plain"], "page");
     let fields = page.fields.clone();
     for target in ["/", "/a"] {
-        let world = GripHarness::new([Ok(backend_response(
+        let harness = GripHarness::new([Ok(backend_response(
             201,
             &["A: 1", "Content-Type: text/plain"],
             "page",
@@ -78,21 +78,21 @@ fn responses_without_grip_pass_unchanged() {
         .into())]);
         let request = get(target);
         let head = Arc::clone(&request.head);
-        let response = world.response(request);
+        let response = harness.response(request);
         assert_eq!(
             (response.status, &response.fields),
             (Status::CREATED, &fields)
         );
         assert_eq!(body_text(response.body), "page");
         // Nothing is copied where nothing is signed.
-        assert!(Arc::ptr_eq(&world.next_backend_request().head, &head));
+        assert!(Arc::ptr_eq(&harness.next_backend_request().head, &head));
     }
 }
 
 #[test]
 fn requests_are_signed_and_clients_cannot_forge_grip_fields() {
     let signer = Signer::new("secret", "penstock").unwrap();
-    let world = GripHarness::with(Settings::default(), Some(signer), [scripted_reply(&[], "")]);
+    let harness = GripHarness::with(Settings::default(), Some(signer), [scripted_reply(&[], "")]);
     let lines = [
         "Grip-Sig: forged",
         "grip-hold: stream",
@@ -100,8 +100,8 @@ fn requests_are_signed_and_clients_cannot_forge_grip_fields() {
         "GRIP-FEATURE: all",
         "Grip-Last: a; last-id=1",
     ];
-    world.response(request("GET", "/x?y", &lines));
-    let asked = world.next_backend_request();
+    harness.response(request("GET", "/x?y", &lines));
+    let asked = harness.next_backend_request();
     let fields: Vec<_> = asked.head.fields().map(|(name, _)| name).collect();
     assert_eq!(fields, ["Host", "Cookie", "Grip-Sig", "Grip-Feature"]);
     assert_eq!(asked.head.target(), "/x?y");
@@ -120,7 +120,7 @@ fn requests_are_signed_and_clients_cannot_forge_grip_fields() {
 #[test]
 fn fields_of_the_route_stay_vouched_for() {
     let signer = Signer::new("secret", "penstock").unwrap();
-    let world = GripHarness::with(Settings::default(), Some(signer), [scripted_reply(&[], "")]);
+    let harness = GripHarness::with(Settings::default(), Some(signer), [scripted_reply(&[], "")]);
     let mut asked = request(
         "GET",
         "/",
@@ -128,8 +128,8 @@ fn fields_of_the_route_stay_vouched_for() {
     );
     asked.trusted_headers =
         TrustedHeaders::new(["X-Real-IP", "Grip-Session-Id"].map(str::to_owned));
-    world.response(asked);
-    let asked = world.next_backend_request();
+    harness.response(asked);
+    let asked = harness.next_backend_request();
     assert_eq!(
         asked.head.field("grip-session-id"),
         Some(&b"of-the-route"[..])
@@ -141,10 +141,10 @@ fn fields_of_the_route_stay_vouched_for() {
 fn another_handler_gets_the_request_that_came() {
     let signer = Signer::new("secret", "penstock").unwrap();
     let pass = Reply::Pass(Box::new(get("/")));
-    let world = GripHarness::with(Settings::default(), Some(signer), [Ok(pass)]);
+    let harness = GripHarness::with(Settings::default(), Some(signer), [Ok(pass)]);
     let request = get("/");
     let head = Arc::clone(&request.head);
-    let Ok(Reply::Pass(passed)) = world.request(request) else {
+    let Ok(Reply::Pass(passed)) = harness.request(request) else {
         panic!("it is passed on");
     };
     assert!(Arc::ptr_eq(&passed.head, &head));
@@ -157,20 +157,20 @@ fn a_stream_begins_with_its_body_and_goes_on_with_messages() {
         let mut begun = backend_response(200, &STREAM, "");
         begun.body = Body::Stream(Box::new(ChunkedBody(vec!["hello ", "there\n"])));
         begun.fields.push("Grip-Status", b"202").unwrap();
-        let world = GripHarness::new([Ok(begun.into())]);
-        let response = world.response(get(target));
+        let harness = GripHarness::new([Ok(begun.into())]);
+        let response = harness.response(get(target));
         assert_eq!(response.status, Status::ACCEPTED);
         assert_eq!(names(&response.fields), ["Content-Type"]);
         assert!(!response.has_grip());
-        let mut client = world.hold(response);
+        let mut client = harness.hold(response);
         client.expect("hello there\n");
-        world.hub.publish(text("a", "one\n")).unwrap();
-        world.hub.publish(text("b", "not this\n")).unwrap();
-        world.hub.publish(text("a", "two\n")).unwrap();
+        harness.hub.publish(text("a", "one\n")).unwrap();
+        harness.hub.publish(text("b", "not this\n")).unwrap();
+        harness.hub.publish(text("a", "two\n")).unwrap();
         client.expect("one\ntwo\n");
         let mut end = text("a", "");
         end.stream = Some(StreamAction::Close);
-        world.hub.publish(end).unwrap();
+        harness.hub.publish(end).unwrap();
         assert_eq!(client.read_rest(), "");
     }
 }
@@ -184,18 +184,18 @@ fn a_stream_resumes_after_prev_id_or_gets_a_gap() {
             "Grip-Hold: stream",
             &channel,
         ];
-        let world = GripHarness::new([scripted_reply(&lines, "")]);
+        let harness = GripHarness::new([scripted_reply(&lines, "")]);
         for id in ["1", "2"] {
             let mut message = text("a", "data: x\n\n");
             message.id = Some(id.into());
-            world.hub.publish(message).unwrap();
+            harness.hub.publish(message).unwrap();
         }
-        let client = world.hold(world.response(get("/")));
-        (world, client)
+        let client = harness.hold(harness.response(get("/")));
+        (harness, client)
     };
-    let (world, mut client) = held("1");
+    let (harness, mut client) = held("1");
     client.expect("data: x\n\n");
-    world.drain();
+    harness.drain();
     assert_eq!(client.read_rest(), "");
     let (_world, mut client) = held("0");
     client.expect("event: gap\ndata: 0\n\n");
@@ -207,7 +207,7 @@ fn a_body_of_instructions_holds_as_well() {
         "hold": {"mode": "stream", "channels": [{"name": "a, b"}]},
         "response": {"headers": {"Content-Type": "text/plain"}, "body": "hi\n"}
     }"#;
-    let world = GripHarness::new([scripted_reply(
+    let harness = GripHarness::new([scripted_reply(
         &[
             "Content-Type: application/grip-instruct",
             "Grip-Hold: response",
@@ -215,11 +215,11 @@ fn a_body_of_instructions_holds_as_well() {
         ],
         instruct,
     )]);
-    let response = world.response(get("/"));
+    let response = harness.response(get("/"));
     assert_eq!(response.fields.as_bytes(), b"Content-Type: text/plain\r\n");
-    let mut client = world.hold(response);
+    let mut client = harness.hold(response);
     client.expect("hi\n");
-    world.hub.publish(text("a, b", "one\n")).unwrap();
+    harness.hub.publish(text("a, b", "one\n")).unwrap();
     client.expect("one\n");
 }
 
@@ -241,43 +241,43 @@ fn a_body_of_instructions_alone_is_an_ordinary_body() {
             "Grip-Status: 201",
         ],
     ] {
-        let world = GripHarness::new([scripted_reply(lines, instruct)]);
-        let response = world.response(get("/"));
+        let harness = GripHarness::new([scripted_reply(lines, instruct)]);
+        let response = harness.response(get("/"));
         assert_eq!(body_text(response.body), instruct);
         assert!(!response.fields.contains("set-cookie"));
-        assert_eq!(world.hub.snapshot().counters.opened, 0);
+        assert_eq!(harness.hub.snapshot().counters.opened, 0);
     }
 }
 
 #[test]
 fn the_channels_of_a_back_end_are_in_its_namespace() {
-    let world = GripHarness::in_namespace("chat", [scripted_reply(&STREAM, "hi\n")]);
-    let response = world.response(get("/"));
-    let mut client = world.hold(response);
+    let harness = GripHarness::in_namespace("chat", [scripted_reply(&STREAM, "hi\n")]);
+    let response = harness.response(get("/"));
+    let mut client = harness.hold(response);
     client.expect("hi\n");
     for key in ["a", "other\u{1f}a", "chat\u{1f}b"] {
-        world.hub.publish(text(key, "not for it\n")).unwrap();
+        harness.hub.publish(text(key, "not for it\n")).unwrap();
     }
-    world.hub.publish(text("chat\u{1f}a", "one\n")).unwrap();
+    harness.hub.publish(text("chat\u{1f}a", "one\n")).unwrap();
     client.expect("one\n");
 }
 
 #[test]
 fn a_back_end_gets_its_own_names_back() {
     let lines = [&POLL[..], &["Grip-Channel: b; prev-id=0"]].concat();
-    let world = GripHarness::in_namespace(
+    let harness = GripHarness::in_namespace(
         "chat",
         [scripted_reply(&lines, "own"), scripted_reply(&[], "news")],
     );
-    world.hub.publish(text("chat\u{1f}b", "x")).unwrap();
-    let waiting = world.begin(get("/"));
-    let first = world.next_backend_request();
+    harness.hub.publish(text("chat\u{1f}b", "x")).unwrap();
+    let waiting = harness.begin(get("/"));
+    let first = harness.next_backend_request();
     assert!(!first.head.fields().any(|(name, _)| name == "Grip-Last"));
     assert_eq!(
         body_text(response(await_backend_reply(&waiting)).body),
         "news"
     );
-    let again = world.next_backend_request();
+    let again = harness.next_backend_request();
     let last = again.head.field_values("Grip-Last");
     let last: Vec<_> = last.map(String::from_utf8_lossy).collect();
     assert!(
@@ -290,16 +290,16 @@ fn a_back_end_gets_its_own_names_back() {
 #[test]
 fn a_long_poll_gets_a_message_over_its_own_answer() {
     for target in ["/", "/a"] {
-        let world = GripHarness::new([scripted_reply(&POLL, "{}")]);
-        let waiting = world.begin(get(target));
-        world.await_subscribers("a", 1);
+        let harness = GripHarness::new([scripted_reply(&POLL, "{}")]);
+        let waiting = harness.begin(get(target));
+        harness.await_subscribers("a", 1);
         let message = held(
             Status::CREATED,
             &["content-type: text/plain", "B: 2"],
             "news",
         );
         let message = LongPollAction::Send(Box::new(message));
-        world.hub.publish(part("a", message)).unwrap();
+        harness.hub.publish(part("a", message)).unwrap();
         let response = response(await_backend_reply(&waiting));
         assert_eq!(response.status, Status::CREATED);
         assert_eq!(
@@ -307,16 +307,16 @@ fn a_long_poll_gets_a_message_over_its_own_answer() {
             b"X-Own: 1\r\ncontent-type: text/plain\r\nB: 2\r\n"
         );
         assert_eq!(body_text(response.body), "news");
-        world.await_subscribers("a", 0);
+        harness.await_subscribers("a", 0);
     }
 }
 
 #[test]
 fn a_message_may_be_a_patch_of_the_long_polls_own_answer() {
     let patched = |own: &str| {
-        let world = GripHarness::new([scripted_reply(&POLL, own)]);
-        let waiting = world.begin(get("/"));
-        world.await_subscribers("a", 1);
+        let harness = GripHarness::new([scripted_reply(&POLL, own)]);
+        let waiting = harness.begin(get("/"));
+        harness.await_subscribers("a", 1);
         let mut message = held(
             Status::OK,
             &[],
@@ -324,7 +324,7 @@ fn a_message_may_be_a_patch_of_the_long_polls_own_answer() {
         );
         message.is_patch = true;
         let message = LongPollAction::Send(Box::new(message));
-        world.hub.publish(part("a", message)).unwrap();
+        harness.hub.publish(part("a", message)).unwrap();
         await_backend_reply(&waiting)
     };
     let response = response(patched("{\"n\": 1}\n"));
@@ -343,20 +343,23 @@ fn a_message_may_be_a_patch_of_the_long_polls_own_answer() {
 #[test]
 fn a_hint_has_the_back_end_asked_again() {
     let signer = Signer::new("secret", "penstock").unwrap();
-    let world = GripHarness::with(
+    let harness = GripHarness::with(
         Settings::default(),
         Some(signer),
         [scripted_reply(&POLL, "old")],
     );
-    world.script(scripted_reply(&["A: 1"], "new"));
-    let waiting = world.begin(request("GET", "/x?since=1", &["Cookie: c=1"]));
-    world.await_subscribers("a", 1);
-    let first = world.next_backend_request();
-    world.hub.publish(part("a", LongPollAction::Hint)).unwrap();
+    harness.script(scripted_reply(&["A: 1"], "new"));
+    let waiting = harness.begin(request("GET", "/x?since=1", &["Cookie: c=1"]));
+    harness.await_subscribers("a", 1);
+    let first = harness.next_backend_request();
+    harness
+        .hub
+        .publish(part("a", LongPollAction::Hint))
+        .unwrap();
     let response = response(await_backend_reply(&waiting));
     assert_eq!(body_text(response.body), "new");
     assert_eq!(response.fields.as_bytes(), b"A: 1\r\n");
-    let second = world.next_backend_request();
+    let second = harness.next_backend_request();
     assert_eq!(second.head.target(), "/x?since=1");
     assert_eq!(second.head.field("cookie"), Some(&b"c=1"[..]));
     assert_eq!(second.peer, first.peer);
@@ -366,23 +369,23 @@ fn a_hint_has_the_back_end_asked_again() {
 #[test]
 fn who_knew_another_last_message_is_asked_for_again_with_the_right_one() {
     let stale = ["Grip-Hold: response", "Grip-Channel: a; prev-id=1"];
-    let world = GripHarness::new([
+    let harness = GripHarness::new([
         scripted_reply(&stale, "stale"),
         scripted_reply(&[], "fresh"),
     ]);
     let mut message = text("a", "x");
     message.id = Some("2".into());
-    world.hub.publish(message).unwrap();
-    let response = world.response(get("/"));
+    harness.hub.publish(message).unwrap();
+    let response = harness.response(get("/"));
     assert_eq!(body_text(response.body), "fresh");
     assert!(
-        world
+        harness
             .next_backend_request()
             .head
             .field("grip-last")
             .is_none()
     );
-    let again = world.next_backend_request();
+    let again = harness.next_backend_request();
     assert_eq!(again.head.field("grip-last"), Some(&b"a; last-id=2"[..]));
     assert!(again.trusted_headers.covers("Grip-Last"));
 }
@@ -390,13 +393,13 @@ fn who_knew_another_last_message_is_asked_for_again_with_the_right_one() {
 #[test]
 fn a_back_end_that_never_learns_is_not_asked_for_ever() {
     let stale = ["Grip-Hold: response", "Grip-Channel: a; prev-id=1"];
-    let world = GripHarness::new((0..50).map(|_| scripted_reply(&stale, "stale")));
+    let harness = GripHarness::new((0..50).map(|_| scripted_reply(&stale, "stale")));
     let mut message = text("a", "x");
     message.id = Some("2".into());
-    world.hub.publish(message).unwrap();
-    assert_eq!(body_text(world.response(get("/")).body), "stale");
+    harness.hub.publish(message).unwrap();
+    assert_eq!(body_text(harness.response(get("/")).body), "stale");
     let mut count = 0;
-    while !world.has_no_more_requests() {
+    while !harness.has_no_more_requests() {
         count += 1;
     }
     assert_eq!(count, 6);
@@ -409,38 +412,44 @@ fn a_client_answered_after_too_many_repeats_is_reported_gone() {
         "Grip-Channel: a; prev-id=1",
         "Grip-Link: </gone>; rel=gone",
     ];
-    let world = GripHarness::new((0..50).map(|_| scripted_reply(&stale, "stale")));
+    let harness = GripHarness::new((0..50).map(|_| scripted_reply(&stale, "stale")));
     let mut message = text("a", "x");
     message.id = Some("2".into());
-    world.hub.publish(message).unwrap();
-    assert_eq!(body_text(world.response(get("/")).body), "stale");
+    harness.hub.publish(message).unwrap();
+    assert_eq!(body_text(harness.response(get("/")).body), "stale");
     // It was still there each time it was asked for again, and now is not.
     for _ in 0..6 {
-        assert_eq!(world.next_backend_request().head.target(), "/");
+        assert_eq!(harness.next_backend_request().head.target(), "/");
     }
-    assert_eq!(world.next_backend_request().head.target(), "/gone");
+    assert_eq!(harness.next_backend_request().head.target(), "/gone");
 }
 
 #[test]
 fn unrepeatable_requests_get_the_fallback() {
-    let world = GripHarness::new([scripted_reply(&POLL, "own")]);
-    let waiting = world.begin(request("POST", "/", &["Content-Length: 0"]));
-    world.await_subscribers("a", 1);
-    world.hub.publish(part("a", LongPollAction::Hint)).unwrap();
+    let harness = GripHarness::new([scripted_reply(&POLL, "own")]);
+    let waiting = harness.begin(request("POST", "/", &["Content-Length: 0"]));
+    harness.await_subscribers("a", 1);
+    harness
+        .hub
+        .publish(part("a", LongPollAction::Hint))
+        .unwrap();
     assert_eq!(
         body_text(response(await_backend_reply(&waiting)).body),
         "own"
     );
-    world.next_backend_request();
-    assert!(world.has_no_more_requests());
+    harness.next_backend_request();
+    assert!(harness.has_no_more_requests());
 }
 
 #[test]
 fn a_closed_long_poll_gets_no_answer() {
-    let world = GripHarness::new([scripted_reply(&POLL, "own")]);
-    let waiting = world.begin(get("/"));
-    world.await_subscribers("a", 1);
-    world.hub.publish(part("a", LongPollAction::Close)).unwrap();
+    let harness = GripHarness::new([scripted_reply(&POLL, "own")]);
+    let waiting = harness.begin(get("/"));
+    harness.await_subscribers("a", 1);
+    harness
+        .hub
+        .publish(part("a", LongPollAction::Close))
+        .unwrap();
     assert_eq!(
         await_backend_reply(&waiting).unwrap_err().kind,
         FaultKind::ClientDisconnected
@@ -471,8 +480,8 @@ fn who_gets_no_body_is_not_held() {
     ] {
         let mut said = backend_response(200, lines, "");
         said.body = body;
-        let world = GripHarness::new([Ok(said.into())]);
-        let response = world.response(request);
+        let harness = GripHarness::new([Ok(said.into())]);
+        let response = harness.response(request);
         assert!(matches!(response.body, Body::Empty | Body::Omitted(_)));
         assert!(
             !names(&response.fields)
@@ -480,7 +489,7 @@ fn who_gets_no_body_is_not_held() {
                 .any(|name| name.starts_with("Grip"))
         );
         assert_eq!(
-            world.hub.snapshot().streams + world.hub.snapshot().long_polls,
+            harness.hub.snapshot().streams + harness.hub.snapshot().long_polls,
             0
         );
     }
@@ -533,8 +542,8 @@ fn impossible_holds_are_backend_faults_with_a_reason() {
             max_message_size: 150_000,
             ..Settings::default()
         };
-        let world = GripHarness::with(settings, None, [scripted_reply(lines, body)]);
-        let fault = world.fault(get("/"));
+        let harness = GripHarness::with(settings, None, [scripted_reply(lines, body)]);
+        let fault = harness.fault(get("/"));
         assert_eq!(fault.kind, FaultKind::BackendProtocolError);
         assert!(fault.cause.ends_with(expected), "{}", fault.cause);
     }
@@ -544,13 +553,16 @@ fn impossible_holds_are_backend_faults_with_a_reason() {
 fn a_long_body_in_pieces_is_not_gathered() {
     let mut said = backend_response(200, &POLL, "");
     said.body = Body::Stream(Box::new(ChunkedBody(vec!["0123456789"; 10_001])));
-    let world = GripHarness::new([Ok(said.into())]);
-    assert_eq!(world.fault(get("/")).kind, FaultKind::BackendProtocolError);
+    let harness = GripHarness::new([Ok(said.into())]);
+    assert_eq!(
+        harness.fault(get("/")).kind,
+        FaultKind::BackendProtocolError
+    );
     let mut said = backend_response(200, &POLL, "");
     said.body = Body::Stream(Box::new(ChunkedBody(vec!["0123456789"; 10_000])));
-    let world = GripHarness::new([Ok(said.into())]);
-    let _waiting = world.begin(get("/"));
-    world.await_subscribers("a", 1);
+    let harness = GripHarness::new([Ok(said.into())]);
+    let _waiting = harness.begin(get("/"));
+    harness.await_subscribers("a", 1);
 }
 
 /// A cache would send clients away when there is room again.
@@ -569,7 +581,7 @@ fn no_cache_keeps_what_an_event_source_without_room_gets() {
         max_streams: Some(0),
         ..Settings::default()
     };
-    let world = GripHarness::with(
+    let harness = GripHarness::with(
         settings,
         None,
         [
@@ -579,7 +591,7 @@ fn no_cache_keeps_what_an_event_source_without_room_gets() {
     );
     let browser = || request("GET", "/", &["Accept: text/event-stream"]);
     let expect = |text: &str| {
-        let response = world.response(browser());
+        let response = harness.response(browser());
         let fields = [
             "Content-Type",
             "Access-Control-Allow-Origin",
@@ -590,7 +602,7 @@ fn no_cache_keeps_what_an_event_source_without_room_gets() {
         assert_eq!(body_text(response.body), text);
     };
     expect("retry: 15000\n\n");
-    world.drain();
+    harness.drain();
     expect("");
 }
 
@@ -601,13 +613,16 @@ fn a_full_hub_turns_clients_away() {
             max_streams: Some(0),
             ..Settings::default()
         };
-        let world = GripHarness::with(settings, None, [scripted_reply(lines, "")]);
-        let fault = world.fault(get("/"));
+        let harness = GripHarness::with(settings, None, [scripted_reply(lines, "")]);
+        let fault = harness.fault(get("/"));
         assert_eq!(fault.kind, FaultKind::Overloaded);
         assert_eq!(fault.cause, "hub.max_streams (0) connections are held");
     }
     let channels: Vec<_> = (0..30).map(|n| n.to_string()).collect();
     let channels = format!("Grip-Channel: {}", channels.join(", "));
-    let world = GripHarness::new([scripted_reply(&["Grip-Hold: stream", &channels], "")]);
-    assert_eq!(world.fault(get("/")).kind, FaultKind::BackendProtocolError);
+    let harness = GripHarness::new([scripted_reply(&["Grip-Hold: stream", &channels], "")]);
+    assert_eq!(
+        harness.fault(get("/")).kind,
+        FaultKind::BackendProtocolError
+    );
 }

@@ -12,14 +12,14 @@ use crate::json::{JsonNode, JsonObject, JsonShapeError};
 use crate::publish_format;
 
 impl GripInstructions {
-    /// The same, with a body of instructions.
+    /// Applies a body of instructions over those of the fields.
     pub(crate) fn apply_instruction_body(
         self,
-        answered: Status,
+        status: Status,
         text: &[u8],
     ) -> Result<Self, InstructionError> {
-        if answered != Status::OK {
-            return Err(InstructionError::UnexpectedStatus(answered.code()));
+        if status != Status::OK {
+            return Err(InstructionError::UnexpectedStatus(status.code()));
         }
         let value: Value = serde_json::from_slice(text)
             .map_err(|error| InstructionError::InvalidJson(error.to_string()))?;
@@ -76,7 +76,7 @@ fn parse_subscription(channel: JsonNode<'_>) -> Result<Subscription, Instruction
     let name = object.get_text("name")?.filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| object.shape_error_at("name", "a channel's name"))?;
     let filters = object.get_text_list("filters")?;
-    let filters = filters.iter().map(|asked| parse_filter(name, asked));
+    let filters = filters.iter().map(|filter| parse_filter(name, filter));
     Ok(Subscription {
         channel: name.into(),
         prev_id: object.get_text("prev-id")?.map(Into::into),

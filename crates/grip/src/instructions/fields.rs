@@ -26,7 +26,7 @@ const SET_META: &str = "Grip-Set-Meta";
 const LINK: &str = "Grip-Link";
 
 impl GripInstructions {
-    /// What an answer's status and fields say.
+    /// Reads the instructions in the status and fields of a response.
     pub(crate) fn from_fields(
         status: Status,
         block: &FieldBlock,
@@ -86,7 +86,7 @@ fn parse_subscription(element: &ListElement<'_>) -> Result<Subscription, Instruc
     }
     let filters = element
         .parameters_named("filter")
-        .map(|asked| parse_filter(name, asked));
+        .map(|filter| parse_filter(name, filter));
     Ok(Subscription {
         channel: name.into(),
         prev_id: element.parameter("prev-id").map(Into::into),

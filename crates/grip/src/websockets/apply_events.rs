@@ -13,11 +13,11 @@ use super::session::{WebSocketOverHttpSession, WebSocketSessionEnd};
 use super::websocket_events::SocketEvent;
 
 impl WebSocketOverHttpSession {
-    /// Does what an answer says. Waits only where there are other servers, whose messages of its
-    /// channels are to come here first.
+    /// Applies a response. Waits only if there are other servers, until messages of its channels
+    /// arrive from them.
     pub(super) async fn apply_response(
         &mut self,
-        answer: WebSocketEventsResponse,
+        response: WebSocketEventsResponse,
         is_first: bool,
     ) -> Result<(), WebSocketSessionEnd> {
         let WebSocketEventsResponse {
@@ -25,7 +25,7 @@ impl WebSocketOverHttpSession {
             poll_interval: again,
             set_meta,
             ..
-        } = answer;
+        } = response;
         self.poll_schedule = again.map(|every| (clock::now() + every, every));
         for (name, value) in set_meta {
             self.set_meta(name, value);
@@ -43,13 +43,13 @@ impl WebSocketOverHttpSession {
 
     /// The channels that these events subscribe to.
     fn requested_subscriptions(&self, events: &[SocketEvent]) -> Vec<Subscription> {
-        let said = events.iter().filter_map(|event| match event {
+        let control_messages = events.iter().filter_map(|event| match event {
             SocketEvent::Text(bytes) => {
                 control_message::parse_control_message(self.control_text(bytes)?).ok()
             }
             _ => None,
         });
-        let subscriptions = said.filter_map(|control| match control {
+        let subscriptions = control_messages.filter_map(|control| match control {
             WebSocketControlMessage::Subscribe(subscription) => Some(subscription),
             _ => None,
         });
@@ -67,7 +67,7 @@ impl WebSocketOverHttpSession {
         }
     }
 
-    /// Does what an event of the back end says.
+    /// Applies an event of the back end.
     fn apply_event(&mut self, event: SocketEvent) -> Result<(), WebSocketSessionEnd> {
         match event {
             SocketEvent::Text(bytes) => match &self.message_prefix {
@@ -145,7 +145,7 @@ impl WebSocketOverHttpSession {
         Ok(())
     }
 
-    /// Keeps a word for later; of too many the new ones are left out.
+    /// Sets or removes metadata; above the limit new entries are dropped.
     fn set_meta(&mut self, name: Box<str>, value: Option<Box<str>>) {
         match value {
             None => drop(self.connection_meta.remove(&name)),

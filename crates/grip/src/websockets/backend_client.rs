@@ -25,17 +25,17 @@ pub(super) struct WebSocketBackendClient {
     connection_id: String,
 }
 
-/// What a back end said about a WebSocket for later, sent to it with each request.
+/// Metadata (`Set-Meta-*`) that a back end attached to the connection, sent with each request.
 pub(super) type ConnectionMeta = BTreeMap<Box<str>, Box<str>>;
 
-/// What a back end answers with events.
+/// A response with events.
 #[derive(Debug)]
 pub(super) struct WebSocketEventsResponse {
     pub(super) fields: FieldBlock,
     pub(super) events: Vec<SocketEvent>,
-    /// It wants to be asked again after so long, also when nothing has happened.
+    /// The back end wants a request at least this often, even without events.
     pub(super) poll_interval: Option<Duration>,
-    /// What it said for later; none takes a word back.
+    /// Metadata to set; `None` removes an entry.
     pub(super) set_meta: Vec<(Box<str>, Option<Box<str>>)>,
     /// The prefix of a message for the client, if the `grip` extension is agreed.
     pub(super) message_prefix: Option<Box<str>>,
@@ -45,20 +45,20 @@ pub(super) struct WebSocketEventsResponse {
 #[derive(Debug)]
 pub(super) enum WebSocketEventsReply {
     Events(Box<WebSocketEventsResponse>),
-    /// The back end said something else.
+    /// Any other response.
     Refusal(Box<Response>),
 }
 
-/// Words for later, of one WebSocket.
+/// Metadata entries of one WebSocket.
 pub(super) const MAX_META_ENTRIES: usize = 64;
 
 /// Bytes of a back end's events at once.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
-/// A back end that had nothing of a request is asked again so often.
+/// Attempts for a request of which the back end got nothing.
 const MAX_ATTEMPTS: u32 = 5;
 
-/// And sooner than this never.
+/// The shortest interval between requests without events.
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 impl WebSocketBackendClient {
@@ -70,19 +70,19 @@ impl WebSocketBackendClient {
         }
     }
 
-    /// Tells events and waits for the answer.
+    /// Sends events and waits for the response.
     pub(super) async fn send_events(
         &self,
         meta: &ConnectionMeta,
         events: &[SocketEvent],
     ) -> Result<WebSocketEventsReply, Fault> {
-        let mut tries = 1;
+        let mut attempts = 1;
         loop {
-            let answered = self.send_once(meta, events).await;
-            match answered {
-                Err(fault) if tries < MAX_ATTEMPTS && is_unsent_fault(fault.kind) => {
-                    clock::sleep(Duration::from_secs(u64::from(tries))).await;
-                    tries += 1;
+            let result = self.send_once(meta, events).await;
+            match result {
+                Err(fault) if attempts < MAX_ATTEMPTS && is_unsent_fault(fault.kind) => {
+                    clock::sleep(Duration::from_secs(u64::from(attempts))).await;
+                    attempts += 1;
                 }
                 Err(fault) => return Err(fault),
                 Ok(response) => return read_reply(response).await,

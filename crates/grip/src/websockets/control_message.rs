@@ -16,11 +16,11 @@ use crate::publish_format::check_control_payload;
 pub(super) enum WebSocketControlMessage {
     Subscribe(Subscription),
     Unsubscribe(Box<str>),
-    /// The back end hears no more of this client; only the hub speaks to it from now on.
+    /// Ends the requests to the back end; from now on only the hub sends to the client.
     Detach,
-    /// A word that filters know; none takes it back.
+    /// Metadata for filters; `None` removes it.
     SetMeta(Box<str>, Option<Box<str>>),
-    /// Sent to the client while nothing else is; none ends that.
+    /// Sent to the client while nothing else is; `None` ends that.
     KeepAlive(Option<WebSocketKeepAlive>),
     /// A type that this server does not know, by its name.
     Unknown(Box<str>),
@@ -47,7 +47,7 @@ pub(super) fn parse_control_message(text: &[u8]) -> Result<WebSocketControlMessa
         "subscribe" => {
             let channel = name("channel")?;
             let filters = object.get_text_list("filters")?;
-            let filters = filters.iter().map(|asked| parse_filter(channel, asked));
+            let filters = filters.iter().map(|filter| parse_filter(channel, filter));
             let filters = filters.collect::<Result<_, _>>();
             WebSocketControlMessage::Subscribe(Subscription {
                 channel: channel.into(),

@@ -60,16 +60,16 @@ fn version_required() -> Response {
 async fn open_websocket(dialog: WebSocketBackendClient, accept: String) -> Result<Reply, Fault> {
     let meta = ConnectionMeta::new();
     match dialog.send_events(&meta, &[SocketEvent::Open]).await? {
-        // It says no in its own words.
+        // The back end refuses with its own response.
         WebSocketEventsReply::Refusal(mut response) => {
             remove_grip_fields(&mut response.fields);
             Ok(Reply::Response(response))
         }
-        WebSocketEventsReply::Events(answer) => {
-            if answer.events.first() != Some(&SocketEvent::Open) {
+        WebSocketEventsReply::Events(events_response) => {
+            if events_response.events.first() != Some(&SocketEvent::Open) {
                 return Err(bad_events_fault("it does not begin with OPEN".to_owned()));
             }
-            accept_websocket(dialog, *answer, &accept).map(Reply::from)
+            accept_websocket(dialog, *events_response, &accept).map(Reply::from)
         }
     }
 }
@@ -77,7 +77,7 @@ async fn open_websocket(dialog: WebSocketBackendClient, accept: String) -> Resul
 /// The 101, with the connection's new owner.
 fn accept_websocket(
     dialog: WebSocketBackendClient,
-    answer: WebSocketEventsResponse,
+    events_response: WebSocketEventsResponse,
     accept: &str,
 ) -> Result<Response, Fault> {
     let mut fields = FieldBlock::with_capacity(256);
@@ -85,7 +85,7 @@ fn accept_websocket(
     fields.push_static("Upgrade", "websocket");
     let pushed = fields.push("Sec-WebSocket-Accept", accept.as_bytes());
     debug_assert!(pushed.is_ok(), "it is base64");
-    if let Some(chosen) = answer.fields.get("sec-websocket-protocol") {
+    if let Some(chosen) = events_response.fields.get("sec-websocket-protocol") {
         if !offered_subprotocols(&dialog.original_request.head).any(|name| name == chosen) {
             return Err(bad_events_fault(
                 "a subprotocol that the client did not offer".to_owned(),
@@ -94,7 +94,7 @@ fn accept_websocket(
         let pushed = fields.push("Sec-WebSocket-Protocol", chosen);
         debug_assert!(pushed.is_ok(), "it was a field before");
     }
-    for (name, value) in answer
+    for (name, value) in events_response
         .fields
         .iter()
         .filter(|(name, _)| is_client_header(name))
@@ -102,7 +102,7 @@ fn accept_websocket(
         let pushed = fields.push(name, value);
         debug_assert!(pushed.is_ok(), "it was a field before");
     }
-    let timing = answer.timing.clone();
+    let timing = events_response.timing.clone();
     let client = dialog
         .original_request
         .environment
@@ -116,7 +116,7 @@ fn accept_websocket(
             let fault = Fault::new(FaultKind::Overloaded, refused.to_string());
             fault.with_timing(timing.clone())
         })?;
-    let session = WebSocketOverHttpSession::new(dialog, listener, answer);
+    let session = WebSocketOverHttpSession::new(dialog, listener, events_response);
     let body = Body::Takeover(Box::new(session));
     let mut response = Response::new(Status::SWITCHING_PROTOCOLS, body);
     response.fields = fields;

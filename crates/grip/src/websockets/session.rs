@@ -49,22 +49,22 @@ pub(super) struct WebSocketOverHttpSession {
     decoder: MessageDecoder,
     /// The deadline for the client to read the bytes written to it.
     write_timeout: Duration,
-    /// Events that the back end has not heard of.
+    /// Events not yet sent to the back end.
     pub(super) pending_events: VecDeque<SocketEvent>,
     pending_bytes: usize,
     pub(super) connection_meta: ConnectionMeta,
     pub(super) message_prefix: Option<Box<str>>,
-    /// When the back end wants to hear something, and how often.
+    /// When and how often the back end wants a request without events.
     pub(super) poll_schedule: Option<(Instant, Duration)>,
-    /// What the client gets while nothing else is sent to it.
+    /// Sent to the client while nothing else is.
     pub(super) keep_alive: Option<(Instant, WebSocketKeepAlive)>,
     pub(super) is_detached: bool,
-    /// When the client was heard last, and whether it was asked since.
+    /// When the client last sent something, and whether it was pinged since.
     last_heard: (Instant, bool),
-    /// The close that the client said, to be answered when the back end has heard of it.
+    /// The client's close, answered once the back end has been notified.
     client_close_code: Option<u16>,
     pub(super) write_buffer: Vec<u8>,
-    /// What the back end answered to the opening.
+    /// The response to the opening.
     open_response: Option<WebSocketEventsResponse>,
 }
 
@@ -103,7 +103,7 @@ impl WebSocketOverHttpSession {
     pub(super) fn new(
         events_client: WebSocketBackendClient,
         listener: MessageListener,
-        answer: WebSocketEventsResponse,
+        response: WebSocketEventsResponse,
     ) -> Self {
         let settings = events_client.shared.hub.settings();
         Self {
@@ -112,14 +112,14 @@ impl WebSocketOverHttpSession {
             pending_events: VecDeque::new(),
             pending_bytes: 0,
             connection_meta: ConnectionMeta::new(),
-            message_prefix: answer.message_prefix.clone(),
+            message_prefix: response.message_prefix.clone(),
             poll_schedule: None,
             keep_alive: None,
             is_detached: false,
             last_heard: (clock::now(), false),
             client_close_code: None,
             write_buffer: Vec::new(),
-            open_response: Some(answer),
+            open_response: Some(response),
             listener,
             backend_client: Arc::new(events_client),
         }
@@ -145,7 +145,7 @@ impl WebSocketOverHttpSession {
             // Its earlier events go first; the end waits only until the back end knows.
             let mut events: Vec<_> = self.pending_events.drain(..).collect();
             events.push(SocketEvent::Disconnect);
-            let told = async {
+            let sent = async {
                 if let Some(asking) = asking {
                     // Whatever comes of it.
                     let _ = asking.await;
@@ -154,8 +154,8 @@ impl WebSocketOverHttpSession {
                     .send_events(&self.connection_meta, &events)
                     .await
             };
-            let told = clock::timeout(CLOSE_TIMEOUT, told).await;
-            if let Some(Err(fault)) = told {
+            let sent = clock::timeout(CLOSE_TIMEOUT, sent).await;
+            if let Some(Err(fault)) = sent {
                 let cause = fault.cause;
                 log::info!("grip: a back end is not told of a lost WebSocket: {cause}");
             }
@@ -163,8 +163,8 @@ impl WebSocketOverHttpSession {
     }
 
     async fn start(&mut self, early: &[u8]) -> Result<(), WebSocketSessionEnd> {
-        if let Some(answer) = self.open_response.take() {
-            self.apply_response(answer, true).await?;
+        if let Some(response) = self.open_response.take() {
+            self.apply_response(response, true).await?;
         }
         self.receive(early)
     }
@@ -191,7 +191,7 @@ impl WebSocketOverHttpSession {
                     *asking = None;
                     self.handle_reply(answered).await
                 }
-                SessionInput::HubEvent(heard) => self.handle_hub_event(heard),
+                SessionInput::HubEvent(event) => self.handle_hub_event(event),
                 SessionInput::PollDue => {
                     *asking = Some(self.start_request());
                     Ok(())
@@ -225,7 +225,7 @@ impl WebSocketOverHttpSession {
             answered = await_reply(asking) => SessionInput::Reply(answered),
             // What was read is in the loop's own buffer, and taken before anything is awaited.
             count = read_client(client), if reads => SessionInput::Read(count),
-            heard = self.listener.next_event() => SessionInput::HubEvent(heard),
+            event = self.listener.next_event() => SessionInput::HubEvent(event),
             () = sleep_until(again) => SessionInput::PollDue,
             () = sleep_until(beat) => SessionInput::KeepAliveDue,
             // A close cannot arrive from a client that is not read.
@@ -233,7 +233,7 @@ impl WebSocketOverHttpSession {
         }
     }
 
-    /// Begins to tell what waits.
+    /// Starts a request with the waiting events.
     fn start_request(&mut self) -> EventsRequest {
         let events: Vec<_> = self.pending_events.drain(..).collect();
         self.pending_bytes = 0;
@@ -299,7 +299,9 @@ impl WebSocketOverHttpSession {
             ))
         };
         match answered {
-            Ok(WebSocketEventsReply::Events(answer)) => self.apply_response(*answer, false).await?,
+            Ok(WebSocketEventsReply::Events(response)) => {
+                self.apply_response(*response, false).await?;
+            }
             Ok(WebSocketEventsReply::Refusal(response)) => {
                 return failed(&format!("its back end answers {}", response.status));
             }
@@ -314,8 +316,8 @@ impl WebSocketOverHttpSession {
         }
     }
 
-    fn handle_hub_event(&mut self, heard: ListenerEvent) -> Result<(), WebSocketSessionEnd> {
-        match heard {
+    fn handle_hub_event(&mut self, event: ListenerEvent) -> Result<(), WebSocketSessionEnd> {
+        match event {
             ListenerEvent::Message(message) => self.forward_publication(&message.publication),
             ListenerEvent::Missed(count) => {
                 log::debug!("grip: a WebSocket takes messages too slowly: it has lost {count}");
@@ -383,7 +385,7 @@ impl WebSocketOverHttpSession {
         encode_control_frame(&mut self.write_buffer, opcode, payload);
     }
 
-    /// Nothing was heard of the client for long.
+    /// Handles a client that has been silent for long.
     fn ping_client(&mut self) -> Result<(), WebSocketSessionEnd> {
         if self.last_heard.1 {
             return Err(WebSocketSessionEnd::ConnectionLost);

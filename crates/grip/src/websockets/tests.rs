@@ -88,28 +88,28 @@ fn content(bytes: &'static [u8]) -> Content {
 
 /// A world with a WebSocket that is open, and what the back end was asked for that.
 fn open(first: ScriptedReply) -> (GripHarness, HarnessClient, Request) {
-    let world = GripHarness::with_websockets([first]);
-    let response = world.response(handshake());
+    let harness = GripHarness::with_websockets([first]);
+    let response = harness.response(handshake());
     assert_eq!(response.status, Status::SWITCHING_PROTOCOLS);
-    let asked = world.next_backend_request();
-    let client = world.take_over(response);
-    (world, client, asked)
+    let asked = harness.next_backend_request();
+    let client = harness.take_over(response);
+    (harness, client, asked)
 }
 
 #[test]
 fn a_back_end_takes_a_websocket_by_answering_a_request() {
-    let world = GripHarness::with_websockets([events_with(
+    let harness = GripHarness::with_websockets([events_with(
         &["Set-Cookie: s=1", "Grip-X: 1", "Set-Meta-User: alice"],
         "OPEN\r\n",
     )]);
-    let response = world.response(handshake());
+    let response = harness.response(handshake());
     assert_eq!(response.status, Status::SWITCHING_PROTOCOLS);
     assert_eq!(
         String::from_utf8_lossy(response.fields.as_bytes()),
         "Connection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSet-Cookie: s=1\r\n"
     );
-    let asked = world.next_backend_request();
+    let asked = harness.next_backend_request();
     assert_eq!(asked.head.method_str(), "POST");
     assert_eq!(asked.head.target(), "/chat?room=1");
     let names: Vec<_> = asked.head.fields().map(|(name, _)| name).collect();
@@ -129,10 +129,10 @@ fn a_back_end_takes_a_websocket_by_answering_a_request() {
     assert_eq!(id.len(), 32);
     assert_eq!(body_of(asked), "OPEN\r\n");
     // What it said for later comes with the next request, and its name with all.
-    let mut client = world.take_over(response);
-    world.script(events(""));
+    let mut client = harness.take_over(response);
+    harness.script(events(""));
     client.send(&frame(1, b"hi"));
-    let asked = world.next_backend_request();
+    let asked = harness.next_backend_request();
     assert_eq!(asked.head.field("meta-user"), Some(&b"alice"[..]));
     assert_eq!(asked.head.field("connection-id"), Some(&id[..]));
     assert!(asked.head.field("sec-websocket-extensions").is_none());
@@ -140,31 +140,31 @@ fn a_back_end_takes_a_websocket_by_answering_a_request() {
 
 #[test]
 fn messages_go_both_ways() {
-    let (world, mut client, _) = open(opened(&[]));
+    let (harness, mut client, _) = open(opened(&[]));
     let answer = [
         text("m:hello"),
         text("not for it"),
         "BINARY 4\r\nm:\0\u{1}\r\nPING 1\r\nx\r\n".to_owned(),
     ];
-    world.script(events(&answer.concat()));
+    harness.script(events(&answer.concat()));
     client.send(&frame(1, b"hi"));
-    assert_eq!(body_of(world.next_backend_request()), "TEXT 2\r\nhi\r\n");
+    assert_eq!(body_of(harness.next_backend_request()), "TEXT 2\r\nhi\r\n");
     client.expect_bytes(&from_server(1, b"hello"));
     client.expect_bytes(&from_server(2, b"\0\x01"));
     client.expect_bytes(&from_server(9, b"x"));
     // Pings are answered here.
     client.send(&frame(9, b"p"));
     client.expect_bytes(&from_server(10, b"p"));
-    assert!(world.has_no_more_requests());
+    assert!(harness.has_no_more_requests());
 }
 
 #[test]
 fn without_the_extension_all_text_is_the_clients() {
-    let (world, mut client, _) = open(events("OPEN\r\n"));
-    world.script(events(&[text("m:a"), text("c:{}")].concat()));
+    let (harness, mut client, _) = open(events("OPEN\r\n"));
+    harness.script(events(&[text("m:a"), text("c:{}")].concat()));
     client.send(&frame(2, b"\x01"));
     assert_eq!(
-        body_of(world.next_backend_request()),
+        body_of(harness.next_backend_request()),
         "BINARY 1\r\n\u{1}\r\n"
     );
     client.expect_bytes(&from_server(1, b"m:a"));
@@ -173,81 +173,84 @@ fn without_the_extension_all_text_is_the_clients() {
 
 #[test]
 fn published_messages_reach_subscribed_websockets() {
-    let (world, mut client, _) = open(opened(&[SUBSCRIBE]));
-    world.await_subscribers("a", 1);
+    let (harness, mut client, _) = open(opened(&[SUBSCRIBE]));
+    harness.await_subscribers("a", 1);
     for part in [
         WebSocketAction::Text(content(b"one")),
         WebSocketAction::Binary(content(b"\xff")),
         WebSocketAction::Ping("p".into()),
     ] {
-        world.hub.publish(message(part)).unwrap();
+        harness.hub.publish(message(part)).unwrap();
     }
     client.expect_bytes(&from_server(1, b"one"));
     client.expect_bytes(&from_server(2, b"\xff"));
     client.expect_bytes(&from_server(9, b"p"));
     // The back end ends that by a word, too.
     let word = text(r#"c:{"type": "unsubscribe", "channel": "a"}"#);
-    world.script(events(&[word, text("m:done")].concat()));
+    harness.script(events(&[word, text("m:done")].concat()));
     client.send(&frame(1, b"stop"));
     client.expect_bytes(&from_server(1, b"done"));
-    world.await_subscribers("a", 0);
-    world
+    harness.await_subscribers("a", 0);
+    harness
         .hub
         .publish(message(WebSocketAction::Text(content(b"two"))))
         .unwrap();
-    assert_eq!(body_of(world.next_backend_request()), "TEXT 4\r\nstop\r\n");
+    assert_eq!(
+        body_of(harness.next_backend_request()),
+        "TEXT 4\r\nstop\r\n"
+    );
 }
 
 #[test]
 fn a_published_close_ends_it() {
-    let (world, mut client, _) = open(opened(&[SUBSCRIBE]));
-    world.await_subscribers("a", 1);
+    let (harness, mut client, _) = open(opened(&[SUBSCRIBE]));
+    harness.await_subscribers("a", 1);
     let end = WebSocketAction::Close {
         code: 4001,
         reason: "bye".into(),
     };
-    world.hub.publish(message(end)).unwrap();
+    harness.hub.publish(message(end)).unwrap();
     let payload = [&close(4001)[..], b"bye"].concat();
     client.expect_bytes(&from_server(8, &payload));
     client.send(&frame(8, &close(4001)));
     assert_eq!(client.read_rest(), "");
     // The back end gets no publications.
-    assert_eq!(body_of(world.next_backend_request()), "DISCONNECT\r\n");
-    world.await_subscribers("a", 0);
+    assert_eq!(body_of(harness.next_backend_request()), "DISCONNECT\r\n");
+    harness.await_subscribers("a", 0);
 }
 
 #[test]
 fn filters_use_the_meta_set_by_the_back_end() {
     let subscribe = r#"{"type": "subscribe", "channel": "a", "filters": ["skip-self"]}"#;
     let meta = r#"{"type": "set-meta", "name": "user", "value": "alice"}"#;
-    let (world, mut client, _) = open(opened(&[subscribe, meta]));
-    world.await_subscribers("a", 1);
+    let (harness, mut client, _) = open(opened(&[subscribe, meta]));
+    harness.await_subscribers("a", 1);
     for (sender, bytes) in [("alice", &b"own"[..]), ("bob", b"bobs")] {
         let mut message = message(WebSocketAction::Text(content(bytes)));
         message.meta = vec![("sender".into(), sender.into())];
-        world.hub.publish(message).unwrap();
+        harness.hub.publish(message).unwrap();
     }
     client.expect_bytes(&from_server(1, b"bobs"));
 }
 
 #[test]
 fn a_client_close_is_reported_and_answered() {
-    let (world, mut client, _) = open(opened(&[]));
-    world.script(events(""));
+    let (harness, mut client, _) = open(opened(&[]));
+    harness.script(events(""));
     client.send(&frame(8, &close(0x0c1c)));
     assert_eq!(
-        body_of(world.next_backend_request()),
+        body_of(harness.next_backend_request()),
         "CLOSE 2\r\n\x0c\x1c\r\n"
     );
     client.expect_bytes(&from_server(8, &close(0x0c1c)));
     assert_eq!(client.read_rest(), "");
-    assert!(world.has_no_more_requests());
+    assert!(harness.has_no_more_requests());
 }
 
 #[test]
 fn a_back_end_closes() {
-    let (world, mut client, _) = open(opened(&[]));
-    world.script(events(&[&text("m:bye"), "CLOSE 2\r\n\0\0\r\n"].concat()));
+    let (harness, mut client, _) = open(opened(&[]));
+    harness.script(events(&[&text("m:bye"), "CLOSE 2\r\n\0\0\r\n"].concat()));
     client.send(&frame(1, b"end"));
     client.expect_bytes(&from_server(1, b"bye"));
     client.expect_bytes(&from_server(8, &close(1000)));
@@ -256,34 +259,34 @@ fn a_back_end_closes() {
 
 #[test]
 fn a_broken_connection_is_reported() {
-    let (world, client, _) = open(opened(&[]));
-    world.script(events(""));
+    let (harness, client, _) = open(opened(&[]));
+    harness.script(events(""));
     drop(client);
-    assert_eq!(body_of(world.next_backend_request()), "DISCONNECT\r\n");
+    assert_eq!(body_of(harness.next_backend_request()), "DISCONNECT\r\n");
 }
 
 #[test]
 fn a_detached_websocket_is_the_hubs_alone() {
-    let (world, mut client, _) = open(opened(&[SUBSCRIBE, r#"{"type": "detach"}"#]));
-    world.await_subscribers("a", 1);
+    let (harness, mut client, _) = open(opened(&[SUBSCRIBE, r#"{"type": "detach"}"#]));
+    harness.await_subscribers("a", 1);
     client.send(&frame(1, b"nobody listens"));
-    world
+    harness
         .hub
         .publish(message(WebSocketAction::Text(content(b"one"))))
         .unwrap();
     client.expect_bytes(&from_server(1, b"one"));
     drop(client);
-    world.await_subscribers("a", 0);
-    assert!(world.has_no_more_requests());
+    harness.await_subscribers("a", 0);
+    assert!(harness.has_no_more_requests());
 }
 
 #[test]
 fn a_refusal_of_the_back_end_is_passed_on() {
-    let world =
+    let harness =
         GripHarness::with_websockets([Ok(
             backend_response(403, &["Grip-X: 1", "A: 1"], "no").into()
         )]);
-    let response = world.response(handshake());
+    let response = harness.response(handshake());
     assert_eq!(response.status, Status::FORBIDDEN);
     assert_eq!(response.fields.as_bytes(), b"A: 1\r\n");
     assert_eq!(body_text(response.body), "no");
@@ -309,8 +312,8 @@ fn a_refusal_of_the_back_end_is_passed_on() {
 #[test]
 fn a_failing_back_end_closes_with_1011() {
     let broken = |act: ScriptedReply| {
-        let (world, mut client, _) = open(opened(&[]));
-        world.script(act);
+        let (harness, mut client, _) = open(opened(&[]));
+        harness.script(act);
         client.send(&frame(1, b"hi"));
         client.expect_bytes(&from_server(8, &close(1011)));
         assert_eq!(client.read_rest(), "");
@@ -327,8 +330,8 @@ fn a_failing_back_end_closes_with_1011() {
 
 #[test]
 fn a_client_that_breaks_the_rules_is_closed() {
-    let (world, mut client, _) = open(opened(&[]));
-    world.script(events(""));
+    let (harness, mut client, _) = open(opened(&[]));
+    harness.script(events(""));
     // Not masked.
     client.send(&from_server(1, b"hi"));
     let mut head = [0; 4];
@@ -374,15 +377,15 @@ fn a_page_of_another_origin_opens_nothing() {
         (&["Origin: http://a.test", "Origin: http://a.test"], false),
         (&["origin: http://evil.test"], false),
     ] {
-        let world = GripHarness::with_websockets([events("OPEN\r\n")]);
-        let answered = world.request(handshake_with(lines));
+        let harness = GripHarness::with_websockets([events("OPEN\r\n")]);
+        let answered = harness.request(handshake_with(lines));
         match answered {
             Ok(Reply::Response(response)) if is_let_in => {
                 assert_eq!(response.status, Status::SWITCHING_PROTOCOLS, "{lines:?}");
             }
             Err(fault) if !is_let_in => {
                 assert_eq!(fault.kind, FaultKind::Forbidden, "{lines:?}");
-                assert!(world.has_no_more_requests(), "{lines:?}");
+                assert!(harness.has_no_more_requests(), "{lines:?}");
             }
             other => panic!("{lines:?}: {other:?}"),
         }
@@ -392,11 +395,11 @@ fn a_page_of_another_origin_opens_nothing() {
 #[test]
 fn one_that_may_take_connections_over_is_not_asked_as_a_post_either() {
     let first = Ok(backend_response(404, &[], "no").into());
-    let world = GripHarness::with_websockets_unless_hijacked([first, events("OPEN\r\n")]);
-    let fault = world.fault(handshake_with(&["Origin: https://evil.test"]));
+    let harness = GripHarness::with_websockets_unless_hijacked([first, events("OPEN\r\n")]);
+    let fault = harness.fault(handshake_with(&["Origin: https://evil.test"]));
     assert_eq!(fault.kind, FaultKind::Forbidden);
-    assert_eq!(world.next_backend_request().head.method_str(), "GET");
-    assert!(world.has_no_more_requests());
+    assert_eq!(harness.next_backend_request().head.method_str(), "GET");
+    assert!(harness.has_no_more_requests());
 }
 
 #[test]
@@ -407,12 +410,12 @@ fn headers_of_the_hub_are_trusted_and_clients_cannot_forge_them() {
         "Connection-Id: forged",
         "Grip-Sig: x",
     ];
-    let world = GripHarness::with_websockets([events("OPEN\r\n")]);
-    let Ok(Reply::Response(response)) = world.request(handshake_with(&forged)) else {
+    let harness = GripHarness::with_websockets([events("OPEN\r\n")]);
+    let Ok(Reply::Response(response)) = harness.request(handshake_with(&forged)) else {
         panic!("an answer");
     };
     assert_eq!(response.status, Status::SWITCHING_PROTOCOLS);
-    let asked = world.next_backend_request();
+    let asked = harness.next_backend_request();
     assert_eq!(asked.head.method_str(), "POST");
     for name in ["meta-user", "meta-role", "grip-sig"] {
         assert_eq!(asked.head.field(name), None, "{name}");
@@ -426,16 +429,16 @@ fn headers_of_the_hub_are_trusted_and_clients_cannot_forge_them() {
 
 #[test]
 fn others_keep_their_upgrades() {
-    let world = GripHarness::new([scripted_reply(&[], "")]);
-    world.response(handshake());
-    assert!(world.next_backend_request().head.is_upgrade());
+    let harness = GripHarness::new([scripted_reply(&[], "")]);
+    harness.response(handshake());
+    assert!(harness.next_backend_request().head.is_upgrade());
 }
 
 #[test]
 fn a_draining_hub_closes_with_going_away() {
-    let (world, mut client, _) = open(opened(&[SUBSCRIBE]));
-    world.await_subscribers("a", 1);
-    world.drain();
+    let (harness, mut client, _) = open(opened(&[SUBSCRIBE]));
+    harness.await_subscribers("a", 1);
+    harness.drain();
     client.expect_bytes(&from_server(8, &close(1001)));
     assert_eq!(client.read_rest(), "");
 }
@@ -444,28 +447,28 @@ fn a_draining_hub_closes_with_going_away() {
 fn a_back_end_that_may_take_the_connection_over_is_asked_by_the_clients_own_request_first() {
     // It answers that like any request, and then the events.
     let plain = || Ok(backend_response(404, &["Grip-X: 1", "A: first"], "none").into());
-    let world = GripHarness::with_websockets_unless_hijacked([plain(), events("OPEN\r\n")]);
-    let response = world.response(handshake());
+    let harness = GripHarness::with_websockets_unless_hijacked([plain(), events("OPEN\r\n")]);
+    let response = harness.response(handshake());
     assert_eq!(response.status, Status::SWITCHING_PROTOCOLS);
-    assert_eq!(world.next_backend_request().head.method_str(), "GET");
-    let asked = world.next_backend_request();
+    assert_eq!(harness.next_backend_request().head.method_str(), "GET");
+    let asked = harness.next_backend_request();
     assert_eq!(asked.head.method_str(), "POST");
     assert_eq!(body_of(asked), "OPEN\r\n");
     // It knows neither: the client has asked for what it answered first.
     let other = Ok(backend_response(405, &["A: second"], "no").into());
-    let world = GripHarness::with_websockets_unless_hijacked([plain(), other]);
-    let response = world.response(handshake());
+    let harness = GripHarness::with_websockets_unless_hijacked([plain(), other]);
+    let response = harness.response(handshake());
     assert_eq!(response.status.code(), 404);
     assert_eq!(response.fields.get("a"), Some(&b"first"[..]));
     assert_eq!(response.fields.get("grip-x"), None);
     // It takes the connection, and is asked nothing else.
     let mut taken = backend_response(101, &["Upgrade: websocket", "A: b"], "");
     taken.body = Body::Takeover(Box::new(TakenConnection));
-    let world = GripHarness::with_websockets_unless_hijacked([Ok(taken.into())]);
-    let response = world.response(handshake());
+    let harness = GripHarness::with_websockets_unless_hijacked([Ok(taken.into())]);
+    let response = harness.response(handshake());
     assert_eq!(response.fields.get("a"), Some(&b"b"[..]));
     assert!(matches!(response.body, Body::Takeover(_)));
-    assert_eq!(world.next_backend_request().head.method_str(), "GET");
+    assert_eq!(harness.next_backend_request().head.method_str(), "GET");
 }
 
 /// The task that has taken a connection over.

@@ -44,13 +44,13 @@ fn what_speaks_to_the_hub_is_passed_on_to_a_server_in_front_that_holds_itself() 
         ),
         ("/", &["Grip-Hold: not understood here"][..], ""),
     ] {
-        let world = GripHarness::with(
+        let harness = GripHarness::with(
             Settings::default(),
             signer(KEY),
             [scripted_reply(lines, body)],
         );
         let token = said(KEY, Duration::ZERO);
-        let response = world.response(from(PeerAddress::Unix, target, &[&token]));
+        let response = harness.response(from(PeerAddress::Unix, target, &[&token]));
         assert!(response.has_grip(), "{lines:?}");
         assert_eq!(
             response.instructions,
@@ -59,13 +59,13 @@ fn what_speaks_to_the_hub_is_passed_on_to_a_server_in_front_that_holds_itself() 
         );
         assert_eq!(response.fields, backend_response(200, lines, "").fields);
         assert_eq!(body_text(response.body), body);
-        let counts = world.hub.snapshot();
+        let counts = harness.hub.snapshot();
         assert_eq!(
             counts.counters.opened + counts.long_polls + counts.channels.used,
             0
         );
         // The back end knows this server, which may be the only one that it can reach.
-        let asked = world.next_backend_request();
+        let asked = harness.next_backend_request();
         let signed = std::str::from_utf8(asked.head.field("grip-sig").unwrap()).unwrap();
         let verifier = Verifier::new(KEY, "HS256").unwrap();
         assert_eq!(verifier.verify(signed).unwrap()["iss"], "penstock");
@@ -74,13 +74,13 @@ fn what_speaks_to_the_hub_is_passed_on_to_a_server_in_front_that_holds_itself() 
 
 #[test]
 fn an_ordinary_answer_is_for_no_front() {
-    let world = GripHarness::with(
+    let harness = GripHarness::with(
         Settings::default(),
         signer(KEY),
         [scripted_reply(&["A: 1"], "page")],
     );
     let token = said(KEY, Duration::ZERO);
-    let response = world.response(from(PeerAddress::Unix, "/", &[&token]));
+    let response = harness.response(from(PeerAddress::Unix, "/", &[&token]));
     assert_eq!(response.instructions, FrontEndInstructions::None);
     assert_eq!(body_text(response.body), "page");
 }
@@ -108,26 +108,26 @@ fn who_is_no_server_in_front_is_held_here() {
         ),
         ("no key here", None, PeerAddress::Unix, &now),
     ] {
-        let world = GripHarness::with(
+        let harness = GripHarness::with(
             Settings::default(),
             own,
             [scripted_reply(&STREAM, "hello\n")],
         );
-        let response = world.response(from(peer, "/", &[line]));
+        let response = harness.response(from(peer, "/", &[line]));
         assert!(!response.has_grip(), "{name}");
         assert_eq!(names(&response.fields), ["Content-Type"], "{name}");
-        world.hold(response).expect("hello\n");
+        harness.hold(response).expect("hello\n");
     }
 }
 
 #[test]
 fn another_handler_gets_the_request_that_came_from_the_front() {
     let pass = Reply::Pass(Box::new(get("/")));
-    let world = GripHarness::with(Settings::default(), signer(KEY), [Ok(pass)]);
+    let harness = GripHarness::with(Settings::default(), signer(KEY), [Ok(pass)]);
     let token = said(KEY, Duration::ZERO);
     let request = from(PeerAddress::Unix, "/", &[&token]);
     let head = Arc::clone(&request.head);
-    let Ok(Reply::Pass(passed)) = world.request(request) else {
+    let Ok(Reply::Pass(passed)) = harness.request(request) else {
         panic!("it is passed on");
     };
     assert!(Arc::ptr_eq(&passed.head, &head));
@@ -140,7 +140,8 @@ fn a_websocket_from_the_front_ends_here() {
         "Sec-WebSocket-Extensions: grip",
     ];
     let script = [scripted_reply(&opening, "OPEN\r\n")];
-    let world = GripHarness::with_websockets_and_settings(Settings::default(), signer(KEY), script);
+    let harness =
+        GripHarness::with_websockets_and_settings(Settings::default(), signer(KEY), script);
     let token = said(KEY, Duration::ZERO);
     let lines = [
         "Connection: Upgrade",
@@ -149,8 +150,8 @@ fn a_websocket_from_the_front_ends_here() {
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
         &token,
     ];
-    let response = world.response(from(PeerAddress::Unix, "/chat", &lines));
+    let response = harness.response(from(PeerAddress::Unix, "/chat", &lines));
     assert_eq!(response.status, Status::SWITCHING_PROTOCOLS);
     assert!(matches!(response.body, Body::Takeover(_)));
-    assert_eq!(body_of(world.next_backend_request()), "OPEN\r\n");
+    assert_eq!(body_of(harness.next_backend_request()), "OPEN\r\n");
 }

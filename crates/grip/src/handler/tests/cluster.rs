@@ -48,7 +48,7 @@ impl Bus for NeighbourBus {
 }
 
 /// Joins the hub of `world` to another server, which has messages 1 and 2 of a channel.
-fn join(world: &GripHarness, channel: &str) -> Arc<NeighbourBus> {
+fn join(harness: &GripHarness, channel: &str) -> Arc<NeighbourBus> {
     let history = ["1", "2"].map(|id| {
         let content = Content {
             bytes: bytes::Bytes::from(format!("data: {id}\n\n")),
@@ -63,12 +63,12 @@ fn join(world: &GripHarness, channel: &str) -> Arc<NeighbourBus> {
         }
     });
     let neighbour = Arc::new(NeighbourBus {
-        here: world.hub.clone(),
+        here: harness.hub.clone(),
         channel: channel.into(),
         history: history.into(),
         prepared_channels: Mutex::default(),
     });
-    world.hub.set_bus(Some(neighbour.clone()));
+    harness.hub.set_bus(Some(neighbour.clone()));
     neighbour
 }
 
@@ -87,42 +87,42 @@ fn says_all(lines: &[String], body: &str) -> ScriptedReply {
 
 #[test]
 fn a_route_finds_messages_of_other_nodes() {
-    let world = GripHarness::new([]);
-    join(&world, "a");
+    let harness = GripHarness::new([]);
+    join(&harness, "a");
     let route = RouteHub {
         namespace: "hub".to_owned(),
         channels: vec!["{path.1}".to_owned()],
         heartbeat_interval: None,
         publish: false,
     };
-    let streams = Arc::new(HubRouteHandler::new(world.hub.clone(), &route).unwrap());
+    let streams = Arc::new(HubRouteHandler::new(harness.hub.clone(), &route).unwrap());
     let request = request("GET", "/a", &["Last-Event-ID: 1"]);
-    let answered = await_backend_reply(&world.begin_request_with(streams, request));
-    let mut client = world.hold(response(answered));
+    let answered = await_backend_reply(&harness.begin_request_with(streams, request));
+    let mut client = harness.hold(response(answered));
     client.expect("data: 2\n\n");
-    world.hub.publish(text("a", "data: 3\n\n")).unwrap();
+    harness.hub.publish(text("a", "data: 3\n\n")).unwrap();
     client.expect("data: 3\n\n");
 }
 
 #[test]
 fn a_backend_stream_finds_messages_of_other_nodes() {
-    let world = GripHarness::new([says_all(&events_of("a; prev-id=1"), ":\n\n")]);
-    join(&world, "a");
-    let mut client = world.hold(world.response(get("/")));
+    let harness = GripHarness::new([says_all(&events_of("a; prev-id=1"), ":\n\n")]);
+    join(&harness, "a");
+    let mut client = harness.hold(harness.response(get("/")));
     client.expect(":\n\ndata: 2\n\n");
 }
 
 #[test]
 fn a_long_poll_notices_newer_messages_of_other_nodes() {
     let stale = ["Grip-Hold: response", "Grip-Channel: a; prev-id=1"];
-    let world = GripHarness::new([
+    let harness = GripHarness::new([
         scripted_reply(&stale, "stale"),
         scripted_reply(&[], "fresh"),
     ]);
-    join(&world, "a");
-    assert_eq!(body_text(world.response(get("/")).body), "fresh");
-    world.next_backend_request();
-    let again = world.next_backend_request();
+    join(&harness, "a");
+    assert_eq!(body_text(harness.response(get("/")).body), "fresh");
+    harness.next_backend_request();
+    let again = harness.next_backend_request();
     assert_eq!(again.head.field("grip-last"), Some(&b"a; last-id=2"[..]));
 }
 
@@ -133,14 +133,14 @@ fn a_next_link_is_fetched_for_messages_of_other_nodes() {
         lines.push("Grip-Link: </next>; rel=next".to_owned());
         lines
     };
-    let world = GripHarness::new([
+    let harness = GripHarness::new([
         says_all(&next("a; prev-id=1"), "begin\n"),
         says_all(&next("a; prev-id=2, b"), "more\n"),
     ]);
-    let neighbour = join(&world, "a");
-    let mut client = world.hold(world.response(get("/")));
+    let neighbour = join(&harness, "a");
+    let mut client = harness.hold(harness.response(get("/")));
     client.expect("begin\nmore\n");
-    world.await_subscribers("b", 1);
+    harness.await_subscribers("b", 1);
     // The channels that a link adds are asked for, too; the stream's own is this server's.
     let asked = neighbour.prepared_channels.lock().unwrap();
     assert_eq!(
@@ -157,14 +157,14 @@ fn a_websocket_finds_messages_of_other_nodes() {
         "Content-Type: application/websocket-events",
         "Sec-WebSocket-Extensions: grip",
     ];
-    let world = GripHarness::with_websockets([scripted_reply(&lines, &opening)]);
-    join(&world, "a");
+    let harness = GripHarness::with_websockets([scripted_reply(&lines, &opening)]);
+    join(&harness, "a");
     let handshake = [
         "Connection: Upgrade",
         "Upgrade: websocket",
         "Sec-WebSocket-Version: 13",
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
     ];
-    let mut client = world.take_over(world.response(request("GET", "/", &handshake)));
+    let mut client = harness.take_over(harness.response(request("GET", "/", &handshake)));
     client.expect_bytes(b"\x81\x09data: 2\n\n");
 }

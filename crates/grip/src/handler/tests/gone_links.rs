@@ -9,18 +9,18 @@ use crate::handler::original_request::OriginalRequest;
 fn the_back_end_is_notified_when_a_client_is_gone() {
     let signer = Signer::new("secret", "penstock").unwrap();
     let lines = [&STREAM[..], &["Grip-Link: </gone?id=7>; rel=gone"]].concat();
-    let world = GripHarness::with(
+    let harness = GripHarness::with(
         Settings::default(),
         Some(signer),
         [scripted_reply(&lines, "hi\n")],
     );
-    let response = world.response(request("GET", "/", &["Cookie: c=1"]));
-    world.next_backend_request();
-    let mut client = world.hold(response);
+    let response = harness.response(request("GET", "/", &["Cookie: c=1"]));
+    harness.next_backend_request();
+    let mut client = harness.hold(response);
     client.expect("hi\n");
-    assert!(world.has_no_more_requests());
+    assert!(harness.has_no_more_requests());
     drop(client);
-    let told = world.next_backend_request();
+    let told = harness.next_backend_request();
     assert_eq!(
         (told.head.method_str(), told.head.target()),
         ("POST", "/gone?id=7")

@@ -164,7 +164,7 @@ impl GripHarness {
         }
     }
 
-    /// Adds to what the back end does.
+    /// Adds scripted replies of the back end.
     pub(crate) fn script(&self, act: ScriptedReply) {
         self.backend.script.lock().unwrap().push_back(act);
     }
@@ -181,13 +181,13 @@ impl GripHarness {
         self.last_request.try_recv().is_err()
     }
 
-    /// Begins a request on the loop.
+    /// Starts a request on the loop.
     pub(crate) fn begin(&self, request: Request) -> Receiver<ScriptedReply> {
         let grip = Arc::clone(&self.grip);
         self.begin_request_with(grip, request)
     }
 
-    /// The same, of another handler.
+    /// Starts a request with another handler.
     pub(crate) fn begin_request_with(
         &self,
         handler: Arc<dyn Handler>,
@@ -245,7 +245,7 @@ impl GripHarness {
         loops.handles()[0].spawn(task);
     }
 
-    /// Ends all that is held, at once.
+    /// Ends all held streams at once.
     pub(crate) fn drain(&self) {
         let hub = self.hub.clone();
         self.spawn(async move { hub.drain(Duration::ZERO).await });
@@ -302,7 +302,7 @@ impl HarnessClient {
         assert_eq!(found, bytes);
     }
 
-    /// Reads exactly that.
+    /// Reads exactly this text.
     pub(crate) fn expect(&mut self, bytes: &str) {
         let mut found = vec![0; bytes.len()];
         self.0.read_exact(&mut found).unwrap();

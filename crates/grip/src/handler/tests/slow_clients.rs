@@ -37,33 +37,33 @@ const GAP: &[u8] = b"event: gap\ndata: {}\n\n";
 
 #[test]
 fn a_slow_route_stream_gets_a_gap_on_its_first_visit() {
-    let world = GripHarness::with(settings(SlowPolicy::DropOldest), None, []);
+    let harness = GripHarness::with(settings(SlowPolicy::DropOldest), None, []);
     let route = RouteHub {
         namespace: "hub".to_owned(),
         channels: vec!["a".to_owned()],
         heartbeat_interval: None,
         publish: false,
     };
-    let streams = Arc::new(HubRouteHandler::new(world.hub.clone(), &route).unwrap());
-    let mut client = world.hold(response(await_backend_reply(
-        &world.begin_request_with(streams, get("/")),
+    let streams = Arc::new(HubRouteHandler::new(harness.hub.clone(), &route).unwrap());
+    let mut client = harness.hold(response(await_backend_reply(
+        &harness.begin_request_with(streams, get("/")),
     )));
-    world.await_subscribers("a", 1);
-    flood(&world.hub);
+    harness.await_subscribers("a", 1);
+    flood(&harness.hub);
     client.read_until(GAP);
 }
 
 #[test]
 fn a_slow_backend_stream_gets_a_gap_on_its_first_visit() {
     let events = ["Content-Type: text/event-stream", STREAM[1], STREAM[2]];
-    let world = GripHarness::with(
+    let harness = GripHarness::with(
         settings(SlowPolicy::DropOldest),
         None,
         [scripted_reply(&events, "")],
     );
-    let mut client = world.hold(world.response(get("/")));
-    world.await_subscribers("a", 1);
-    flood(&world.hub);
+    let mut client = harness.hold(harness.response(get("/")));
+    harness.await_subscribers("a", 1);
+    flood(&harness.hub);
     client.read_until(GAP);
 }
 
@@ -76,19 +76,19 @@ fn a_slow_stream_with_a_next_link_gets_a_gap_on_its_first_visit() {
         STREAM[2],
         LINK,
     ];
-    let world = GripHarness::with(
+    let harness = GripHarness::with(
         settings(SlowPolicy::DropOldest),
         None,
         [scripted_reply(&lines, "")],
     );
-    let mut client = world.hold(world.response(get("/")));
-    world.await_subscribers("a", 1);
+    let mut client = harness.hold(harness.response(get("/")));
+    harness.await_subscribers("a", 1);
     let deadline = clock::now() + TEST_TIMEOUT;
     for sent in 1..=1000 {
-        publish(&world.hub);
+        publish(&harness.hub);
         // Each is published once more, to the stream alone: it is the client that falls behind, not
         // the task that publishes.
-        while world.hub.snapshot().counters.published < 2 * sent {
+        while harness.hub.snapshot().counters.published < 2 * sent {
             assert!(clock::now() < deadline, "message {sent} is passed on");
             std::thread::yield_now();
         }
@@ -104,7 +104,7 @@ fn socket(slow: SlowPolicy) -> (GripHarness, HarnessClient) {
         "Content-Type: application/websocket-events",
         "Sec-WebSocket-Extensions: grip",
     ];
-    let world = GripHarness::with_websockets_and_settings(
+    let harness = GripHarness::with_websockets_and_settings(
         settings(slow),
         None,
         [scripted_reply(&lines, &opening)],
@@ -115,15 +115,15 @@ fn socket(slow: SlowPolicy) -> (GripHarness, HarnessClient) {
         "Sec-WebSocket-Version: 13",
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
     ];
-    let client = world.take_over(world.response(request("GET", "/", &handshake)));
-    world.await_subscribers("a", 1);
-    (world, client)
+    let client = harness.take_over(harness.response(request("GET", "/", &handshake)));
+    harness.await_subscribers("a", 1);
+    (harness, client)
 }
 
 #[test]
 fn a_websocket_that_lost_messages_is_closed_where_slow_ones_are() {
-    let (world, client) = socket(SlowPolicy::Disconnect);
-    flood(&world.hub);
+    let (harness, client) = socket(SlowPolicy::Disconnect);
+    flood(&harness.hub);
     let close = [
         &[0x88, 22],
         &1013_u16.to_be_bytes()[..],
@@ -131,15 +131,15 @@ fn a_websocket_that_lost_messages_is_closed_where_slow_ones_are() {
     ]
     .concat();
     assert!(client.read_rest_bytes().ends_with(&close));
-    world.await_subscribers("a", 0);
-    world.next_backend_request();
-    assert_eq!(body_of(world.next_backend_request()), "DISCONNECT\r\n");
+    harness.await_subscribers("a", 0);
+    harness.next_backend_request();
+    assert_eq!(body_of(harness.next_backend_request()), "DISCONNECT\r\n");
 }
 
 #[test]
 fn a_websocket_that_lost_messages_goes_on_where_the_oldest_are_dropped() {
-    let (world, mut client) = socket(SlowPolicy::DropOldest);
-    flood(&world.hub);
+    let (harness, mut client) = socket(SlowPolicy::DropOldest);
+    flood(&harness.hub);
     let last = Publication {
         channel: "a".into(),
         websocket: Some(WebSocketAction::Text(Content {
@@ -148,7 +148,7 @@ fn a_websocket_that_lost_messages_goes_on_where_the_oldest_are_dropped() {
         })),
         ..Publication::default()
     };
-    world.hub.publish(last).unwrap();
+    harness.hub.publish(last).unwrap();
     let found = client.read_until(b"and the last one");
     assert!(found.len() < 1000 * include_str!("slow_clients.rs").len());
 }
@@ -160,8 +160,8 @@ fn a_gap_between_servers_closes_a_websocket_where_slow_ones_are() {
         stream: Some(StreamAction::Gap),
         ..Publication::default()
     };
-    let (world, client) = socket(SlowPolicy::Disconnect);
-    world.hub.publish_locally(gap).unwrap();
+    let (harness, client) = socket(SlowPolicy::Disconnect);
+    harness.hub.publish_locally(gap).unwrap();
     let found = client.read_rest_bytes();
     assert!(found.starts_with(&[0x88]), "{found:?}");
 }
