@@ -22,10 +22,10 @@ use crate::selector::SelectorSet;
 use crate::update::Update;
 use selector_index::SelectorIndex;
 
-/// One client may have so small a part of all variables: others subscribe beside it.
+/// One client may use this part of all variables, so that some is left for others.
 const CLIENT_SHARE_DIVISOR: usize = 8;
 
-/// What the subscribers of an audience ask for and what they may see.
+/// The topics of an audience and the private updates it can see.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct AudienceKey {
     /// What they subscribe to.
@@ -75,25 +75,25 @@ impl AudienceKey {
 }
 
 impl Audiences {
-    /// One more member for the audience of that wish, which is made if there is none: then its
-    /// channel is `channel` of its number, and `covered` is the position that it begins at. `None`
-    /// when the different templates in use would have more variables than [`index::MAX_VARIABLES`],
-    /// or those of this client more than its share.
+    /// Adds a member to the audience with that key. A new audience gets the channel that `channel`
+    /// makes of its number, and begins at the position `delivered_up_to`. `None` when the templates
+    /// in use would have more variables than [`selector_index::MAX_VARIABLES_IN_USE`], or those of
+    /// this client more than its part.
     pub(super) fn join(
         &mut self,
-        (wish, client): (AudienceKey, Option<AddressPrefix>),
-        covered: u64,
+        (audience_key, client): (AudienceKey, Option<AddressPrefix>),
+        delivered_up_to: u64,
         channel: impl FnOnce(u64) -> Arc<str>,
     ) -> Option<&Audience> {
-        if let Some(&number) = self.by_key.get(&wish) {
+        if let Some(&number) = self.by_key.get(&audience_key) {
             let audience = self.by_number.get_mut(&number)?;
             audience.members += 1;
             return Some(audience);
         }
-        if !self.index.has_room_for(&wish.topics) {
+        if !self.index.has_room_for(&audience_key.topics) {
             return None;
         }
-        let variables = wish
+        let variables = audience_key
             .topics
             .iter()
             .map(selector_index::variable_count)
@@ -113,25 +113,25 @@ impl Audiences {
         }
         let number = self.next_number;
         self.next_number += 1;
-        let wish = Arc::new(AudienceKey {
-            topics: self.index.insert(&wish.topics, number),
-            grants: wish
+        let audience_key = Arc::new(AudienceKey {
+            topics: self.index.insert(&audience_key.topics, number),
+            grants: audience_key
                 .grants
                 .map_each(|grant| self.index.intern_selector(grant)),
         });
-        self.by_key.insert(Arc::clone(&wish), number);
+        self.by_key.insert(Arc::clone(&audience_key), number);
         let audience = self.by_number.entry(number).or_insert_with(|| Audience {
             number,
-            key: wish,
+            key: audience_key,
             channel: channel(number),
-            delivered_up_to: covered,
+            delivered_up_to,
             members: 1,
             charged_variables: charged,
         });
         Some(audience)
     }
 
-    /// One member less. The last one takes the audience with it.
+    /// Removes a member. The audience ends with its last member.
     pub(super) fn leave(&mut self, number: u64) {
         let Some(audience) = self.by_number.get_mut(&number) else {
             return;

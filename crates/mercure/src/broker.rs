@@ -8,7 +8,7 @@
 //! # Invariants
 //! - The hub is called under the broker's lock, and no callback of the hub waits for that lock, so
 //!   there is one order of locks.
-//! - `update_order` makes all decisions.
+//! - `update_dispatcher` makes all decisions.
 
 mod subscription_index;
 mod update_dispatcher;
@@ -29,10 +29,10 @@ pub(super) use subscription_index::{
 };
 pub(super) use update_dispatcher::{BrokerFullError, JoinedSubscriber};
 
-/// Audiences that are handed an update at a time.
+/// Audiences that get an update in one turn.
 const AUDIENCES_PER_TURN: usize = 256;
 
-/// How long a hub that takes nothing is left alone.
+/// The delay before a hub that accepts nothing is tried again.
 const BACKPRESSURE_DELAY: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -42,20 +42,20 @@ pub(super) struct Broker {
     channel_prefix: Box<str>,
     /// Held while the hub is called, never across a wait.
     state: Mutex<BrokerState>,
-    /// Audiences that lost a member while the board may have been locked. Held for a push or a
+    /// Audiences that lost a member while the broker may have been locked. Held for a push or a
     /// take, with nothing else locked behind it.
     departed: Mutex<Vec<u64>>,
 }
 
 #[derive(Debug, Default)]
 struct BrokerState {
-    update_order: UpdateDispatcher,
+    update_dispatcher: UpdateDispatcher,
     subscriptions: SubscriptionIndex,
-    /// A task is about to hand out the rest.
+    /// A task is about to dispatch the rest.
     has_dispatch_task: bool,
 }
 
-/// What a subscriber comes with.
+/// The request of a subscriber to join an audience.
 #[derive(Debug)]
 pub(super) struct AudienceJoinRequest<'a> {
     /// Its client, for the bound on each client's templates; `None` is not counted.
@@ -66,14 +66,14 @@ pub(super) struct AudienceJoinRequest<'a> {
     pub last_event_id: Option<&'a str>,
     /// Bytes of history that it is sent at a time.
     pub max_replay_bytes: usize,
-    /// By which name others learn of it; none is not at all.
+    /// The subscriber as others see it; `None` is not announced.
     pub subscriber: Option<Arc<Subscriber>>,
 }
 
 /// A place in an audience; given back when it is dropped.
 #[derive(Debug)]
 pub(super) struct AudienceMembership {
-    board: Arc<Broker>,
+    broker: Arc<Broker>,
     audience: u64,
     subscriber: Option<Arc<Subscriber>>,
 }
@@ -100,15 +100,15 @@ impl Broker {
         let bounds = self.hub.settings().history;
         let update = Arc::new(update);
         self.lock()
-            .update_order
+            .update_dispatcher
             .publish(update, clock::now(), &bounds)?;
         self.dispatch();
         Ok(id)
     }
 
-    /// Takes a subscriber in and hands its start to `hold`, which asks the hub for its stream. That
-    /// is done under the board's lock, so that nothing is published between the end of its history
-    /// and the beginning of its stream; `hold` must not call the board. Without a membership more
+    /// Adds a subscriber and passes its start to `hold`, which asks the hub for its stream. That is
+    /// done under the broker's lock, so that nothing is published between the end of its history
+    /// and the beginning of its stream; `hold` must not call the broker. Without a membership more
     /// history is left than may be sent at a time: the subscriber comes back for the rest, and for
     /// later updates.
     pub(super) fn join<T>(
@@ -119,11 +119,11 @@ impl Broker {
         let bounds = self.hub.settings().history;
         let mut state = self.lock();
         state
-            .update_order
+            .update_dispatcher
             .history
             .drop_expired(clock::now(), &bounds);
         let channel = |number| format!("{}{number}", self.channel_prefix).into();
-        let joined = state.update_order.join(
+        let joined = state.update_dispatcher.join(
             (arrival.key, arrival.client),
             arrival.last_event_id,
             arrival.max_replay_bytes,
@@ -133,12 +133,12 @@ impl Broker {
         if let Some(subscriber) = &subscriber {
             state.subscriptions.insert(subscriber);
         }
-        let member = AudienceMembership {
-            board: Arc::clone(self),
+        let membership = AudienceMembership {
+            broker: Arc::clone(self),
             audience: joined.audience,
             subscriber: subscriber.clone(),
         };
-        let membership = joined.is_complete.then_some(member);
+        let membership = joined.is_complete.then_some(membership);
         let held = hold(joined, membership);
         // A member that was dropped meanwhile could not leave by itself.
         self.remove_departed(&mut state);
@@ -150,12 +150,12 @@ impl Broker {
     }
 
     pub(super) fn last_update_id(&self) -> Option<Arc<str>> {
-        self.lock().update_order.history.last_id().cloned()
+        self.lock().update_dispatcher.history.last_id().cloned()
     }
 
     #[cfg(test)]
     pub(super) fn audience_count(&self) -> usize {
-        self.lock().update_order.audiences.count()
+        self.lock().update_dispatcher.audiences.count()
     }
 
     pub(super) fn with_subscriptions<T>(&self, look: impl FnOnce(&SubscriptionIndex) -> T) -> T {
@@ -165,16 +165,16 @@ impl Broker {
     fn announce_subscription(self: &Arc<Self>, subscriber: &Subscriber, is_active: bool) {
         let message_bytes = self.hub.settings().max_message_size;
         for draft in subscriber.announcements(is_active) {
-            let told = Update::new(draft, message_bytes)
+            let published = Update::new(draft, message_bytes)
                 .map_err(|error| error.to_string())
                 .and_then(|update| self.publish(update).map_err(|full| full.to_string()));
-            if let Err(reason) = told {
+            if let Err(reason) = published {
                 log::warn!("mercure: a change of subscriptions is not announced: {reason}");
             }
         }
     }
 
-    /// Hands out what waits: a portion now, the rest in a task.
+    /// Dispatches waiting updates: a portion now, the rest in a task.
     fn dispatch(self: &Arc<Self>) {
         {
             let mut state = self.lock();
@@ -185,12 +185,12 @@ impl Broker {
             }
             state.has_dispatch_task = true;
         }
-        let board = Arc::clone(self);
+        let broker = Arc::clone(self);
         loops::spawn_here(async move {
             loop {
                 let progress = {
-                    let mut state = board.lock();
-                    let progress = state.dispatch_portion(&board.hub);
+                    let mut state = broker.lock();
+                    let progress = state.dispatch_portion(&broker.hub);
                     state.has_dispatch_task = progress != DispatchProgress::Done;
                     progress
                 };
@@ -213,11 +213,11 @@ impl Broker {
     fn remove_departed(&self, state: &mut BrokerState) {
         let mut left = self.departed.lock().unwrap_or_else(PoisonError::into_inner);
         for audience in std::mem::take(&mut *left) {
-            state.update_order.audiences.leave(audience);
+            state.update_dispatcher.audiences.leave(audience);
         }
     }
 
-    /// Takes a member out of its audience, now or with whatever is done next.
+    /// Removes a member from its audience, now or with the next operation.
     fn leave(&self, audience: u64) {
         self.departed
             .lock()
@@ -233,7 +233,7 @@ impl Broker {
 
 impl BrokerState {
     fn dispatch_portion(&mut self, hub: &Hub) -> DispatchProgress {
-        self.update_order
+        self.update_dispatcher
             .dispatch(AUDIENCES_PER_TURN, |audience, update| {
                 deliver_update(hub, audience, update)
             })
@@ -261,16 +261,16 @@ fn deliver_update(hub: &Hub, audience: &Audience, update: &Update) -> bool {
 }
 
 impl AudienceMembership {
-    /// What gives the place back when its stream has ended.
+    /// The callback that ends the membership with its stream.
     pub(super) fn into_end_callback(self) -> EndCallback {
         EndCallback::new(move || drop(self))
     }
 }
 
 impl Drop for AudienceMembership {
-    /// May be called by the hub with its own locks held: what needs the board is left to a task.
+    /// May be called by the hub with its own locks held: what needs the broker is left to a task.
     fn drop(&mut self) {
-        self.board.leave(self.audience);
+        self.broker.leave(self.audience);
         let Some(subscriber) = self.subscriber.take() else {
             return;
         };
@@ -278,10 +278,10 @@ impl Drop for AudienceMembership {
         let Some(here) = LoopHandle::current() else {
             return;
         };
-        let board = Arc::clone(&self.board);
+        let broker = Arc::clone(&self.broker);
         here.spawn(async move {
-            board.lock().subscriptions.remove(&subscriber);
-            board.announce_subscription(&subscriber, false);
+            broker.lock().subscriptions.remove(&subscriber);
+            broker.announce_subscription(&subscriber, false);
         });
     }
 }

@@ -37,8 +37,8 @@ pub fn read_update(form: &[u8]) {
     if let Ok(query) = std::str::from_utf8(form) {
         let query = MercureQuery::parse(query);
         // A byte that is no text becomes a character of three.
-        let said = query.topics.iter().map(|topic| topic.len()).sum::<usize>();
-        assert!(said <= 3 * form.len());
+        let topic_bytes = query.topics.iter().map(|topic| topic.len()).sum::<usize>();
+        assert!(topic_bytes <= 3 * form.len());
     }
     let Ok(draft) = UpdateDraft::parse(form) else {
         return;

@@ -64,15 +64,15 @@ impl MercureHubs {
         settings: &RouteMercure,
     ) -> Result<MercureHandler, String> {
         let access = MercureAccess::new(settings)?;
-        let mut boards = self.brokers.lock().unwrap_or_else(PoisonError::into_inner);
-        boards.retain(|_, board| board.strong_count() > 0);
-        let known = boards.get(route).and_then(Weak::upgrade);
-        let board = known.unwrap_or_else(|| {
-            let board = Broker::new(self.hub.clone());
-            boards.insert(route.to_owned(), Arc::downgrade(&board));
-            board
+        let mut brokers = self.brokers.lock().unwrap_or_else(PoisonError::into_inner);
+        brokers.retain(|_, broker| broker.strong_count() > 0);
+        let known = brokers.get(route).and_then(Weak::upgrade);
+        let broker = known.unwrap_or_else(|| {
+            let broker = Broker::new(self.hub.clone());
+            brokers.insert(route.to_owned(), Arc::downgrade(&broker));
+            broker
         });
-        Ok(MercureHandler::with_broker(board, access, settings))
+        Ok(MercureHandler::with_broker(broker, access, settings))
     }
 }
 
@@ -89,10 +89,10 @@ impl MercureHandler {
         }
     }
 
-    fn with_broker(board: Arc<Broker>, access: MercureAccess, settings: &RouteMercure) -> Self {
+    fn with_broker(broker: Arc<Broker>, access: MercureAccess, settings: &RouteMercure) -> Self {
         Self {
             shared: Arc::new(MercureShared {
-                broker: board,
+                broker,
                 access,
                 keep_alive: settings.heartbeat_interval,
                 has_subscriptions_api: settings.subscriptions,

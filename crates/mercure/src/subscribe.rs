@@ -107,7 +107,7 @@ fn start_response(
     let body = match membership {
         // The client comes back with the id of the last event in it, as after any end.
         None => Body::Bytes(initial),
-        Some(member) => hub.stream_body(HeldStream {
+        Some(membership) => hub.stream_body(HeldStream {
             subscriptions: vec![Subscription {
                 channel: start.channel,
                 ..Subscription::default()
@@ -121,7 +121,7 @@ fn start_response(
                 is_unconditional: false,
             }),
             initial_bytes: initial,
-            on_end: Some(member.into_end_callback()),
+            on_end: Some(membership.into_end_callback()),
             max_lifetime: lifetime.map(|lifetime| lifetime.max(MIN_LIFETIME)),
             client,
             ..HeldStream::default()

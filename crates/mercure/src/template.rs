@@ -31,7 +31,7 @@ pub(super) struct UriTemplate {
 pub(super) enum TemplateError {
     /// It has no expression, or one that breaks the grammar: a plain string.
     NotATemplate,
-    /// More than [`MAX_VARIABLES`].
+    /// More than [`MAX_TEMPLATE_VARIABLES`].
     TooComplex,
 }
 
@@ -121,7 +121,7 @@ impl UriTemplate {
         &self.prefix
     }
 
-    /// How many variables it has, of which each adds to what a match costs.
+    /// The number of variables, each of which adds to the cost of a match.
     pub(super) fn variable_count(&self) -> usize {
         self.variable_count
     }
@@ -135,18 +135,18 @@ impl UriTemplate {
             return false;
         };
         let middle = middle.as_bytes();
-        let mut places = MatchPositions::empty(middle.len());
-        places.0[0] = true;
+        let mut positions = MatchPositions::empty(middle.len());
+        positions.0[0] = true;
         for part in &self.parts {
-            places = match part {
-                TemplatePart::Literal(text) => places.after_text(text, middle),
-                TemplatePart::Expression(expression) => expression.match_end(&places, middle),
+            positions = match part {
+                TemplatePart::Literal(text) => positions.after_text(text, middle),
+                TemplatePart::Expression(expression) => expression.match_end(&positions, middle),
             };
-            if !places.0.contains(&true) {
+            if !positions.0.contains(&true) {
                 return false;
             }
         }
-        places.0[middle.len()]
+        positions.0[middle.len()]
     }
 }
 
@@ -160,11 +160,11 @@ impl Expression {
         })
     }
 
-    /// Where an expansion of this that begins in `places` may end. Variables keep their order and
-    /// each may be undefined (RFC 6570 §3.2.1).
-    fn match_end(&self, places: &MatchPositions, topic: &[u8]) -> MatchPositions {
+    /// Where an expansion that begins in `positions` may end. Variables keep their order and each
+    /// may be undefined (RFC 6570 §3.2.1).
+    fn match_end(&self, positions: &MatchPositions, topic: &[u8]) -> MatchPositions {
         let operator = self.operator;
-        let begun = places.after_text(operator.first, topic);
+        let begun = positions.after_text(operator.first, topic);
         let mut taken = MatchPositions::empty(topic.len());
         for variable in &self.variables {
             let mut from = taken.after_text(operator.separator, topic);
@@ -172,7 +172,7 @@ impl Expression {
             let values = variable.match_end(&from, operator, topic);
             taken.union(&values);
         }
-        taken.union(places);
+        taken.union(positions);
         taken
     }
 }
@@ -258,19 +258,19 @@ impl MatchPositions {
 
     /// Behind `text`, wherever it stands at one of these.
     fn after_text(&self, text: &str, topic: &[u8]) -> Self {
-        let mut places = Self::empty(topic.len());
+        let mut positions = Self::empty(topic.len());
         for at in 0..=topic.len() {
             if self.0[at] && topic[at..].starts_with(text.as_bytes()) {
-                places.0[at + text.len()] = true;
+                positions.0[at + text.len()] = true;
             }
         }
-        places
+        positions
     }
 
     /// Behind any number of characters of a class, percent-encoded ones among them, up to a
     /// maximum.
     fn after_run(&self, class: impl Fn(u8) -> bool, max: Option<u32>, topic: &[u8]) -> Self {
-        let mut places = Self::empty(topic.len());
+        let mut positions = Self::empty(topic.len());
         // How many more characters may follow at each place, at best; none is a place not come to.
         let mut left: Vec<Option<u32>> = vec![None; topic.len() + 1];
         for at in 0..=topic.len() {
@@ -278,7 +278,7 @@ impl MatchPositions {
                 left[at] = Some(max.unwrap_or(u32::MAX));
             }
             let Some(more) = left[at] else { continue };
-            places.0[at] = true;
+            positions.0[at] = true;
             let (next, characters) = match &topic[at..] {
                 [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
                     (at + 3, u32::from(!is_continuation(*high)))
@@ -291,7 +291,7 @@ impl MatchPositions {
                 left[next] = left[next].max(Some(more));
             }
         }
-        places
+        positions
     }
 }
 

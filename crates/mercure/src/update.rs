@@ -28,13 +28,13 @@ pub(super) const EARLIEST_ID: &str = "earliest";
 
 #[derive(Debug)]
 pub(super) struct Update {
-    /// What its publisher calls it, or a name of our own.
+    /// The publisher's id, or a generated one.
     pub id: Arc<str>,
     /// The first is the canonical one.
     pub topics: Box<[Box<str>]>,
     /// Only for subscribers that may see one of its topics.
     pub is_private: bool,
-    /// It as an event, with its blank line.
+    /// The encoded event, with its blank line.
     pub encoded_event: Bytes,
 }
 
@@ -150,7 +150,7 @@ impl Update {
         })
     }
 
-    /// Bytes that it costs while it is kept.
+    /// Memory of the update while it is kept.
     pub(super) fn memory_bytes(&self) -> usize {
         let topics: usize = self.topics.iter().map(|topic| topic.len()).sum();
         size_of::<Self>() + self.id.len() + topics + self.encoded_event.len()

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use crate::selector::{SelectorSet, TopicSelector};
 
 /// Variables in the different templates that subscribers of one route use at a time. Each template
-/// may have to be tried for each topic of each update under the board's lock, at a cost that is its
-/// variables times the topic's length, and everybody may bring new ones.
+/// may be tried for each topic of each update under the broker's lock, at a cost of its variables
+/// times the topic's length, and any subscriber may bring new ones.
 pub(super) const MAX_VARIABLES_IN_USE: usize = 10_000;
 
 #[derive(Debug, Default)]
@@ -58,8 +58,8 @@ impl SelectorIndex {
         new == 0 || self.variables + new <= MAX_VARIABLES_IN_USE
     }
 
-    /// Puts `number` in for all of these; gives them as they are known here, so that each text is
-    /// kept once.
+    /// Adds `number` for all of these; returns the interned selectors, so that each text is kept
+    /// once.
     pub(super) fn insert(&mut self, selectors: &SelectorSet, number: u64) -> SelectorSet {
         let known = selectors.map_each(|selector| self.intern_selector(selector));
         for selector in known.iter() {
@@ -77,13 +77,13 @@ impl SelectorIndex {
         known
     }
 
-    /// `selector` as it is kept here, if it is.
+    /// The interned copy of `selector`, if there is one.
     pub(super) fn intern_selector(&self, selector: &TopicSelector) -> TopicSelector {
         let known = self.exact.get(selector.selector_text());
         known.map_or(selector, |known| &known.selector).clone()
     }
 
-    /// Makes a selector that is new here known by its prefix, if it is a template.
+    /// Adds a new selector under its prefix, if it is a template.
     fn insert_template(&mut self, selector: &TopicSelector) {
         let Some(template) = selector.template() else {
             return;
@@ -97,7 +97,7 @@ impl SelectorIndex {
         group.push(selector.clone());
     }
 
-    /// Takes `number` out for all of these.
+    /// Removes `number` for all of these.
     pub(super) fn remove(&mut self, selectors: &SelectorSet, number: u64) {
         for selector in selectors.iter() {
             if selector.is_wildcard() {

@@ -12,16 +12,19 @@ fn set(texts: &[&str]) -> SelectorSet {
     SelectorSet::new(selectors.collect())
 }
 
-fn wish(topics: &[&str], grants: &[&str]) -> AudienceKey {
+fn audience_key(topics: &[&str], grants: &[&str]) -> AudienceKey {
     AudienceKey {
         topics: set(topics),
         grants: set(grants),
     }
 }
 
-fn join(audiences: &mut Audiences, wish: AudienceKey) -> u64 {
+fn join(audiences: &mut Audiences, audience_key: AudienceKey) -> u64 {
     let channel = |number: u64| number.to_string().into();
-    audiences.join((wish, None), 0, channel).unwrap().number
+    audiences
+        .join((audience_key, None), 0, channel)
+        .unwrap()
+        .number
 }
 
 fn topics(texts: &[&str]) -> Vec<Box<str>> {
@@ -40,9 +43,9 @@ fn update(texts: &[&str], is_private: bool) -> Update {
 #[test]
 fn the_same_wish_is_the_same_audience() {
     let mut audiences = Audiences::default();
-    let first = join(&mut audiences, wish(&["a", "b"], &["x"]));
-    let second = join(&mut audiences, wish(&["b", "a", "a"], &["x"]));
-    let other = join(&mut audiences, wish(&["a", "b"], &[]));
+    let first = join(&mut audiences, audience_key(&["a", "b"], &["x"]));
+    let second = join(&mut audiences, audience_key(&["b", "a", "a"], &["x"]));
+    let other = join(&mut audiences, audience_key(&["a", "b"], &[]));
     assert_eq!(first, second);
     assert_ne!(first, other);
     assert_eq!(&*audiences.audience_mut(first).unwrap().channel, "0");
@@ -51,18 +54,18 @@ fn the_same_wish_is_the_same_audience() {
     assert!(audiences.audience_mut(first).is_some());
     audiences.leave(second);
     assert!(audiences.audience_mut(first).is_none());
-    let again = join(&mut audiences, wish(&["a", "b"], &["x"]));
+    let again = join(&mut audiences, audience_key(&["a", "b"], &["x"]));
     assert_ne!(again, first, "a number is not used twice");
 }
 
 #[test]
 fn an_audience_is_found_once_whatever_selects_it() {
     let mut audiences = Audiences::default();
-    let exact = join(&mut audiences, wish(&["/a/1", "/a/2"], &[]));
-    let template = join(&mut audiences, wish(&["/a/{id}", "/{+all}"], &[]));
-    let everything = join(&mut audiences, wish(&["*"], &[]));
-    let both = join(&mut audiences, wish(&["/a/1", "/a/{id}"], &[]));
-    let spelled = join(&mut audiences, wish(&["/é/{id}"], &[]));
+    let exact = join(&mut audiences, audience_key(&["/a/1", "/a/2"], &[]));
+    let template = join(&mut audiences, audience_key(&["/a/{id}", "/{+all}"], &[]));
+    let everything = join(&mut audiences, audience_key(&["*"], &[]));
+    let both = join(&mut audiences, audience_key(&["/a/1", "/a/{id}"], &[]));
+    let spelled = join(&mut audiences, audience_key(&["/é/{id}"], &[]));
     for (list, expected) in [
         (&["/a/1"][..], vec![exact, template, everything, both]),
         (
@@ -98,7 +101,7 @@ fn private_updates_need_a_grant_for_one_of_their_topics() {
         (&["a"], &["b"], &["b"], true, false),
         (&["a"], &["*"], &["b"], false, false),
     ] {
-        let takes = wish(wants, grants).receives(&update(list, is_private));
+        let takes = audience_key(wants, grants).receives(&update(list, is_private));
         assert_eq!(
             takes, expected,
             "{wants:?} {grants:?} {list:?} {is_private}"
@@ -111,11 +114,11 @@ fn the_variables_of_different_templates_are_bounded_and_strings_are_not() {
     let mut audiences = Audiences::default();
     for number in 0..MAX_VARIABLES_IN_USE / 4 {
         let template = format!("/{number}/{{a}}/{{b,c,d}}");
-        join(&mut audiences, wish(&[&template], &[]));
+        join(&mut audiences, audience_key(&[&template], &[]));
     }
     let full = |audiences: &mut Audiences, text: &str| {
         audiences
-            .join((wish(&[text], &["x"]), None), 0, |_| "".into())
+            .join((audience_key(&[text], &["x"]), None), 0, |_| "".into())
             .is_none()
     };
     assert!(full(&mut audiences, "/new/{id}"));
@@ -136,8 +139,8 @@ fn one_client_has_a_share_of_the_variables() {
         Some(AddressPrefix::from_address(PeerAddress::tcp(address)))
     };
     let join = |audiences: &mut Audiences, number: usize, client| {
-        let wish = wish(&[&format!("/{number}/{{a}}/{{b,c,d}}")], &[]);
-        let joined = audiences.join((wish, client), 0, |_| "".into());
+        let audience_key = audience_key(&[&format!("/{number}/{{a}}/{{b,c,d}}")], &[]);
+        let joined = audiences.join((audience_key, client), 0, |_| "".into());
         joined.map(|audience| audience.number)
     };
     let taken = (0..).map_while(|number| join(&mut audiences, number, client(1)));
@@ -169,14 +172,14 @@ fn the_index_agrees_with_a_linear_search() {
                 audiences.leave(members.swap_remove(at).0);
             } else {
                 let list: Vec<&str> = (0..=dice.roll(3)).map(|_| dice.pick(SELECTORS)).collect();
-                let wish = wish(&list, &[]);
-                members.push((join(&mut audiences, wish.clone()), wish));
+                let audience_key = audience_key(&list, &[]);
+                members.push((join(&mut audiences, audience_key.clone()), audience_key));
             }
             let list: Vec<&str> = (0..=dice.roll(2)).map(|_| dice.pick(TOPICS)).collect();
             let list = topics(&list);
             let mut expected: Vec<u64> = members
                 .iter()
-                .filter(|(_, wish)| wish.topics.matches_any(&list))
+                .filter(|(_, audience_key)| audience_key.topics.matches_any(&list))
                 .map(|(number, _)| *number)
                 .collect();
             expected.sort_unstable();

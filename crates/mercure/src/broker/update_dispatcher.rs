@@ -24,13 +24,13 @@ use crate::audiences::{Audience, AudienceKey, Audiences};
 use crate::history::UpdateHistory;
 use crate::update::{EARLIEST_ID, Update};
 
-/// Updates that wait until the ones before them have been handed out.
+/// Updates that wait until earlier ones have been dispatched.
 const MAX_WAITING_UPDATES: usize = 1000;
 
 /// Bytes of these; one update may always wait.
 const MAX_WAITING_BYTES: usize = 16 << 20;
 
-/// Updates, audiences, and how far the ones have come to the others.
+/// Updates, audiences, and how far the updates have been dispatched.
 #[derive(Debug, Default)]
 pub(super) struct UpdateDispatcher {
     pub(super) audiences: Audiences,
@@ -86,7 +86,7 @@ pub(crate) enum BrokerFullError {
 }
 
 impl UpdateDispatcher {
-    /// Gives an update its place.
+    /// Appends an update to the order.
     pub(super) fn publish(
         &mut self,
         update: Arc<Update>,
@@ -107,18 +107,18 @@ impl UpdateDispatcher {
     /// Adds a subscriber with the last update `after`; `channel` names a new audience's channel.
     pub(super) fn join(
         &mut self,
-        (wish, client): (AudienceKey, Option<AddressPrefix>),
+        (audience_key, client): (AudienceKey, Option<AddressPrefix>),
         after: Option<&str>,
         replay_bytes_max: usize,
         channel: impl FnOnce(u64) -> Arc<str>,
     ) -> Result<JoinedSubscriber, BrokerFullError> {
-        let from = after.map(|after| self.missed_from(after, &wish));
+        let from = after.map(|after| self.missed_from(after, &audience_key));
         // An audience that is made now is not among those of the current update.
         let settled = self.dispatched_up_to();
         let covered = settled + u64::from(self.in_progress.is_some());
         let audience = self
             .audiences
-            .join((wish, client), covered, channel)
+            .join((audience_key, client), covered, channel)
             .ok_or(BrokerFullError::TooManyTemplates)?;
         let mut joined = JoinedSubscriber {
             audience: audience.number,
@@ -145,11 +145,11 @@ impl UpdateDispatcher {
         Ok(joined)
     }
 
-    /// Hands updates to at most so many audiences by `hand`, which may refuse for now.
+    /// Dispatches updates to at most so many audiences by `deliver`, which may refuse for now.
     pub(super) fn dispatch(
         &mut self,
         portion: usize,
-        mut hand: impl FnMut(&Audience, &Update) -> bool,
+        mut deliver: impl FnMut(&Audience, &Update) -> bool,
     ) -> DispatchProgress {
         for _ in 0..portion {
             if self.in_progress.is_none() {
@@ -165,7 +165,7 @@ impl UpdateDispatcher {
             // Without its last member an audience is gone.
             if let Some(audience) = self.audiences.audience_mut(number) {
                 let update = &*current.update;
-                if audience.key.can_see(update) && !hand(audience, update) {
+                if audience.key.can_see(update) && !deliver(audience, update) {
                     return DispatchProgress::Blocked;
                 }
                 audience.delivered_up_to = audience.delivered_up_to.max(current.position + 1);
@@ -187,18 +187,18 @@ impl UpdateDispatcher {
     }
 
     /// The position of the first update after `after`, and the id of the one before it.
-    fn missed_from(&self, after: &str, wish: &AudienceKey) -> (u64, Arc<str>) {
+    fn missed_from(&self, after: &str, audience_key: &AudienceKey) -> (u64, Arc<str>) {
         // No update has `EARLIEST_ID`. An unknown id is older than all that is kept, or from
         // elsewhere: it gets what there is, and hears that there is nothing before.
         let Some((position, update)) = self.history.find(after) else {
             return (0, EARLIEST_ID.into());
         };
-        let is_seen = wish.can_see(update);
+        let is_seen = audience_key.can_see(update);
         let before = if is_seen { &*update.id } else { EARLIEST_ID };
         (position + 1, before.into())
     }
 
-    /// The position before which all updates have been handed to all audiences.
+    /// The position before which all updates have been dispatched to all audiences.
     fn dispatched_up_to(&self) -> u64 {
         let current = self.in_progress.as_ref().map(|current| current.position);
         let waiting = self.waiting.front().map(|(position, _)| *position);

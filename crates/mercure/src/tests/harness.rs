@@ -71,7 +71,7 @@ impl MercureHarness {
         self.mercure_hubs.handler_for_route("a", &settings).unwrap()
     }
 
-    /// Runs `work` on one of the loops and waits for what it comes to.
+    /// Runs `work` on one of the loops and waits for its result.
     pub(super) fn run_on_loop<T: Send + 'static>(
         &self,
         number: usize,
@@ -85,17 +85,17 @@ impl MercureHarness {
         number: usize,
         work: impl Future<Output = T> + Send + 'static,
     ) -> oneshot::Receiver<T> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let work: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(work);
         let loops = self.loops.as_ref().unwrap();
         loops.handles()[number].spawn(async move {
             // The test may have dropped the receiver.
-            let _ = tell.send(work.await);
+            let _ = sender.send(work.await);
         });
-        told
+        receiver
     }
 
-    /// The answer to a request.
+    /// The response to a request.
     pub(super) fn request(
         &self,
         mercure: &MercureHandler,

@@ -13,8 +13,8 @@ use crate::tests::fixtures::{
 
 #[test]
 fn invalid_publications_are_refused_with_a_reason() {
-    let house = MercureHarness::new();
-    let mercure = house.default_handler();
+    let harness = MercureHarness::new();
+    let mercure = harness.default_handler();
     let bearer = |token: &str| format!("Authorization: Bearer {token}");
     let all = bearer(&publisher_token(&["*"]));
     let some = bearer(&publisher_token(&["/a/{id}"]));
@@ -85,7 +85,7 @@ fn invalid_publications_are_refused_with_a_reason() {
             "10",
         ),
     ] {
-        let response = house.request(&mercure, post(fields, form)).unwrap();
+        let response = harness.request(&mercure, post(fields, form)).unwrap();
         let head: String = form.chars().take(40).collect();
         let name = format!("{fields:?} {head}");
         assert_eq!(
@@ -107,10 +107,10 @@ fn invalid_publications_are_refused_with_a_reason() {
             "{name}"
         );
     }
-    let id = house.publish(&mercure, "topic=a");
+    let id = harness.publish(&mercure, "topic=a");
     assert!(id.starts_with("urn:uuid:"), "{id}");
     assert_eq!(
-        house.hub.snapshot().counters.published,
+        harness.hub.snapshot().counters.published,
         0,
         "nobody is there"
     );
@@ -118,22 +118,22 @@ fn invalid_publications_are_refused_with_a_reason() {
 
 #[test]
 fn a_body_that_hides_its_length_is_bounded_as_well() {
-    let house = MercureHarness::new();
-    let mercure = house.default_handler();
+    let harness = MercureHarness::new();
+    let mercure = harness.default_handler();
     let token = format!("Authorization: Bearer {}", publisher_token(&["*"]));
     let mut request = post(&[&token], "");
     request.body = RequestBody::Incoming(Box::new(ChunkedBody {
         remaining: vec![b'a'; 10 << 20],
         length: None,
     }));
-    let response = house.request(&mercure, request).unwrap();
+    let response = harness.request(&mercure, request).unwrap();
     assert_eq!(response.status.code(), 413);
 }
 
 #[test]
 fn only_forms_are_read() {
-    let house = MercureHarness::new();
-    let mercure = house.default_handler();
+    let harness = MercureHarness::new();
+    let mercure = harness.default_handler();
     let token = format!("Authorization: Bearer {}", publisher_token(&["*"]));
     for (content_type, status) in [
         ("Content-Type: application/json", 415),
@@ -146,16 +146,16 @@ fn only_forms_are_read() {
     ] {
         let fields = [&*token, content_type, "Content-Length: 7"];
         let request = request("POST /.well-known/mercure", &fields, Some("topic=a"));
-        let response = house.request(&mercure, request).unwrap();
+        let response = harness.request(&mercure, request).unwrap();
         assert_eq!(response.status.code(), status, "{content_type}");
     }
 }
 
 #[test]
 fn invalid_subscriptions_are_refused_with_a_reason() {
-    let house = MercureHarness::new();
-    let open = house.default_handler();
-    let closed = house.handler_with(|settings| settings.anonymous = false);
+    let harness = MercureHarness::new();
+    let open = harness.default_handler();
+    let closed = harness.handler_with(|settings| settings.anonymous = false);
     let many = "topic=a&".repeat(1000);
     let long = format!("topic={}", "a".repeat(100_000));
     let complex = format!("topic={}", "%7Ba%7D".repeat(33));
@@ -190,7 +190,7 @@ fn invalid_subscriptions_are_refused_with_a_reason() {
         (&closed, "topic=a", 401, "Unauthorized"),
     ] {
         let request = request(&format!("GET /.well-known/mercure?{query}"), &[], None);
-        let response = house.request(mercure, request).unwrap();
+        let response = harness.request(mercure, request).unwrap();
         let name: String = query.chars().take(40).collect();
         assert_eq!(response.status.code(), status, "{name}");
         assert!(
@@ -199,13 +199,13 @@ fn invalid_subscriptions_are_refused_with_a_reason() {
             text(&response)
         );
     }
-    assert_eq!(house.hub.snapshot().streams, 0);
+    assert_eq!(harness.hub.snapshot().streams, 0);
 }
 
 #[test]
 fn other_methods_and_pages_of_other_origins() {
-    let house = MercureHarness::new();
-    let mercure = house.default_handler();
+    let harness = MercureHarness::new();
+    let mercure = harness.default_handler();
     for (line, status, allow) in [
         (
             "PUT /.well-known/mercure",
@@ -226,7 +226,7 @@ fn other_methods_and_pages_of_other_origins() {
             ("https://evil.example", None),
         ] {
             let origin = format!("Origin: {origin}");
-            let response = house
+            let response = harness
                 .request(&mercure, request(line, &[&origin], None))
                 .unwrap();
             assert_eq!(response.status.code(), status, "{line}");
@@ -239,7 +239,7 @@ fn other_methods_and_pages_of_other_origins() {
         }
     }
     let head = request("HEAD /.well-known/mercure?topic=a", &[], None);
-    let response = house.request(&mercure, head).unwrap();
+    let response = harness.request(&mercure, head).unwrap();
     assert!(
         matches!(response.body, Body::Omitted(None)),
         "{:?}",
@@ -250,14 +250,14 @@ fn other_methods_and_pages_of_other_origins() {
 
 #[test]
 fn a_hub_without_room_is_a_503() {
-    let house = MercureHarness::with(Settings {
+    let harness = MercureHarness::with(Settings {
         max_streams: Some(1),
         ..Settings::default()
     });
-    let mercure = house.default_handler();
-    let _first = house.subscribe(&mercure, "topic=a");
+    let mercure = harness.default_handler();
+    let _first = harness.subscribe(&mercure, "topic=a");
     let second = request("GET /.well-known/mercure?topic=b", &[], None);
-    let fault = house.request(&mercure, second).unwrap_err();
+    let fault = harness.request(&mercure, second).unwrap_err();
     assert_eq!(fault.kind, FaultKind::Overloaded);
     assert_eq!(
         mercure.shared.broker.audience_count(),
@@ -268,10 +268,10 @@ fn a_hub_without_room_is_a_503() {
 
 #[test]
 fn keys_that_cannot_be_used_are_named() {
-    let house = MercureHarness::new();
+    let harness = MercureHarness::new();
     let mut settings = settings();
     settings.subscriber_key.as_mut().unwrap().algorithm = "RS256".to_owned();
-    let error = house
+    let error = harness
         .mercure_hubs
         .handler_for_route("b", &settings)
         .unwrap_err();
@@ -280,7 +280,7 @@ fn keys_that_cannot_be_used_are_named() {
         "{error}"
     );
     assert!(
-        crate::MercureHubs::new(house.hub.clone())
+        crate::MercureHubs::new(harness.hub.clone())
             .handler_for_route("/", &settings)
             .is_err()
     );

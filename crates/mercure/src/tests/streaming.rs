@@ -18,11 +18,11 @@ fn token(topics: &[&str]) -> String {
 
 #[test]
 fn subscribers_get_the_updates_of_their_topics_once_and_in_order() {
-    let house = MercureHarness::new();
-    let mercure = house.default_handler();
-    let mut exact = house.subscribe(&mercure, "topic=/a/1&topic=/a/2");
-    let mut template = house.subscribe(&mercure, "topic=/a/%7Bid%7D&topic=/a/1");
-    let mut all = house.subscribe_on(1, &mercure, "topic=*", &[]).1;
+    let harness = MercureHarness::new();
+    let mercure = harness.default_handler();
+    let mut exact = harness.subscribe(&mercure, "topic=/a/1&topic=/a/2");
+    let mut template = harness.subscribe(&mercure, "topic=/a/%7Bid%7D&topic=/a/1");
+    let mut all = harness.subscribe_on(1, &mercure, "topic=*", &[]).1;
     for form in [
         "topic=/a/1&id=1&data=one",
         "topic=/a/3&id=2",
@@ -31,7 +31,7 @@ fn subscribers_get_the_updates_of_their_topics_once_and_in_order() {
         "topic=/a/1&id=5&type=changed&retry=100&data=x%0Ay",
         "topic=/end&topic=/a/2&id=end",
     ] {
-        house.publish(&mercure, form);
+        harness.publish(&mercure, form);
     }
     assert_eq!(
         exact.events(4),
@@ -48,15 +48,18 @@ fn subscribers_get_the_updates_of_their_topics_once_and_in_order() {
 
 #[test]
 fn private_updates_reach_those_whose_token_names_one_of_their_topics() {
-    let house = MercureHarness::new();
-    let mercure = house.default_handler();
-    let with =
-        |grants: &[&str], query: &str| house.subscribe_on(0, &mercure, query, &[&token(grants)]).1;
-    let mut nobody = house.subscribe(&mercure, "topic=*");
+    let harness = MercureHarness::new();
+    let mercure = harness.default_handler();
+    let with = |grants: &[&str], query: &str| {
+        harness
+            .subscribe_on(0, &mercure, query, &[&token(grants)])
+            .1
+    };
+    let mut nobody = harness.subscribe(&mercure, "topic=*");
     let mut one = with(&["/u/1"], "topic=*");
     let mut template = with(&["/u/{id}"], "topic=*");
     let mut root = with(&["*"], "topic=/u/1&topic=end");
-    let mut cookie = house.subscribe_on(
+    let mut cookie = harness.subscribe_on(
         0,
         &mercure,
         "topic=*",
@@ -72,7 +75,7 @@ fn private_updates_reach_those_whose_token_names_one_of_their_topics() {
         "topic=/x&topic=/u/1&id=4&private=on",
         "topic=end&id=end",
     ] {
-        house.publish(&mercure, form);
+        harness.publish(&mercure, form);
     }
     assert_eq!(nobody.ids_until("end"), ["end"]);
     assert_eq!(one.ids_until("end"), ["1", "4", "end"]);
@@ -83,15 +86,15 @@ fn private_updates_reach_those_whose_token_names_one_of_their_topics() {
 
 #[test]
 fn a_returning_subscriber_gets_missed_updates() {
-    let house = MercureHarness::new();
-    let mercure = house.default_handler();
+    let harness = MercureHarness::new();
+    let mercure = harness.default_handler();
     for form in [
         "topic=a&id=1",
         "topic=b&id=2",
         "topic=a&id=3&private=on",
         "topic=a&id=4",
     ] {
-        house.publish(&mercure, form);
+        harness.publish(&mercure, form);
     }
     let granted = token(&["a"]);
     for (query, fields, before, missed) in [
@@ -127,13 +130,13 @@ fn a_returning_subscriber_gets_missed_updates() {
         ("topic=a&lastEventID=3", &[], Some("earliest"), &["4"]),
         ("topic=a&lastEventID=3", &[&*granted], Some("3"), &["4"]),
     ] {
-        let (response, mut client) = house.subscribe_on(1, &mercure, query, fields);
+        let (response, mut client) = harness.subscribe_on(1, &mercure, query, fields);
         assert_eq!(
             field(&response, "last-event-id"),
             before,
             "{query} {fields:?}"
         );
-        let end = house.publish(&mercure, "topic=a");
+        let end = harness.publish(&mercure, "topic=a");
         let mut expected: Vec<String> = missed.iter().map(|id| (*id).to_owned()).collect();
         expected.push(end.clone());
         let mut got = client.ids_until(&end);
@@ -145,13 +148,13 @@ fn a_returning_subscriber_gets_missed_updates() {
 
 #[test]
 fn a_history_that_is_too_long_comes_in_parts() {
-    let house = MercureHarness::with(Settings {
+    let harness = MercureHarness::with(Settings {
         max_backlog: 64,
         ..Settings::default()
     });
-    let mercure = house.default_handler();
+    let mercure = harness.default_handler();
     for number in 1..=10 {
-        house.publish(&mercure, &format!("topic=a&id={number}&data=0123456789"));
+        harness.publish(&mercure, &format!("topic=a&id={number}&data=0123456789"));
     }
     let mut known = "earliest".to_owned();
     let mut got = Vec::new();
@@ -159,7 +162,7 @@ fn a_history_that_is_too_long_comes_in_parts() {
         let line = format!("GET /.well-known/mercure?topic=a&lastEventID={known}");
         let mercure = mercure.clone();
         let request = request(&line, &[], None);
-        let part = house.run_on_loop(0, async move {
+        let part = harness.run_on_loop(0, async move {
             let response = handle_request(mercure, request).await.unwrap();
             match &response.body {
                 penstock_exchange::Body::Bytes(_) => Ok(text(&response)),
@@ -179,7 +182,7 @@ fn a_history_that_is_too_long_comes_in_parts() {
         assert!(got.len() <= 10, "{got:?}");
     };
     let mut client = client;
-    house.publish(&mercure, "topic=a&id=end");
+    harness.publish(&mercure, "topic=a&id=end");
     got.extend(client.ids_until("end"));
     let mut expected: Vec<String> = (1..=10).map(|number| number.to_string()).collect();
     expected.push("end".to_owned());
@@ -188,34 +191,34 @@ fn a_history_that_is_too_long_comes_in_parts() {
 
 #[test]
 fn a_reload_goes_on_with_subscribers_and_history() {
-    let house = MercureHarness::new();
-    let before = house.default_handler();
-    let mut client = house.subscribe(&before, "topic=a");
-    house.publish(&before, "topic=a&id=1");
-    let after = house.handler_with(|settings| settings.anonymous = false);
+    let harness = MercureHarness::new();
+    let before = harness.default_handler();
+    let mut client = harness.subscribe(&before, "topic=a");
+    harness.publish(&before, "topic=a&id=1");
+    let after = harness.handler_with(|settings| settings.anonymous = false);
     drop(before);
-    house.publish(&after, "topic=a&id=2");
+    harness.publish(&after, "topic=a&id=2");
     assert_eq!(client.ids_until("2"), ["1", "2"]);
     let fields = [&*token(&[])];
-    let (_, mut late) = house.subscribe_on(0, &after, "topic=a&lastEventID=1", &fields);
+    let (_, mut late) = harness.subscribe_on(0, &after, "topic=a&lastEventID=1", &fields);
     assert_eq!(late.ids_until("2"), ["2"]);
     // Another route is another hub.
-    let other = house
+    let other = harness
         .mercure_hubs
         .handler_for_route("b", &crate::tests::fixtures::settings())
         .unwrap();
-    house.publish(&other, "topic=a&id=other");
-    house.publish(&after, "topic=a&id=3");
+    harness.publish(&other, "topic=a&id=other");
+    harness.publish(&after, "topic=a&id=3");
     assert_eq!(client.ids_until("3"), ["3"]);
 }
 
 #[test]
 fn a_stream_ends_with_its_token() {
-    let house = MercureHarness::new();
-    let mercure = house.default_handler();
+    let harness = MercureHarness::new();
+    let mercure = harness.default_handler();
     let now = penstock_runtime::clock::wall_time().as_secs();
     let token = sign_token(SUBSCRIBERS_KEY, &json!({ "exp": now + 1 }));
-    let mut client = house.subscribe(&mercure, &format!("topic=a&authorization={token}"));
+    let mut client = harness.subscribe(&mercure, &format!("topic=a&authorization={token}"));
     client.expect_end();
     wait_until("the audience is gone", || {
         mercure.shared.broker.audience_count() == 0
@@ -224,11 +227,11 @@ fn a_stream_ends_with_its_token() {
 
 #[test]
 fn an_audience_goes_with_its_last_member() {
-    let house = MercureHarness::new();
-    let mercure = house.default_handler();
-    let first = house.subscribe(&mercure, "topic=a");
-    let second = house.subscribe_on(1, &mercure, "topic=a", &[]).1;
-    let other = house.subscribe(&mercure, "topic=b");
+    let harness = MercureHarness::new();
+    let mercure = harness.default_handler();
+    let first = harness.subscribe(&mercure, "topic=a");
+    let second = harness.subscribe_on(1, &mercure, "topic=a", &[]).1;
+    let other = harness.subscribe(&mercure, "topic=b");
     assert_eq!(mercure.shared.broker.audience_count(), 2);
     drop((first, other));
     wait_until("one is left", || {
@@ -243,21 +246,21 @@ fn an_audience_goes_with_its_last_member() {
 /// More audiences than are handed an update at a time.
 #[test]
 fn an_update_reaches_a_thousand_audiences() {
-    let house = MercureHarness::new();
-    let mercure = house.default_handler();
+    let harness = MercureHarness::new();
+    let mercure = harness.default_handler();
     let mut clients: Vec<_> = (0..1000)
         .map(|number| {
             let token = token(&[&format!("/users/{number}")]);
-            house
+            harness
                 .subscribe_on(number % 2, &mercure, "topic=a&topic=end", &[&token])
                 .1
         })
         .collect();
     assert_eq!(mercure.shared.broker.audience_count(), 1000);
-    house.publish(&mercure, "topic=a&id=1");
-    house.publish(&mercure, "topic=a&id=2&private=on");
-    house.publish(&mercure, "topic=/users/7&topic=a&id=3&private=on");
-    house.publish(&mercure, "topic=end&id=end");
+    harness.publish(&mercure, "topic=a&id=1");
+    harness.publish(&mercure, "topic=a&id=2&private=on");
+    harness.publish(&mercure, "topic=/users/7&topic=a&id=3&private=on");
+    harness.publish(&mercure, "topic=end&id=end");
     for (number, client) in clients.iter_mut().enumerate() {
         let ids = client.ids_until("end");
         match number {
@@ -266,7 +269,7 @@ fn an_update_reaches_a_thousand_audiences() {
         }
     }
     // And once more, when the first have been handed out.
-    house.publish(&mercure, "topic=end&id=again");
+    harness.publish(&mercure, "topic=end&id=again");
     for client in &mut clients {
         assert_eq!(client.ids_until("again"), ["again"]);
     }
@@ -275,21 +278,21 @@ fn an_update_reaches_a_thousand_audiences() {
 /// A hub that takes no more than two of these updates at a time.
 #[test]
 fn a_hub_that_is_behind_gets_the_rest_later() {
-    let house = MercureHarness::with(Settings {
+    let harness = MercureHarness::with(Settings {
         max_backlog_total: 6000,
         ..Settings::default()
     });
-    let mercure = house.default_handler();
+    let mercure = harness.default_handler();
     let mut clients: Vec<_> = (0..4)
         .map(|number| {
             let query = format!("topic=a&topic={number}");
-            house.subscribe_on(number % 2, &mercure, &query, &[]).1
+            harness.subscribe_on(number % 2, &mercure, &query, &[]).1
         })
         .collect();
     let expected: Vec<String> = (0..10).map(|number| number.to_string()).collect();
     let data = "a".repeat(5000);
     for id in &expected {
-        house.publish(&mercure, &format!("topic=a&id={id}&data={data}"));
+        harness.publish(&mercure, &format!("topic=a&id={id}&data={data}"));
     }
     for client in &mut clients {
         assert_eq!(client.ids_until("9"), expected);
@@ -300,17 +303,17 @@ fn a_hub_that_is_behind_gets_the_rest_later() {
 #[test]
 fn nothing_is_lost_or_doubled_between_history_and_stream() {
     const UPDATES: usize = 500;
-    let house = MercureHarness::with(Settings {
+    let harness = MercureHarness::with(Settings {
         history: History {
             max_messages: 2 * UPDATES,
             ..History::default()
         },
         ..Settings::default()
     });
-    let mercure = house.default_handler();
+    let mercure = harness.default_handler();
     let publishing = {
         let mercure = mercure.clone();
-        house.spawn_on_loop(1, async move {
+        harness.spawn_on_loop(1, async move {
             for number in 0..UPDATES {
                 publish_from_loop(&mercure, &format!("topic=a&id={number}")).await;
                 penstock_runtime::loops::yield_now().await;
@@ -319,7 +322,7 @@ fn nothing_is_lost_or_doubled_between_history_and_stream() {
     };
     let subscribe = |token: &str, last: &str| {
         let query = format!("topic=a&topic=end&lastEventID={last}");
-        house.subscribe_on(0, &mercure, &query, &[token]).1
+        harness.subscribe_on(0, &mercure, &query, &[token]).1
     };
     let mut clients: Vec<_> = (0..50)
         .map(|number| {
@@ -330,7 +333,7 @@ fn nothing_is_lost_or_doubled_between_history_and_stream() {
         })
         .collect();
     publishing.blocking_recv().unwrap();
-    house.publish(&mercure, "topic=end&id=end");
+    harness.publish(&mercure, "topic=end&id=end");
     let mut expected: Vec<String> = (0..UPDATES).map(|number| number.to_string()).collect();
     expected.push("end".to_owned());
     for (token, client) in &mut clients {
@@ -358,11 +361,11 @@ async fn publish_from_loop(mercure: &MercureHandler, form: &str) {
 
 #[test]
 fn a_quiet_stream_is_kept_alive_by_comments() {
-    let house = MercureHarness::new();
+    let harness = MercureHarness::new();
     let mercure =
-        house.handler_with(|settings| settings.heartbeat_interval = Some(Duration::from_secs(1)));
-    let _client = house.subscribe(&mercure, "topic=a");
+        harness.handler_with(|settings| settings.heartbeat_interval = Some(Duration::from_secs(1)));
+    let _client = harness.subscribe(&mercure, "topic=a");
     wait_until("a heart-beat was written", || {
-        house.hub.snapshot().counters.heartbeats > 0
+        harness.hub.snapshot().counters.heartbeats > 0
     });
 }

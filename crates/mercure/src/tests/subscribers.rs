@@ -13,18 +13,18 @@ use crate::tests::fixtures::{
 
 const ALL: &str = "/.well-known/mercure/subscriptions";
 
-fn route(house: &MercureHarness) -> MercureHandler {
-    house.handler_with(|settings| settings.subscriptions = true)
+fn route(harness: &MercureHarness) -> MercureHandler {
+    harness.handler_with(|settings| settings.subscriptions = true)
 }
 
 fn ask(
-    house: &MercureHarness,
+    harness: &MercureHarness,
     mercure: &MercureHandler,
     path: &str,
     grants: &[&str],
 ) -> (u16, Value) {
     let token = format!("Authorization: Bearer {}", subscriber_token(grants));
-    let response = house
+    let response = harness
         .request(mercure, request(&format!("GET {path}"), &[&token], None))
         .unwrap();
     let status = response.status.code();
@@ -46,11 +46,11 @@ fn documents(events: &[String]) -> Vec<Value> {
         .collect()
 }
 
-fn watcher(house: &MercureHarness, mercure: &MercureHandler) -> EventStreamClient {
+fn watcher(harness: &MercureHarness, mercure: &MercureHandler) -> EventStreamClient {
     let grants = [&*format!("{ALL}/{{topic}}/{{subscriber}}")];
     let token = format!("Authorization: Bearer {}", subscriber_token(&grants));
     let query = format!("topic={ALL}/%7Btopic%7D/%7Bsubscriber%7D");
-    let mut client = house.subscribe_on(0, mercure, &query, &[&token]).1;
+    let mut client = harness.subscribe_on(0, mercure, &query, &[&token]).1;
     // It hears of itself first.
     let own = documents(&client.events(1));
     assert_eq!(own[0]["active"], json!(true));
@@ -59,10 +59,10 @@ fn watcher(house: &MercureHarness, mercure: &MercureHandler) -> EventStreamClien
 
 #[test]
 fn subscription_changes_are_announced_to_authorized_subscribers() {
-    let house = MercureHarness::new();
-    let mercure = route(&house);
-    let mut watcher = watcher(&house, &mercure);
-    let mut stranger = house.subscribe(&mercure, "topic=*");
+    let harness = MercureHarness::new();
+    let mercure = route(&harness);
+    let mut watcher = watcher(&harness, &mercure);
+    let mut stranger = harness.subscribe(&mercure, "topic=*");
     watcher.events(1);
     let claims = json!({ "mercure": { "payload": { "user": 7 } } });
     let token = format!(
@@ -71,7 +71,7 @@ fn subscription_changes_are_announced_to_authorized_subscribers() {
     );
     let topic = "https://example.com/a/{id}";
     let query = "topic=https%3A%2F%2Fexample.com%2Fa%2F%7Bid%7D&topic=b&topic=b";
-    let client = house.subscribe_on(1, &mercure, query, &[&token]).1;
+    let client = harness.subscribe_on(1, &mercure, query, &[&token]).1;
     let came = documents(&watcher.events(2));
     assert_eq!(came[0]["topic"], json!("b"));
     let about = &came[1];
@@ -97,27 +97,27 @@ fn subscription_changes_are_announced_to_authorized_subscribers() {
         (&went[1]["id"], &went[1]["active"]),
         (&about["id"], &json!(false))
     );
-    house.publish(&mercure, "topic=end&id=end");
+    harness.publish(&mercure, "topic=end&id=end");
     assert_eq!(stranger.ids_until("end"), ["end"]);
 }
 
 #[test]
 fn subscriptions_are_shown_to_whose_token_names_the_address() {
-    let house = MercureHarness::new();
-    let mercure = route(&house);
-    let (status, empty) = ask(&house, &mercure, ALL, &[ALL]);
+    let harness = MercureHarness::new();
+    let mercure = route(&harness);
+    let (status, empty) = ask(&harness, &mercure, ALL, &[ALL]);
     assert_eq!((status, &empty["lastEventID"]), (200, &json!("earliest")));
     assert_eq!(empty["subscriptions"], json!([]));
-    let _first = house.subscribe(&mercure, "topic=a&topic=b");
-    let second = house.subscribe(&mercure, "topic=a");
-    let (_, all) = ask(&house, &mercure, ALL, &["*"]);
+    let _first = harness.subscribe(&mercure, "topic=a&topic=b");
+    let second = harness.subscribe(&mercure, "topic=a");
+    let (_, all) = ask(&harness, &mercure, ALL, &["*"]);
     assert_eq!(all["id"], json!(ALL));
     assert_eq!(all["type"], json!("Subscriptions"));
     assert_ne!(all["lastEventID"], json!("earliest"));
     assert_eq!(all["subscriptions"].as_array().unwrap().len(), 3, "{all}");
     let of_a = format!("{ALL}/a");
     let (_, some) = ask(
-        &house,
+        &harness,
         &mercure,
         &format!("{of_a}?x=1"),
         &[&format!("{ALL}{{/topic}}")],
@@ -129,7 +129,7 @@ fn subscriptions_are_shown_to_whose_token_names_the_address() {
         "{some:?}"
     );
     let one = some[0]["id"].as_str().unwrap();
-    let (status, document) = ask(&house, &mercure, one, &[one]);
+    let (status, document) = ask(&harness, &mercure, one, &[one]);
     assert_eq!((status, &document["id"]), (200, &some[0]["id"]));
     assert_eq!(document["active"], json!(true));
     for (path, grants, status) in [
@@ -141,22 +141,22 @@ fn subscriptions_are_shown_to_whose_token_names_the_address() {
         ("/.well-known/mercure/subscriptions/a/b/c", &["*"], 404),
     ] {
         assert_eq!(
-            ask(&house, &mercure, path, grants).0,
+            ask(&harness, &mercure, path, grants).0,
             status,
             "{path} {grants:?}"
         );
     }
-    let anonymous = house
+    let anonymous = harness
         .request(&mercure, request(&format!("GET {ALL}"), &[], None))
         .unwrap();
     assert_eq!(anonymous.status.code(), 403);
-    let post = house
+    let post = harness
         .request(&mercure, request(&format!("POST {ALL}"), &[], Some("x")))
         .unwrap();
     assert_eq!(post.status.code(), 405);
     drop(second);
     wait_until("it has left", || {
-        let (_, all) = ask(&house, &mercure, ALL, &["*"]);
+        let (_, all) = ask(&harness, &mercure, ALL, &["*"]);
         all["subscriptions"].as_array().unwrap().len() == 2
     });
 }
@@ -164,10 +164,10 @@ fn subscriptions_are_shown_to_whose_token_names_the_address() {
 #[test]
 fn a_hub_may_be_mounted_below_a_path_named_subscriptions() {
     const PATH: &str = "/api/subscriptions/hub";
-    let house = MercureHarness::new();
-    let mercure = route(&house).with_base_path(&PathPattern::Exact(PATH.to_owned()));
+    let harness = MercureHarness::new();
+    let mercure = route(&harness).with_base_path(&PathPattern::Exact(PATH.to_owned()));
     let get = request(&format!("GET {PATH}?topic=a"), &[], None);
-    let (response, mut client) = house.run_on_loop(0, {
+    let (response, mut client) = harness.run_on_loop(0, {
         let mercure = mercure.clone();
         async move { hold(handle_request(mercure, get).await.unwrap()) }
     });
@@ -179,6 +179,6 @@ fn a_hub_may_be_mounted_below_a_path_named_subscriptions() {
         &token,
     ];
     let post = request(&format!("POST {PATH}"), &fields, Some("topic=a&id=1"));
-    assert_eq!(house.request(&mercure, post).unwrap().status.code(), 200);
+    assert_eq!(harness.request(&mercure, post).unwrap().status.code(), 200);
     assert_eq!(client.ids_until("1"), ["1"]);
 }

@@ -20,7 +20,7 @@ const TOPICS: &[&str] = &["/a", "/b", "/a/1", "/a/2", "/c", "d"];
 
 /// A subscriber of the simulation.
 struct SimulatedSubscriber {
-    wish: AudienceKey,
+    audience_key: AudienceKey,
     audience: u64,
     /// The number of the first update that it may get, and of the first that it must get.
     may_from: usize,
@@ -30,7 +30,7 @@ struct SimulatedSubscriber {
 
 #[derive(Default)]
 struct BrokerSimulation {
-    order: UpdateDispatcher,
+    dispatcher: UpdateDispatcher,
     published: Vec<Arc<Update>>,
     subscribers: Vec<SimulatedSubscriber>,
 }
@@ -39,34 +39,41 @@ impl BrokerSimulation {
     fn publish(&mut self, topics: Vec<Box<str>>, is_private: bool) {
         let update = update(&self.published.len().to_string(), topics, is_private);
         self.published.push(Arc::clone(&update));
-        self.order.publish(update, Instant::now(), &ROOMY).unwrap();
+        self.dispatcher
+            .publish(update, Instant::now(), &ROOMY)
+            .unwrap();
     }
 
-    fn join(&mut self, wish: AudienceKey, after: Option<usize>) {
-        let settled = usize::try_from(self.order.dispatched_up_to()).unwrap();
+    fn join(&mut self, audience_key: AudienceKey, after: Option<usize>) {
+        let settled = usize::try_from(self.dispatcher.dispatched_up_to()).unwrap();
         let name = after.map(|number| number.to_string());
         let channel = |number: u64| number.to_string().into();
         let joined = self
-            .order
-            .join((wish.clone(), None), name.as_deref(), usize::MAX, channel)
+            .dispatcher
+            .join(
+                (audience_key.clone(), None),
+                name.as_deref(),
+                usize::MAX,
+                channel,
+            )
             .unwrap();
         assert!(joined.is_complete);
         let got: Vec<usize> = numbers(&joined.replay);
         self.subscribers.push(SimulatedSubscriber {
-            wish,
+            audience_key,
             audience: joined.audience,
-            // Without a wish for history one begins somewhere among those that are on their way.
+            // Without a request for history one begins somewhere among those in progress.
             may_from: after.map_or(settled, |number| number + 1),
             must_from: after.map_or(self.published.len(), |number| number + 1),
             received: got,
         });
     }
 
-    /// Hands out, as the hub would: to the members at that moment.
+    /// Dispatches, as the hub would: to the members at that moment.
     fn hand_out(&mut self, portion: usize, refuse_after: usize) -> DispatchProgress {
         let mut handed: HashMap<u64, Vec<usize>> = HashMap::new();
         let mut left = refuse_after;
-        let progress = self.order.dispatch(portion, |audience, update| {
+        let progress = self.dispatcher.dispatch(portion, |audience, update| {
             let is_taken = left > 0;
             left = left.saturating_sub(1);
             if is_taken {
@@ -84,7 +91,7 @@ impl BrokerSimulation {
 
     fn check(&self, seed: u64) {
         for known in &self.subscribers {
-            let takes = |number: &usize| known.wish.receives(&self.published[*number]);
+            let takes = |number: &usize| known.audience_key.receives(&self.published[*number]);
             assert!(
                 known.received.is_sorted(),
                 "seed {seed}: {:?}",
@@ -179,21 +186,21 @@ fn everybody_gets_each_update_once_and_in_order() {
                     simulation.publish(topics, dice.below(3) == 0);
                 }
                 3..=4 => {
-                    let wish = AudienceKey {
+                    let audience_key = AudienceKey {
                         topics: set(&dice.random_subset(SELECTORS, 3)),
                         grants: match dice.below(2) {
                             0 => SelectorSet::default(),
                             _ => set(&dice.random_subset(SELECTORS, 2)),
                         },
                     };
-                    let known = usize::try_from(simulation.order.dispatched_up_to()).unwrap();
+                    let known = usize::try_from(simulation.dispatcher.dispatched_up_to()).unwrap();
                     let after = (known > 0 && dice.below(2) == 0).then(|| dice.below(known));
-                    simulation.join(wish, after);
+                    simulation.join(audience_key, after);
                 }
                 5 if !simulation.subscribers.is_empty() => {
                     let at = dice.below(simulation.subscribers.len());
                     let gone = simulation.subscribers.swap_remove(at);
-                    simulation.order.audiences.leave(gone.audience);
+                    simulation.dispatcher.audiences.leave(gone.audience);
                 }
                 _ => {
                     let (portion, refuse_after) = (dice.below(5), dice.below(4));
@@ -219,8 +226,8 @@ fn what_is_not_known_any_more_is_everything_there_is() {
     simulation.publish(vec!["/a".into()], true);
     simulation.hand_out(100, 100);
     let mut join = |after: Option<&str>| {
-        let order = &mut simulation.order;
-        let joined = order
+        let dispatcher = &mut simulation.dispatcher;
+        let joined = dispatcher
             .join((public(&["/a"]), None), after, 1000, |_| "".into())
             .unwrap();
         (
@@ -261,8 +268,8 @@ fn a_replay_comes_in_parts_of_one_event_at_least() {
         (0, "4", vec![], true),
         (5 * bytes, EARLIEST_ID, vec![0, 1, 2, 3, 4], true),
     ] {
-        let order = &mut simulation.order;
-        let joined = order
+        let dispatcher = &mut simulation.dispatcher;
+        let joined = dispatcher
             .join((public(&["/a"]), None), Some(after), bytes_max, |_| {
                 "".into()
             })
@@ -275,29 +282,29 @@ fn a_replay_comes_in_parts_of_one_event_at_least() {
 #[test]
 fn updates_that_wait_are_bounded() {
     let now = Instant::now();
-    let mut order = UpdateDispatcher::default();
+    let mut dispatcher = UpdateDispatcher::default();
     let small = update("1", vec!["/a".into()], false);
     for _ in 0..MAX_WAITING_UPDATES {
-        order.publish(Arc::clone(&small), now, &ROOMY).unwrap();
+        dispatcher.publish(Arc::clone(&small), now, &ROOMY).unwrap();
     }
     assert_eq!(
-        order.publish(Arc::clone(&small), now, &ROOMY),
+        dispatcher.publish(Arc::clone(&small), now, &ROOMY),
         Err(BrokerFullError::TooManyUpdates)
     );
     assert_eq!(
-        order.dispatch(MAX_WAITING_UPDATES - 1, |_, _| true),
+        dispatcher.dispatch(MAX_WAITING_UPDATES - 1, |_, _| true),
         DispatchProgress::More
     );
-    assert_eq!(order.dispatch(2, |_, _| true), DispatchProgress::Done);
+    assert_eq!(dispatcher.dispatch(2, |_, _| true), DispatchProgress::Done);
     let draft = UpdateDraft {
         topics: vec!["/a".into()],
         data: "a".repeat(MAX_WAITING_BYTES),
         ..UpdateDraft::default()
     };
     let large = Arc::new(Update::new(draft, usize::MAX).unwrap());
-    order.publish(Arc::clone(&large), now, &ROOMY).unwrap();
+    dispatcher.publish(Arc::clone(&large), now, &ROOMY).unwrap();
     assert_eq!(
-        order.publish(small, now, &ROOMY),
+        dispatcher.publish(small, now, &ROOMY),
         Err(BrokerFullError::TooManyUpdates)
     );
 }
