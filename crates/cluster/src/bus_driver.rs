@@ -1,4 +1,4 @@
-//! The task that drives this server's bus: it feeds [`BusStateMachine`] and carries out its effects.
+//! The task that drives this server's bus: it feeds [`BusStateMachine`] and applies its effects.
 //!
 //! It runs on the control loop and alone owns the machine and the connections. Publishers and
 //! subscribers reach it through [`BusInbox`]; messages for this server's subscribers go to a
@@ -96,7 +96,7 @@ pub(super) struct BusDriver<L> {
     missed_channels: HashSet<ChannelName>,
     /// More than [`MAX_MISSED_CHANNELS`] missed a message: each channel may have.
     has_all_missed: bool,
-    /// When this task meant to run again at the latest.
+    /// The latest time at which this task planned to run again.
     wake_at: Instant,
     next_tick: Instant,
     is_ping_due: bool,
@@ -163,7 +163,7 @@ impl<L: LocalHub> BusDriver<L> {
         self.inbox.close();
     }
 
-    /// Whether it is to stop, and all is with the others or nothing more can be done.
+    /// Whether to stop: it was requested, and all is sent or nothing more can be done.
     fn is_done(&mut self) -> bool {
         let is_over = |until: Instant| {
             let is_empty = self.machine.outbox.is_empty();
@@ -184,8 +184,8 @@ impl<L: LocalHub> BusDriver<L> {
     }
 
     fn handle_commands(&mut self, now: Instant) {
-        for order in self.inbox.take_commands() {
-            match order {
+        for command in self.inbox.take_commands() {
+            match command {
                 BusCommand::Publish(publication) => self.machine.publish(now, *publication),
                 BusCommand::Subscribed(channel) => self.machine.on_subscribed(now, &channel),
                 BusCommand::Unsubscribed(channel) => {
@@ -193,15 +193,15 @@ impl<L: LocalHub> BusDriver<L> {
                         .followed_channels
                         .on_unsubscribed(now, &channel);
                 }
-                BusCommand::Prepare(channels, told) => self.prepare(now, channels, told),
-                BusCommand::Stop(told) => self.stop_request = Some((now + FLUSH_TIMEOUT, told)),
+                BusCommand::Prepare(channels, sender) => self.prepare(now, channels, sender),
+                BusCommand::Stop(sender) => self.stop_request = Some((now + FLUSH_TIMEOUT, sender)),
             }
         }
     }
 
-    fn prepare(&mut self, now: Instant, channels: Vec<ChannelName>, told: oneshot::Sender<()>) {
+    fn prepare(&mut self, now: Instant, channels: Vec<ChannelName>, sender: oneshot::Sender<()>) {
         let waiter = Arc::new(ReadinessWaiter {
-            _ready_sender: told,
+            _ready_sender: sender,
             deadline: now + PREPARE_TIMEOUT,
         });
         for channel in channels {
@@ -298,8 +298,7 @@ impl<L: LocalHub> BusDriver<L> {
         }
     }
 
-    /// Tells a channel's subscribers that they may have missed something, now or when there is
-    /// room.
+    /// Announces a gap to a channel's subscribers, now or when there is room.
     fn announce_gap(&mut self, channel: ChannelName) {
         if self.local.deliver_locally(gap_publication(&channel)) {
             self.missed_channels.remove(&channel);
@@ -338,9 +337,12 @@ impl<L: LocalHub> BusDriver<L> {
         let Some(link) = &self.link else {
             if self.pending.connect.is_none() && self.backoff.is_due(now) {
                 let fresh = format!("{}-{:x}", self.node_id, clock::wall_time().as_micros());
-                let bell = self.inbox.wakeup.clone();
+                let wakeup = self.inbox.wakeup.clone();
                 let kept = self.local.stream_retention().max_age;
-                let asked = self.target.clone().connect(self.node_id, fresh, kept, bell);
+                let asked = self
+                    .target
+                    .clone()
+                    .connect(self.node_id, fresh, kept, wakeup);
                 self.pending.connect =
                     pending_reply(asked, |link| RedisReply::Connected(Box::new(link)));
             }
@@ -360,10 +362,12 @@ impl<L: LocalHub> BusDriver<L> {
         if questions.subscribe.is_none() {
             let leaving = self.machine.followed_channels.next_unsubscriptions();
             if leaving.is_empty() {
-                let coming = self.machine.followed_channels.next_subscriptions();
-                if !coming.is_empty() {
-                    questions.subscribe =
-                        pending_reply(link.clone().subscribe(coming), RedisReply::Subscribed);
+                let subscriptions = self.machine.followed_channels.next_subscriptions();
+                if !subscriptions.is_empty() {
+                    questions.subscribe = pending_reply(
+                        link.clone().subscribe(subscriptions),
+                        RedisReply::Subscribed,
+                    );
                 }
             } else {
                 let asked = link.clone().unsubscribe(leaving);

@@ -47,7 +47,7 @@ pub(super) enum BusCommand {
 #[derive(Debug)]
 pub(super) struct BusInbox {
     state: Mutex<BusInboxState>,
-    /// Rung when there is something for the task.
+    /// Notified when there is something for the task.
     pub(super) wakeup: Arc<Notify>,
 }
 
@@ -97,10 +97,10 @@ impl BusInbox {
         Ok(())
     }
 
-    /// The last order but for subscribers: from now on nothing more is published.
-    pub(super) fn request_stop(&self, told: oneshot::Sender<()>) {
+    /// Requests a stop: from now on nothing more is published.
+    pub(super) fn request_stop(&self, sender: oneshot::Sender<()>) {
         self.lock().is_stopping = true;
-        self.push(BusCommand::Stop(told));
+        self.push(BusCommand::Stop(sender));
     }
 
     pub(super) fn push(&self, order: BusCommand) {
@@ -113,7 +113,7 @@ impl BusInbox {
         self.wakeup.notify_one();
     }
 
-    /// Asks for channels that are not live; none when there is nothing to wait for.
+    /// Prepares channels that are not live; `None` when there is nothing to wait for.
     pub(super) fn prepare_channels<'a>(
         &self,
         channels: impl IntoIterator<Item = &'a ChannelName>,
@@ -133,11 +133,11 @@ impl BusInbox {
         if cold.is_empty() {
             return None;
         }
-        let (told, tells) = oneshot::channel();
-        state.commands.push(BusCommand::Prepare(cold, told));
+        let (sender, receiver) = oneshot::channel();
+        state.commands.push(BusCommand::Prepare(cold, sender));
         drop(state);
         self.wakeup.notify_one();
-        Some(tells)
+        Some(receiver)
     }
 
     pub(super) fn snapshot(&self) -> ClusterSnapshot {
@@ -267,13 +267,13 @@ mod tests {
     #[test]
     fn a_closed_inbox_refuses_commands_and_releases_waiters() {
         let inbox = BusInbox::new();
-        let (told, mut tells) = oneshot::channel();
+        let (sender, mut receiver) = oneshot::channel();
         inbox.publish(&publication("a")).unwrap();
-        inbox.request_stop(told);
+        inbox.request_stop(sender);
         assert_eq!(inbox.publish(&publication("a")), Err(HubError::Draining));
         assert_eq!(inbox.take_commands().len(), 2, "what came before is taken");
         inbox.close();
-        assert!(tells.try_recv().is_err());
+        assert!(receiver.try_recv().is_err());
         assert_eq!(inbox.publish(&publication("a")), Err(HubError::Draining));
         inbox.push(BusCommand::Subscribed("a".into()));
         assert!(!inbox.has_commands());

@@ -52,9 +52,9 @@ pub(super) struct BusStateMachine {
     pub(super) outbox: Outbox,
     pub(super) followed_channels: FollowedChannels,
     is_connected: bool,
-    /// Which data the last connection had.
+    /// The dataset of the last connection.
     last_dataset: Option<RedisDataset>,
-    /// When a batch was sent that is not answered.
+    /// When the unanswered batch was sent.
     batch_sent_at: Option<Instant>,
     /// All that was published before has come.
     complete_at: Option<Instant>,
@@ -215,7 +215,7 @@ impl BusStateMachine {
         self.followed_channels.on_disconnected();
     }
 
-    /// All that Redis published before `at` has come to [`BusStateMachine::heard`].
+    /// All that Redis published before `at` has come to [`BusStateMachine::on_entry`].
     pub(super) fn mark_complete_until(&mut self, at: Instant) {
         self.is_settled = self.is_settled || self.followed_channels.is_caught_up();
         if self.is_settled {
@@ -289,7 +289,7 @@ impl BusStateMachine {
         }
     }
 
-    /// This server's subscribers get what Redis was to bring them.
+    /// Delivers locally what Redis was to deliver to this server's subscribers.
     fn enter_standalone(&mut self, now: Instant) {
         if self.mode == BusMode::Standalone {
             return;

@@ -1,7 +1,7 @@
 //! The counters of all servers together.
 //!
-//! Each server reports its own every [`REPORT_INTERVAL`] and gets the sums (`redis_scripts`) for the
-//! status page.
+//! Each server reports its own every [`REPORT_INTERVAL`] and gets the sums (`redis_scripts`) for
+//! the status page.
 //!
 //! # Invariants
 //! - Counters of a server that is gone are left out after ten seconds.

@@ -34,7 +34,7 @@ pub(super) struct RedisClock {
 }
 
 impl RedisClock {
-    /// How long ago the entry at this position was published.
+    /// The age of the entry at this position.
     pub(super) fn entry_age(self, now: Instant, position: StreamPosition) -> Duration {
         let since = now.saturating_duration_since(self.read_at);
         let before = Duration::from_millis(self.ms.saturating_sub(position.ms));
@@ -86,7 +86,7 @@ pub(super) struct RedisStreamEntry {
     /// The position of the entry before it; [`StreamPosition::START`] where Redis knew of none.
     pub(super) previous: StreamPosition,
     pub(super) origin: EntryOrigin,
-    /// Whether subscribers somewhere had it before it came to this place in the stream, so that
+    /// Whether subscribers somewhere had it before it got this position in the stream, so that
     /// their order may be another: no client can go on from it, or from what came before it,
     /// without a gap.
     pub(super) was_delivered_early: bool,

@@ -36,20 +36,19 @@ pub(super) struct FollowedChannel {
     last_received_at: Instant,
     last_seen: LastSeenNumbers,
     held_entries: Vec<RedisStreamEntry>,
-    /// Something had to be let go of while it was read: read on.
+    /// Entries were dropped during the read, so it is read again.
     must_read_again: bool,
-    /// Something is lost, and not announced yet.
+    /// A gap that is not announced yet.
     has_unannounced_gap: bool,
-    /// What the next reading has to show.
+    /// What the next read has to show.
     next_check: ContinuityCheck,
     /// When the first subscriber came, if the history had not: it may have missed something.
     subscribed_early_at: Option<Instant>,
-    /// The last reading that was asked for, and when.
+    /// The last read that was requested, and when.
     pending_read: Option<(u64, Instant)>,
-    /// When the history was asked for that was read.
+    /// When the history that was read had been requested.
     loaded_at: Option<Instant>,
-    /// How many messages were delivered here that Redis had not taken; and how many at the last
-    /// reading.
+    /// Messages delivered here before Redis had them: now, and at the last read.
     early_deliveries: u64,
     early_at_last_read: u64,
     /// Without a subscriber since; none is with one.
@@ -103,7 +102,7 @@ pub(super) struct StreamReadRequest {
     pub(super) channel: ChannelName,
     /// From this entry on, itself included; none is the newest of its history.
     pub(super) from: Option<StreamPosition>,
-    /// By which its answer is known.
+    /// Identifies its reply.
     pub(super) read_id: u64,
 }
 
@@ -112,7 +111,7 @@ pub(super) struct StreamPage {
     pub(super) channel: ChannelName,
     pub(super) read_id: u64,
     pub(super) entries: Vec<RedisStreamEntry>,
-    /// Whether there was no more.
+    /// Whether the stream had no more.
     pub(super) is_last: bool,
 }
 
@@ -141,7 +140,7 @@ impl FollowedChannel {
         self.last_position.is_some()
     }
 
-    /// Entries that wait for a reading to end.
+    /// Entries that wait for the end of a read.
     pub(super) fn held_entry_count(&self) -> usize {
         self.held_entries.len()
     }
@@ -212,10 +211,10 @@ impl FollowedChannel {
         both.is_some_and(|(taken, loaded)| taken < loaded)
     }
 
-    /// What was read of the stream. True when there is more to read.
+    /// Applies a page of the stream. True when there is more to read.
     pub(super) fn apply_page(
         &mut self,
-        terms: &FollowContext,
+        context: &FollowContext,
         part: StreamPage,
         effects: &mut Vec<BusEffect>,
     ) -> bool {
@@ -235,10 +234,10 @@ impl FollowedChannel {
             // Its history would miss what was delivered here meanwhile.
             None if self.early_deliveries != self.early_at_last_read => return true,
             None => {
-                self.load_history(terms, channel, entries, effects);
+                self.load_history(context, channel, entries, effects);
                 more = false;
             }
-            Some(last) => more |= self.apply_continuation(terms, channel, last, entries, effects),
+            Some(last) => more |= self.apply_continuation(context, channel, last, entries, effects),
         }
         if more {
             return true;
@@ -249,13 +248,13 @@ impl FollowedChannel {
                 .is_some_and(|last| entry.position <= last)
             {
                 // It was read, or is of what was announced to be missing.
-                self.skip_entry(terms, &entry, effects);
+                self.skip_entry(context, &entry, effects);
                 continue;
             }
-            if !self.is_next(terms, &entry) {
+            if !self.is_next(context, &entry) {
                 announce_break(channel, effects);
             }
-            self.deliver_entry(terms, entry, effects);
+            self.deliver_entry(context, entry, effects);
         }
         if std::mem::take(&mut self.must_read_again) {
             return true;
@@ -265,10 +264,10 @@ impl FollowedChannel {
         false
     }
 
-    /// The history: for clients that resume, not for present subscribers.
+    /// Loads the history: for clients that resume, not for present subscribers.
     fn load_history(
         &mut self,
-        terms: &FollowContext,
+        context: &FollowContext,
         channel: &ChannelName,
         entries: Vec<RedisStreamEntry>,
         effects: &mut Vec<BusEffect>,
@@ -284,17 +283,17 @@ impl FollowedChannel {
             self.last_position = Some(entry.position);
             let is_new = self.last_seen.record_if_new(entry.origin);
             any_new |= is_new;
-            if entry.origin.node == terms.node_id {
+            if entry.origin.node == context.node_id {
                 effects.push(BusEffect::OwnMessageDelivered(entry.origin.number));
             }
             match entry.content {
-                // Everything up to here was torn when some server lost messages.
-                EntryContent::Message(_) if entry.position <= terms.incomplete_up_to => {
+                // Some server lost messages, so everything up to here is incomplete.
+                EntryContent::Message(_) if entry.position <= context.incomplete_up_to => {
                     history.clear();
                 }
                 EntryContent::Message(_) if entry.was_delivered_early => history.clear(),
                 EntryContent::Message(publication) if is_new => {
-                    let age = terms.clock.entry_age(terms.now, entry.position);
+                    let age = context.clock.entry_age(context.now, entry.position);
                     history.push((*publication, age));
                 }
                 EntryContent::Message(_) => {}
@@ -304,12 +303,15 @@ impl FollowedChannel {
                 }
             }
         }
-        self.last_received_at = terms.now;
+        self.last_received_at = context.now;
         self.loaded_at = self.pending_read.map(|(_, at)| at);
-        let is_torn = std::mem::take(&mut self.has_unannounced_gap);
+        let had_gap = std::mem::take(&mut self.has_unannounced_gap);
         effects.push(BusEffect::RestoreHistory(channel.clone(), history));
         if let Some(since) = self.subscribed_early_at.take()
-            && (any_new || is_torn || !is_whole || terms.elapsed_since(since) >= terms.stream_ttl)
+            && (any_new
+                || had_gap
+                || !is_whole
+                || context.elapsed_since(since) >= context.stream_ttl)
         {
             effects.push(BusEffect::AnnounceGap(channel.clone()));
         }
@@ -318,30 +320,30 @@ impl FollowedChannel {
     /// True when it is to be read again.
     fn apply_continuation(
         &mut self,
-        terms: &FollowContext,
+        context: &FollowContext,
         channel: &ChannelName,
         last: StreamPosition,
         entries: Vec<RedisStreamEntry>,
         effects: &mut Vec<BusEffect>,
     ) -> bool {
         let check = std::mem::replace(&mut self.next_check, ContinuityCheck::Continues);
-        let is_torn = std::mem::take(&mut self.has_unannounced_gap);
+        let had_gap = std::mem::take(&mut self.has_unannounced_gap);
         let first = entries.first();
         let is_whole = match check {
-            ContinuityCheck::Continues => self.is_continuous(terms, last, first),
+            ContinuityCheck::Continues => self.is_continuous(context, last, first),
             ContinuityCheck::LastIsPresent => {
                 first.is_some_and(|first| first.position == last && self.has_seen(first))
             }
-            ContinuityCheck::ReachesBack => self.reaches_back(terms, first),
+            ContinuityCheck::ReachesBack => self.reaches_back(context, first),
             ContinuityCheck::NoCheck => true,
         };
         if check == ContinuityCheck::LastIsPresent && !is_whole {
-            self.has_unannounced_gap = is_torn;
+            self.has_unannounced_gap = had_gap;
             self.last_position = Some(StreamPosition::START);
             self.next_check = ContinuityCheck::ReachesBack;
             return true;
         }
-        if is_torn || !is_whole {
+        if had_gap || !is_whole {
             announce_break(channel, effects);
             if entries.is_empty() && last != StreamPosition::START {
                 // It ends before what came last: all of it is another one.
@@ -352,7 +354,7 @@ impl FollowedChannel {
         }
         for entry in entries {
             if entry.position != last {
-                self.deliver_entry(terms, entry, effects);
+                self.deliver_entry(context, entry, effects);
             }
         }
         false
@@ -360,16 +362,16 @@ impl FollowedChannel {
 
     /// Whether an older state of the stream, of which `first` is the first entry, misses nothing
     /// that had not come and is not published again.
-    fn reaches_back(&self, terms: &FollowContext, first: Option<&RedisStreamEntry>) -> bool {
+    fn reaches_back(&self, context: &FollowContext, first: Option<&RedisStreamEntry>) -> bool {
         match first {
             Some(first) if first.previous != StreamPosition::START => {
                 // Of its own and of what went ahead it may have had those that come later.
                 self.has_seen(first)
-                    && first.origin.node != terms.node_id
+                    && first.origin.node != context.node_id
                     && !first.was_delivered_early
             }
             // It may have come and gone meanwhile, if that was long.
-            _ => terms.elapsed_since(terms.complete_at) < terms.stream_ttl,
+            _ => context.elapsed_since(context.complete_at) < context.stream_ttl,
         }
     }
 
@@ -381,7 +383,7 @@ impl FollowedChannel {
     /// `last`.
     fn is_continuous(
         &self,
-        terms: &FollowContext,
+        context: &FollowContext,
         last: StreamPosition,
         first: Option<&RedisStreamEntry>,
     ) -> bool {
@@ -391,88 +393,88 @@ impl FollowedChannel {
             // The stream is gone, or was and is a new one. It goes with its age, counted from its
             // last entry; one that came meanwhile would have kept it.
             _ => {
-                self.may_have_expired(terms)
-                    && terms.elapsed_since(terms.complete_at) < terms.stream_ttl
+                self.may_have_expired(context)
+                    && context.elapsed_since(context.complete_at) < context.stream_ttl
             }
         }
     }
 
     /// Whether the stream may have gone since its last entry that came.
-    fn may_have_expired(&self, terms: &FollowContext) -> bool {
+    fn may_have_expired(&self, context: &FollowContext) -> bool {
         self.last_position == Some(StreamPosition::START)
-            || terms.elapsed_since(self.last_received_at) + CLOCK_TOLERANCE >= terms.stream_ttl
+            || context.elapsed_since(self.last_received_at) + CLOCK_TOLERANCE >= context.stream_ttl
     }
 
     /// An entry was published. True when the stream is to be read.
     pub(super) fn on_entry(
         &mut self,
-        terms: &FollowContext,
+        context: &FollowContext,
         entry: RedisStreamEntry,
         effects: &mut Vec<BusEffect>,
     ) -> bool {
         match self.state {
             FollowState::Live => {}
             FollowState::Reading => {
-                self.hold_entry(terms, entry);
+                self.hold_entry(context, entry);
                 return false;
             }
             // It will be read.
             FollowState::Unsubscribed | FollowState::Subscribing => return false,
         }
-        if self.is_next(terms, &entry) {
-            self.deliver_entry(terms, entry, effects);
+        if self.is_next(context, &entry) {
+            self.deliver_entry(context, entry, effects);
             return false;
         }
         self.state = FollowState::Reading;
-        self.hold_entry(terms, entry);
+        self.hold_entry(context, entry);
         true
     }
 
     /// Whether nothing is missing before it; or it was there before.
-    fn is_next(&self, terms: &FollowContext, entry: &RedisStreamEntry) -> bool {
+    fn is_next(&self, context: &FollowContext, entry: &RedisStreamEntry) -> bool {
         let last = self.last_position.unwrap_or_default();
         entry.previous == last
             || self.has_seen(entry)
-            || (entry.previous == StreamPosition::START && self.may_have_expired(terms))
+            || (entry.previous == StreamPosition::START && self.may_have_expired(context))
     }
 
-    fn hold_entry(&mut self, terms: &FollowContext, entry: RedisStreamEntry) {
-        // Behind one that was let go of nothing fits.
+    fn hold_entry(&mut self, context: &FollowContext, entry: RedisStreamEntry) {
+        // After a dropped entry nothing fits.
         self.must_read_again |=
-            self.held_entries.len() >= MAX_HELD_ENTRIES || terms.total_held >= terms.max_held;
+            self.held_entries.len() >= MAX_HELD_ENTRIES || context.total_held >= context.max_held;
         if !self.must_read_again {
             self.held_entries.push(entry);
         }
     }
 
-    /// An entry that is not delivered any more.
+    /// Skips an entry that is no longer delivered.
     fn skip_entry(
         &self,
-        terms: &FollowContext,
+        context: &FollowContext,
         entry: &RedisStreamEntry,
         effects: &mut Vec<BusEffect>,
     ) {
-        if entry.origin.node == terms.node_id {
+        if entry.origin.node == context.node_id {
             effects.push(BusEffect::OwnMessageDelivered(entry.origin.number));
         }
     }
 
-    /// An entry in its place.
+    /// Delivers the next entry.
     fn deliver_entry(
         &mut self,
-        terms: &FollowContext,
+        context: &FollowContext,
         entry: RedisStreamEntry,
         effects: &mut Vec<BusEffect>,
     ) {
         let is_new = self.last_seen.record_if_new(entry.origin);
-        let is_mine = entry.origin.node == terms.node_id;
+        let is_mine = entry.origin.node == context.node_id;
         if is_mine {
             effects.push(BusEffect::OwnMessageDelivered(entry.origin.number));
         }
         let advances = self.last_position.is_none_or(|last| entry.position > last);
         if is_new || advances {
             self.last_position = Some(entry.position);
-            self.last_received_at = terms.now;
+            self.last_received_at = context.now;
         }
         match entry.content {
             EntryContent::Message(publication) => {

@@ -27,7 +27,7 @@ const MAX_SUBSCRIBE_CHANNELS: usize = 500;
 
 const MAX_CONCURRENT_READS: usize = 64;
 
-/// Entries of all channels that wait for readings.
+/// Entries of all channels that wait for reads.
 const MAX_TOTAL_HELD: usize = 20_000;
 
 /// What this server's hub is to do, in this order.
@@ -35,33 +35,32 @@ const MAX_TOTAL_HELD: usize = 20_000;
 pub(super) enum BusEffect {
     /// To the subscribers, and into the history.
     Deliver(Box<Publication>),
-    /// This is the channel's history from now on, each with its age.
+    /// Replaces the channel's history, each message with its age.
     RestoreHistory(ChannelName, Vec<(Publication, Duration)>),
     /// The channel's subscribers may have missed something.
     AnnounceGap(ChannelName),
-    /// All histories are cut, and all subscribers may have missed something where that is
-    /// announced.
+    /// All histories are invalid. If `announced`, all subscribers may have missed something.
     InvalidateAllHistories { announced: bool },
-    /// All histories up to there miss something.
+    /// All histories up to a position are incomplete.
     HistoriesIncompleteUpTo(StreamPosition),
     /// This server's own message of that number is delivered.
     OwnMessageDelivered(u64),
     /// Publications to the channel arrive from now on.
     ChannelLive(ChannelName),
-    /// It comes no longer.
+    /// They no longer arrive.
     ChannelNotLive(ChannelName),
 }
 
-/// What the decisions about one channel need to know besides it.
+/// The context of decisions about one channel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FollowContext {
     pub(super) now: Instant,
     pub(super) node_id: NodeId,
     /// How long a stream is kept in Redis after its last entry.
     pub(super) stream_ttl: Duration,
-    /// All that was published before this has come, on the connections before this one.
+    /// Everything published before this time has arrived, on earlier connections.
     pub(super) complete_at: Instant,
-    /// Up to where all histories miss something.
+    /// The position up to which all histories are incomplete.
     pub(super) incomplete_up_to: StreamPosition,
     pub(super) total_held: usize,
     pub(super) max_held: usize,
@@ -83,9 +82,9 @@ pub(super) struct FollowedChannels {
     /// Those without subscribers, since when, the first of them first.
     idle_channels: VecDeque<(Instant, ChannelName)>,
     is_connected: bool,
-    /// Readings that were asked for.
+    /// Reads that were requested.
     last_read_id: u64,
-    inputs: FollowContext,
+    context: FollowContext,
     broadcast_channel: ChannelName,
 }
 
@@ -100,7 +99,7 @@ impl FollowedChannels {
             idle_channels: VecDeque::new(),
             is_connected: false,
             last_read_id: 0,
-            inputs: FollowContext {
+            context: FollowContext {
                 now,
                 node_id: me,
                 stream_ttl: Duration::from_secs(60),
@@ -163,7 +162,7 @@ impl FollowedChannels {
         }
     }
 
-    /// Drops channels that were idle for a while; `in_use` tells which ones have subscribers.
+    /// Unfollows channels that were idle for a while; `in_use` tells which ones have subscribers.
     pub(super) fn unfollow_idle(
         &mut self,
         now: Instant,
@@ -202,7 +201,7 @@ impl FollowedChannels {
 
     fn unfollow(&mut self, channel: &ChannelName) {
         let follow = self.channels.remove(channel);
-        self.inputs.total_held -= follow.as_ref().map_or(0, FollowedChannel::held_entry_count);
+        self.context.total_held -= follow.as_ref().map_or(0, FollowedChannel::held_entry_count);
         if self.is_connected
             && follow.is_some_and(|follow| follow.state != FollowState::Unsubscribed)
         {
@@ -216,7 +215,7 @@ impl FollowedChannels {
         self.to_subscribe.clear();
         self.to_read.clear();
         self.to_unsubscribe.clear();
-        self.inputs.total_held = 0;
+        self.context.total_held = 0;
         for follow in self.channels.values_mut() {
             follow.on_disconnected();
         }
@@ -231,10 +230,10 @@ impl FollowedChannels {
         clock: RedisClock,
     ) {
         self.is_connected = true;
-        self.inputs.clock = clock;
-        (self.inputs.complete_at, self.inputs.stream_ttl) = (whole_at, kept);
+        self.context.clock = clock;
+        (self.context.complete_at, self.context.stream_ttl) = (whole_at, kept);
         if matches!(trust, DatasetContinuity::Other | DatasetContinuity::Lost) {
-            self.inputs.incomplete_up_to = StreamPosition::START;
+            self.context.incomplete_up_to = StreamPosition::START;
         }
         self.to_subscribe.push_back(self.broadcast_channel.clone());
         for (channel, follow) in &mut self.channels {
@@ -321,16 +320,16 @@ impl FollowedChannels {
         part: StreamPage,
         effects: &mut Vec<BusEffect>,
     ) {
-        self.inputs.now = now;
+        self.context.now = now;
         let channel = part.channel.clone();
         let Some(follow) = self.channels.get_mut(&channel) else {
             return;
         };
         let held = follow.held_entry_count();
-        if follow.apply_page(&self.inputs, part, effects) {
+        if follow.apply_page(&self.context, part, effects) {
             self.to_read.push_back(channel);
         }
-        self.inputs.total_held -= held - follow.held_entry_count();
+        self.context.total_held -= held - follow.held_entry_count();
     }
 
     pub(super) fn on_entry(
@@ -339,24 +338,24 @@ impl FollowedChannels {
         entry: RedisStreamEntry,
         effects: &mut Vec<BusEffect>,
     ) {
-        self.inputs.now = now;
+        self.context.now = now;
         let channel = entry.channel.clone();
         let Some(follow) = self.channels.get_mut(&channel) else {
             return;
         };
         let held = follow.held_entry_count();
-        if follow.on_entry(&self.inputs, entry, effects) {
+        if follow.on_entry(&self.context, entry, effects) {
             self.to_read.push_back(channel);
         }
-        self.inputs.total_held += follow.held_entry_count() - held;
+        self.context.total_held += follow.held_entry_count() - held;
     }
 
-    /// All histories up to there miss something.
+    /// Marks all histories up to a position as incomplete.
     pub(super) fn mark_histories_incomplete(&mut self, to: StreamPosition) {
-        self.inputs.incomplete_up_to = self.inputs.incomplete_up_to.max(to);
+        self.context.incomplete_up_to = self.context.incomplete_up_to.max(to);
     }
 
-    /// All channels that subscribers may have missed something of.
+    /// All channels with a loaded history.
     pub(super) fn loaded_channels(&self) -> impl Iterator<Item = &ChannelName> {
         self.channels
             .iter()
@@ -366,11 +365,11 @@ impl FollowedChannels {
             .map(|(channel, _)| channel)
     }
 
-    /// Whether all that was followed before this connection is followed again.
+    /// Whether every channel followed before this connection is live again.
     pub(super) fn is_caught_up(&self) -> bool {
-        let is_settled = |follow: &FollowedChannel| {
+        let is_caught_up = |follow: &FollowedChannel| {
             follow.state == FollowState::Live || !follow.is_history_loaded()
         };
-        self.channels.values().all(is_settled)
+        self.channels.values().all(is_caught_up)
     }
 }

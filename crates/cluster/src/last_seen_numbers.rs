@@ -16,7 +16,7 @@ const MAX_NODES: usize = 64;
 pub(super) struct LastSeenNumbers(Vec<EntryOrigin>);
 
 impl LastSeenNumbers {
-    /// Notes it; false when it was there before.
+    /// Records a number; false when it was recorded before.
     pub(super) fn record_if_new(&mut self, origin: EntryOrigin) -> bool {
         let last = self.last_number_of(origin.node);
         if last.is_some_and(|last| origin.number <= last) {

@@ -8,9 +8,9 @@
 //! announced as an event `gap`.
 //!
 //! [`RedisBus`] implements [`Bus`](penstock_hub::Bus). Behind it, `bus_driver` is the only task
-//! that speaks to Redis (`redis_link`, `redis_scripts`). It owns `bus_state_machine`, which decides everything
-//! and is simulated with seeds: `outbox` has the publications of this server, `followed_channels`
-//! and `followed_channel` the entries that arrive.
+//! that speaks to Redis (`redis_link`, `redis_scripts`). It owns `bus_state_machine`, which decides
+//! everything and is simulated with seeds: `outbox` has the publications of this server,
+//! `followed_channels` and `followed_channel` the entries that arrive.
 //!
 //! # Invariants
 //! - Only that task waits for Redis, and each of its waits has a deadline.

@@ -1,8 +1,8 @@
 //! The publications of this server, from their arrival until the others have them for good. Pure.
 //!
 //! Each publication gets the next number. Batches go to Redis in the order of the numbers, one at
-//! a time, and Redis takes none twice (`redis_scripts`). A publication that Redis has taken is kept for
-//! [`RESEND_WINDOW`] and published again to a Redis that has lost its data. One that had to be
+//! a time, and Redis takes none twice (`redis_scripts`). A publication that Redis has taken is kept
+//! for [`RESEND_WINDOW`] and published again to a Redis that has lost its data. One that had to be
 //! dropped becomes a gap for the others.
 //!
 //! # Invariants
@@ -88,7 +88,7 @@ pub(super) enum LocalDelivery {
 pub(super) struct OutgoingEntry {
     pub(super) number: u64,
     pub(super) channel: ChannelName,
-    /// Whether subscribers somewhere may have it already.
+    /// Whether subscribers somewhere may have it before Redis.
     pub(super) was_delivered_early: bool,
     pub(super) content: EntryContent,
 }
@@ -100,7 +100,7 @@ pub(super) struct AwaitedMessage {
     pub(super) publication: Publication,
     /// When Redis took it.
     pub(super) accepted_at: Option<Instant>,
-    /// Whether Redis may have it without the word that it was delivered here.
+    /// Whether Redis may have it without the mark that it was delivered here.
     pub(super) may_be_accepted: bool,
 }
 
@@ -163,8 +163,8 @@ impl Outbox {
             return true;
         }
         let is_awaited = |kept: &OutboxEntry| kept.local_delivery == LocalDelivery::Awaited;
-        let pushes = self.entries.len() >= self.max_messages || self.bytes + bytes > MAX_BYTES;
-        pushes && self.entries.front().is_some_and(is_awaited)
+        let evicts = self.entries.len() >= self.max_messages || self.bytes + bytes > MAX_BYTES;
+        evicts && self.entries.front().is_some_and(is_awaited)
     }
 
     /// Whether nothing waits.
@@ -182,7 +182,7 @@ impl Outbox {
         self.push_entry(now, channel, what, bytes, way);
     }
 
-    /// Keeps a word about a channel for Redis.
+    /// Keeps a notice about a channel for Redis.
     pub(super) fn submit_notice(&mut self, now: Instant, channel: ChannelName, what: EntryContent) {
         self.push_entry(
             now,
@@ -275,11 +275,11 @@ impl Outbox {
         if number >= self.accepted_up_to
             && let Some(kept) = self.get(number)
         {
-            let unheard = kept.has_no_local_subscriber().then(|| kept.channel.clone());
+            let unsubscribed = kept.has_no_local_subscriber().then(|| kept.channel.clone());
             kept.accepted_at = Some(now);
             let bytes = kept.bytes;
             self.unsent_bytes -= bytes;
-            self.decrement_unsent(unheard.as_ref());
+            self.decrement_unsent(unsubscribed.as_ref());
             self.accepted_up_to = number + 1;
         }
     }
@@ -331,14 +331,14 @@ impl Outbox {
             && kept.local_delivery == LocalDelivery::Awaited
         {
             kept.local_delivery = LocalDelivery::Done;
-            let unheard = kept.has_no_local_subscriber().then(|| kept.channel.clone());
-            if let Some(channel) = unheard {
+            let unsubscribed = kept.has_no_local_subscriber().then(|| kept.channel.clone());
+            if let Some(channel) = unsubscribed {
                 increment(&mut self.unsent_without_subscribers, &channel);
             }
         }
     }
 
-    /// From now on the channel's subscribers wait for what Redis does not have yet.
+    /// Marks a channel's messages that Redis does not have yet as awaited by its subscribers.
     pub(super) fn mark_channel_awaited(&mut self, channel: &str) {
         let Some(mut left) = self.unsent_without_subscribers.remove(channel) else {
             return;
@@ -355,7 +355,8 @@ impl Outbox {
         }
     }
 
-    /// All that this server's subscribers wait for, in order; from now on they have it ahead.
+    /// Takes all messages that this server's subscribers wait for, in order; they are delivered
+    /// early.
     pub(super) fn take_awaited_messages(&mut self) -> Vec<AwaitedMessage> {
         let (first, taken_to, is_sending) =
             (self.first_number, self.accepted_up_to, self.is_sending);
@@ -402,8 +403,8 @@ impl Outbox {
             return;
         };
         self.bytes -= oldest.bytes;
-        let unheard = oldest.has_no_local_subscriber().then_some(&oldest.channel);
-        self.decrement_unsent(unheard);
+        let unsubscribed = oldest.has_no_local_subscriber().then_some(&oldest.channel);
+        self.decrement_unsent(unsubscribed);
         let number = self.first_number;
         self.first_number += 1;
         if oldest.accepted_at.is_some() {

@@ -50,11 +50,11 @@ pub(super) enum PushQueueEnd {
 }
 
 impl PushQueue {
-    /// An empty queue that rings `bell` when something comes.
-    pub(super) fn new(bell: Arc<Notify>) -> Self {
+    /// An empty queue that notifies `wakeup` when something comes.
+    pub(super) fn new(wakeup: Arc<Notify>) -> Self {
         Self {
             state: Mutex::default(),
-            wakeup: bell,
+            wakeup,
         }
     }
 

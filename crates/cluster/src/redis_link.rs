@@ -261,8 +261,7 @@ impl RedisLink {
         Ok(self.pubsub.unsubscribe(topics).await?)
     }
 
-    /// Asks whether it is there. All that was published to this server before the question comes
-    /// before the answer.
+    /// Pings Redis. All that was published to this server before the ping comes before its reply.
     pub(super) async fn ping(mut self, now: Instant) -> Result<Instant, RedisLinkError> {
         let () = redis::cmd("PING").query_async(&mut self.pubsub).await?;
         Ok(now)
@@ -300,7 +299,7 @@ impl RedisLink {
             .collect())
     }
 
-    /// Says that this server is there and with which numbers; the sums over all servers.
+    /// Reports the counters of this server; returns the sums over all servers.
     pub(super) async fn report_counters(
         mut self,
         numbers: Vec<(String, u64)>,

@@ -43,10 +43,10 @@ pub(super) struct ReplyDecoder {
 pub(super) struct DatasetChangedError;
 
 impl ReplyDecoder {
-    pub(super) fn new(names: RedisKeys, mark: Arc<str>) -> Self {
+    pub(super) fn new(names: RedisKeys, dataset_id: Arc<str>) -> Self {
         Self {
             keys: names,
-            dataset_id: mark,
+            dataset_id,
             has_logged_unknown: Arc::default(),
         }
     }
@@ -59,15 +59,15 @@ impl ReplyDecoder {
         &self,
         pushed: &PushMessage,
     ) -> Result<Option<RedisStreamEntry>, DatasetChangedError> {
-        let Some((channel, words, message)) = self.split_push(pushed) else {
+        let Some((channel, parts, message)) = self.split_push(pushed) else {
             self.log_foreign_entry("published");
             return Ok(None);
         };
-        let [words @ .., mark] = words;
-        if mark != &*self.dataset_id {
+        let [parts @ .., dataset_id] = parts;
+        if dataset_id != &*self.dataset_id {
             return Err(DatasetChangedError);
         }
-        let entry = self.decode_entry(&ChannelName::from(channel), words, message);
+        let entry = self.decode_entry(&ChannelName::from(channel), parts, message);
         if entry.is_none() {
             self.log_foreign_entry("published");
         }
@@ -80,10 +80,16 @@ impl ReplyDecoder {
             .channel_of_topic(str::from_utf8(&pushed.topic).ok()?)?;
         let end = pushed.payload.iter().position(|&byte| byte == b'\n')?;
         let (head, message) = pushed.payload.split_at(end);
-        let mut words = str::from_utf8(head).ok()?.split(' ');
-        let mut word = || words.next();
-        let words = [word()?, word()?, word()?, word()?, word()?];
-        Some((channel, words, &message[1..]))
+        let mut parts = str::from_utf8(head).ok()?.split(' ');
+        let mut next_part = || parts.next();
+        let parts = [
+            next_part()?,
+            next_part()?,
+            next_part()?,
+            next_part()?,
+            next_part()?,
+        ];
+        Some((channel, parts, &message[1..]))
     }
 
     pub(super) fn decode_page(
@@ -124,17 +130,17 @@ impl ReplyDecoder {
             Some(&*found[1])
         };
         let text = |name| str::from_utf8(field(name)?).ok();
-        let words = [position, text("before")?, text("origin")?, text("way")?];
-        self.decode_entry(channel, words, field("message")?)
+        let parts = [position, text("before")?, text("origin")?, text("way")?];
+        self.decode_entry(channel, parts, field("message")?)
     }
 
     fn decode_entry(
         &self,
         channel: &ChannelName,
-        words: [&str; 4],
+        parts: [&str; 4],
         message: &[u8],
     ) -> Option<RedisStreamEntry> {
-        let [position, before, origin, way] = words;
+        let [position, before, origin, way] = parts;
         let position = StreamPosition::parse(position)?;
         let previous = StreamPosition::parse(before)?;
         let origin = EntryOrigin::parse(origin)?;

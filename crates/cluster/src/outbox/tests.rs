@@ -135,14 +135,14 @@ fn losses_of_too_many_channels_are_a_gap_of_all() {
             LocalDelivery::Early,
         );
     }
-    let mut told = Vec::new();
+    let mut announced = Vec::new();
     while let Some(batch) = outbox.next_batch() {
-        told.extend(said(&batch));
+        announced.extend(said(&batch));
         outbox.on_batch_accepted(now, &batch);
     }
-    assert_eq!(told.len(), MAX_LOST_CHANNELS + 2, "{told:?}");
+    assert_eq!(announced.len(), MAX_LOST_CHANNELS + 2, "{announced:?}");
     assert_eq!(
-        told[MAX_LOST_CHANNELS..],
+        announced[MAX_LOST_CHANNELS..],
         [
             "GapInAllChannels ".to_owned(),
             format!("{}", MAX_LOST_CHANNELS + 2)
@@ -170,11 +170,11 @@ fn awaited_messages_are_delivered_once() {
     assert_eq!(ids(&mut outbox), ["1", "2"]);
     assert!(ids(&mut outbox).is_empty());
     let batch = outbox.next_batch().unwrap();
-    let ahead: Vec<bool> = batch
+    let early: Vec<bool> = batch
         .iter()
         .map(|entry| entry.was_delivered_early)
         .collect();
-    assert_eq!(ahead, [false, true, true]);
+    assert_eq!(early, [false, true, true]);
 }
 
 #[test]
@@ -185,15 +185,15 @@ fn messages_without_local_subscribers_are_counted_until_accepted() {
         outbox.submit(now, publication("a", id), LocalDelivery::Done);
     }
     filled(&mut outbox, now, 1);
-    let unheard = |outbox: &Outbox| outbox.unsent_without_subscribers.get("a").copied();
-    assert_eq!(unheard(&outbox), Some(3));
+    let unsubscribed = |outbox: &Outbox| outbox.unsent_without_subscribers.get("a").copied();
+    assert_eq!(unsubscribed(&outbox), Some(3));
     outbox.submit(now, publication("b", 4), LocalDelivery::Early);
-    assert_eq!(unheard(&outbox), Some(2), "the oldest made room");
+    assert_eq!(unsubscribed(&outbox), Some(2), "the oldest made room");
     let batch = outbox.next_batch().unwrap();
     outbox.on_batch_accepted(now, &batch);
     assert!(outbox.unsent_without_subscribers.is_empty());
     outbox.on_connected(now, false);
-    assert_eq!(unheard(&outbox), Some(2), "it is sent again");
+    assert_eq!(unsubscribed(&outbox), Some(2), "it is sent again");
     outbox.mark_channel_awaited("a");
     assert!(outbox.unsent_without_subscribers.is_empty());
     assert_eq!(outbox.take_awaited_messages().len(), 3);

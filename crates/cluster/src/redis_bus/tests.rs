@@ -28,7 +28,7 @@ fn run(test: impl Future<Output = ()>) {
 struct TestNode {
     hub: Hub,
     bus: Arc<RedisBus>,
-    heard: Arc<Mutex<Vec<String>>>,
+    received: Arc<Mutex<Vec<String>>>,
     listening: TaskHandle<()>,
     _loops: EventLoops,
 }
@@ -64,7 +64,7 @@ impl TestNode {
         Self {
             hub,
             bus,
-            heard: Arc::default(),
+            received: Arc::default(),
             listening: loops::spawn_with_handle(async {}),
             _loops: loops,
         }
@@ -81,7 +81,7 @@ impl TestNode {
             ..Subscription::default()
         };
         listener.subscribe(subscription).unwrap();
-        let heard = self.heard.clone();
+        let received = self.received.clone();
         self.listening = loops::spawn_with_handle(async move {
             loop {
                 let ListenerEvent::Message(message) = listener.next_event().await else {
@@ -93,7 +93,7 @@ impl TestNode {
                     (None, Some(event)) => event.data.clone().into(),
                     _ => panic!("neither a message nor a gap: {publication:?}"),
                 };
-                heard.lock().unwrap().push(text);
+                received.lock().unwrap().push(text);
             }
         });
         self
@@ -111,8 +111,8 @@ impl TestNode {
         self.hub.publish(publication).unwrap();
     }
 
-    fn heard(&self) -> Vec<String> {
-        self.heard.lock().unwrap().clone()
+    fn received(&self) -> Vec<String> {
+        self.received.lock().unwrap().clone()
     }
 
     async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
@@ -121,8 +121,10 @@ impl TestNode {
 
     async fn until_heard(&self, text: &str) {
         let what = format!("{text} is heard");
-        self.until(&what, |node| node.heard().iter().any(|heard| heard == text))
-            .await;
+        self.until(&what, |node| {
+            node.received().iter().any(|received| received == text)
+        })
+        .await;
     }
 
     async fn stop(mut self) {
@@ -143,9 +145,9 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-fn sorted(mut heard: Vec<String>) -> Vec<String> {
-    heard.sort();
-    heard
+fn sorted(mut received: Vec<String>) -> Vec<String> {
+    received.sort();
+    received
 }
 
 #[test]
@@ -166,15 +168,15 @@ fn all_nodes_hear_all_messages_once_and_in_one_order() {
             }
             for node in &nodes {
                 let count = (round + 1) * 30;
-                node.until("all are heard", |node| node.heard().len() >= count)
+                node.until("all are heard", |node| node.received().len() >= count)
                     .await;
             }
         }
-        let first = nodes[0].heard();
+        let first = nodes[0].received();
         let distinct: HashSet<&String> = first.iter().collect();
         assert_eq!(distinct.len(), 300);
         for node in &nodes {
-            assert_eq!(node.heard(), first);
+            assert_eq!(node.received(), first);
             assert!(!node.bus.snapshot().standalone);
         }
         for node in nodes {
@@ -204,7 +206,7 @@ fn a_node_that_comes_later_has_the_history_of_all() {
         let expected = ["5", "6", "7", "8", "9"].map(str::to_owned);
         assert_eq!(after(&second, &fourth).unwrap(), expected);
         assert_eq!(after(&first, &fourth).unwrap(), expected);
-        assert!(second.heard().is_empty(), "history is not news");
+        assert!(second.received().is_empty(), "history is not news");
         first.stop().await;
         second.stop().await;
     });
@@ -227,7 +229,7 @@ fn a_redis_that_pauses_delays_no_one_and_nothing_comes_twice() {
         }
         a.until_heard("4").await;
         assert!(a.bus.snapshot().standalone);
-        assert_eq!(b.heard(), ["1"]);
+        assert_eq!(b.received(), ["1"]);
         redis.resume();
         b.until_heard("4").await;
         a.until("shared again", |node| !node.bus.snapshot().standalone)
@@ -235,7 +237,7 @@ fn a_redis_that_pauses_delays_no_one_and_nothing_comes_twice() {
         a.publish("5");
         for node in [&a, &b] {
             node.until_heard("5").await;
-            assert_eq!(node.heard(), ["1", "2", "3", "4", "5"]);
+            assert_eq!(node.received(), ["1", "2", "3", "4", "5"]);
             // The order may have been another elsewhere: a resuming client gets a gap.
             assert!(node.hub.history_after(CHANNEL, &before).is_none());
         }
@@ -283,14 +285,14 @@ fn a_redis_that_restarts_empty_under_load_loses_nothing() {
             // are not.
             for node in [&a, &b] {
                 let all = 81 * (round + 1);
-                node.until("all are heard", |node| node.heard().len() >= all)
+                node.until("all are heard", |node| node.received().len() >= all)
                     .await;
             }
         }
         for node in [&a, &b] {
-            let heard = node.heard();
+            let received = node.received();
             for of in ["a", "b"] {
-                let of_one: Vec<String> = heard
+                let of_one: Vec<String> = received
                     .iter()
                     .filter(|h| h.starts_with(of))
                     .cloned()
@@ -298,7 +300,7 @@ fn a_redis_that_restarts_empty_under_load_loses_nothing() {
                 let expected: Vec<String> = (0..120).map(|n| format!("{of}{n:04}")).collect();
                 assert_eq!(of_one, expected, "each once, in the order of their node");
             }
-            assert!(!heard.contains(&"gap".to_owned()));
+            assert!(!received.contains(&"gap".to_owned()));
         }
         a.stop().await;
         b.stop().await;
@@ -318,7 +320,7 @@ fn a_full_redis_stops_no_node() {
         a.until_heard("1").await;
         redis.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
         b.until_heard("1").await;
-        assert_eq!(sorted(a.heard()), ["1"]);
+        assert_eq!(sorted(a.received()), ["1"]);
         a.stop().await;
         b.stop().await;
     });
@@ -339,7 +341,7 @@ fn a_flushed_redis_is_noticed() {
         b.until_heard("2").await;
         a.until_heard("2").await;
         for node in [&a, &b] {
-            assert_eq!(node.heard(), ["1", "2"]);
+            assert_eq!(node.received(), ["1", "2"]);
         }
         a.stop().await;
         b.stop().await;
@@ -366,7 +368,7 @@ fn nobody_goes_on_from_older_data() {
         assert!(b.hub.history_after(CHANNEL, &first).is_none());
         b.publish("3");
         b.until_heard("3").await;
-        assert_eq!(b.heard(), ["3"]);
+        assert_eq!(b.received(), ["3"]);
         b.stop().await;
     });
 }
@@ -393,7 +395,7 @@ fn what_came_before_a_subscriber_is_not_news_to_it_when_redis_forgets() {
             node.publish(text);
             c.until_heard(text).await;
         }
-        assert_eq!(sorted(c.heard()), ["2", "3"]);
+        assert_eq!(sorted(c.received()), ["2", "3"]);
         for node in [a, b, c] {
             node.stop().await;
         }
@@ -434,7 +436,7 @@ fn what_was_taken_at_the_end_arrives_and_the_rest_is_refused() {
         let (taken, refused) = publishing.join().unwrap();
         assert_eq!(refused, HubError::Draining);
         b.until_heard(&(taken - 1).to_string()).await;
-        assert_eq!(b.heard().len(), usize::try_from(taken).unwrap());
+        assert_eq!(b.received().len(), usize::try_from(taken).unwrap());
         a.listening.abort();
         b.stop().await;
     });
@@ -454,13 +456,13 @@ fn without_redis_a_node_serves_its_own_and_announces_gaps_later() {
         // It depends on which server is back first; a's subscriber does not miss it without a gap.
         let is_told = |text: &String| text == "2" || text == "gap";
         a.until("2 is heard or a gap", |node| {
-            node.heard().iter().any(is_told)
+            node.received().iter().any(is_told)
         })
         .await;
         b.publish("3");
         a.until_heard("3").await;
-        let distinct: HashSet<String> = a.heard().into_iter().collect();
-        assert_eq!(distinct.len(), a.heard().len(), "{:?}", a.heard());
+        let distinct: HashSet<String> = a.received().into_iter().collect();
+        assert_eq!(distinct.len(), a.received().len(), "{:?}", a.received());
         a.stop().await;
         b.stop().await;
     });

@@ -155,13 +155,13 @@ impl FakeRedis {
         if self.known_run != self.run {
             self.known_run = self.run;
             self.clock += 1;
-            let word = OutgoingEntry {
+            let entry = OutgoingEntry {
                 number: 1,
                 channel: broadcast_channel(),
                 was_delivered_early: false,
                 content: EntryContent::AllHistoriesInvalidated,
             };
-            self.publish(now, NodeId(1000 + self.run), &word, all);
+            self.publish(now, NodeId(1000 + self.run), &entry, all);
         }
         RedisDataset {
             id: self.dataset_mark.clone(),
@@ -183,7 +183,7 @@ impl FakeRedis {
         self.dataset_mark = format!("mark {}", self.marks).into();
     }
 
-    /// Does the next of what connection `index` asks on one of its two ways.
+    /// Runs the next command of connection `index` on one of its two links.
     pub(super) fn run_next_command(
         &mut self,
         now: Instant,
@@ -205,7 +205,7 @@ impl FakeRedis {
             let Some(listen) = connection.pubsub_commands.pop_front() else {
                 return;
             };
-            let heard = match listen {
+            let reply = match listen {
                 PubSubCommand::Subscribe(channels) => {
                     connection.topics.extend(channels.iter().cloned());
                     PubSubReply::Subscribed(channels)
@@ -216,7 +216,7 @@ impl FakeRedis {
                 }
                 PubSubCommand::Ping(at) => PubSubReply::Pong(at),
             };
-            connection.pubsub_replies.push_back(heard);
+            connection.pubsub_replies.push_back(reply);
             return;
         }
         let Some(command) = connection.commands.pop_front() else {
