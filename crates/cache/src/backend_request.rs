@@ -109,13 +109,13 @@ fn build_head(
     part: Option<ByteRange>,
 ) -> Result<RequestHead, String> {
     let old = &client.head;
-    let asker = client.key_source();
+    let key_source = client.key_source();
     let mut target = Vec::new();
     rules.push_target(old.target_path_query(), &mut target);
     let target = String::from_utf8(target).map_err(|_| "a target that is no text".to_owned())?;
     let mut writer = HeadWriter::new(old, "GET", &target);
     let mut host = Vec::new();
-    push_host(&asker, &mut host);
+    push_host(&key_source, &mut host);
     // HTTP/1.0 requests may have no host.
     if old.field("host").is_some() || !host.is_empty() {
         writer.push_field("Host", &host);
@@ -125,10 +125,10 @@ fn build_head(
         let passes = match classify_field(name) {
             _ if client.trusted_headers.covers(name) => true,
             FieldClass::EndToEnd if is_forwarding_field(name) => {
-                asker.is_from_trusted_proxy && !named(name)
+                key_source.is_from_trusted_proxy && !named(name)
             }
             FieldClass::EndToEnd | FieldClass::Via => !named(name),
-            FieldClass::Forwarding => asker.is_from_trusted_proxy && !named(name),
+            FieldClass::Forwarding => key_source.is_from_trusted_proxy && !named(name),
             FieldClass::HopByHop | FieldClass::Internal | FieldClass::Underscored => false,
         };
         let is = |other: &&str| name.eq_ignore_ascii_case(other);

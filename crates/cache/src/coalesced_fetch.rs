@@ -68,7 +68,7 @@ pub(crate) enum FetchOutcome {
         /// The status is a back-end failure (RFC 5861 §4).
         is_error: bool,
     },
-    /// No request was needed: the store has the object.
+    /// No request was needed: the store has the object, so look it up again.
     RetryLookup,
     /// There is no response.
     Failed(FaultKind, String),
@@ -155,8 +155,8 @@ impl CoalescedFetches {
         if let Some(fetch) = shard.running(key).find(is_same) {
             return (self.new_waiter(fetch, false), None);
         }
-        let completion = self.begin(shard, key, hint, FetchMode::Shared);
-        (self.new_waiter(&completion.fetch, true), Some(completion))
+        let completer = self.begin(shard, key, hint, FetchMode::Shared);
+        (self.new_waiter(&completer.fetch, true), Some(completer))
     }
 
     /// Begins a fetch without waiters, unless there is one for this key and variant hint.
@@ -177,8 +177,8 @@ impl CoalescedFetches {
         self: &Arc<Self>,
         key: &ObjectKey,
     ) -> (FetchWaiter, Option<FetchCompleter>) {
-        let completion = self.begin(self.shard(key), key, Vec::new(), FetchMode::Exclusive);
-        (self.new_waiter(&completion.fetch, true), Some(completion))
+        let completer = self.begin(self.shard(key), key, Vec::new(), FetchMode::Exclusive);
+        (self.new_waiter(&completer.fetch, true), Some(completer))
     }
 
     /// Lists a new fetch. `mark_outdated` finds an exclusive one, too.

@@ -56,8 +56,8 @@ struct FetchTimes {
 
 impl Fetch {
     /// Starts the fetch on the current event loop.
-    pub(crate) fn start(self, completion: FetchCompleter) {
-        loops::spawn_here(self.run(completion));
+    pub(crate) fn start(self, completer: FetchCompleter) {
+        loops::spawn_here(self.run(completer));
     }
 
     fn validators(&self) -> RevalidationFields<'_> {
@@ -70,28 +70,28 @@ impl Fetch {
         }
     }
 
-    async fn run(mut self, completion: FetchCompleter) {
+    async fn run(mut self, completer: FetchCompleter) {
         let mut purges = self.store.purge_count();
-        let Some((mut answered, mut times)) = self.send_request(&completion).await else {
+        let Some((mut answered, mut times)) = self.send_request(&completer).await else {
             return;
         };
         if is_not_modified(&answered) && self.stale_hit.is_some() {
             // A request that joins later could come after a purge that the check below misses.
-            completion.close_to_joiners();
-            match self.revalidate(&answered, times, purges, &completion) {
+            completer.close_to_joiners();
+            match self.revalidate(&answered, times, purges, &completer) {
                 Some(hit) => {
                     let lead = LeaderResult {
                         status: Some(Status::NOT_MODIFIED),
                         ..LeaderResult::default()
                     };
-                    return completion.complete(FetchOutcome::Revalidated(hit), lead);
+                    return completer.complete(FetchOutcome::Revalidated(hit), lead);
                 }
                 // The 304 is about another response or about a purged one: repeat without a
                 // condition.
                 None => {
-                    completion.prepare_retry();
+                    completer.prepare_retry();
                     purges = self.store.purge_count();
-                    match self.send_request(&completion).await {
+                    match self.send_request(&completer).await {
                         Some(asked) => (answered, times) = asked,
                         None => return,
                     }
@@ -102,11 +102,11 @@ impl Fetch {
             Ok(Reply::Response(response)) => match self.slice.take() {
                 Some(slice) => {
                     slice
-                        .store_or_refuse(self, *response, times, purges, completion)
+                        .store_or_refuse(self, *response, times, purges, completer)
                         .await;
                 }
                 None => {
-                    self.store_or_refuse(*response, times, purges, completion)
+                    self.store_or_refuse(*response, times, purges, completer)
                         .await;
                 }
             },
@@ -117,19 +117,19 @@ impl Fetch {
                         self.mark_uncacheable(&slices::unsliceable_key(&self.key));
                     }
                 }
-                complete_unstored(completion, Ok(reply), None, None);
+                complete_unstored(completer, Ok(reply), None, None);
             }
             Err(fault) => {
                 self.shared.counters.fetch_failures.increment();
                 (self.shared.fetches).renew_uncacheable(&self.key, clock::now());
                 let throttle = &self.shared.log_throttle;
-                if completion.is_background()
+                if completer.is_background()
                     && let Some(count) = throttle.admit_line(&fault.cause, clock::now())
                 {
                     let (target, suffix) = (self.client.head.target(), suppressed_suffix(count));
                     log::warn!("cache: cannot revalidate {target}: {}{suffix}", fault.cause);
                 }
-                complete_failed(completion, fault);
+                complete_failed(completer, fault);
             }
         }
     }
@@ -137,7 +137,7 @@ impl Fetch {
     /// Sends the request. Returns `None` when no waiter is left.
     async fn send_request(
         &self,
-        completion: &FetchCompleter,
+        completer: &FetchCompleter,
     ) -> Option<(Result<Reply, Fault>, FetchTimes)> {
         let request_time = clock::wall_time();
         let request = backend_request::build_request(
@@ -150,7 +150,7 @@ impl Fetch {
             Ok(request) => tokio::select! {
                 biased;
                 answered = self.shared.backend.handle(request).wait_for_reply() => answered,
-                () = completion.wait_until_abandoned() => return None,
+                () = completer.wait_until_abandoned() => return None,
             },
             Err(fault) => Err(fault),
         };
@@ -173,10 +173,10 @@ impl Fetch {
         answered: &Result<Reply, Fault>,
         times: FetchTimes,
         purges: u64,
-        completion: &FetchCompleter,
+        completer: &FetchCompleter,
     ) -> Option<Hit> {
         let base = self.stale_hit.take()?;
-        let is_out = completion.is_outdated() || self.store.is_purged_since(purges, &base.meta);
+        let is_out = completer.is_outdated() || self.store.is_purged_since(purges, &base.meta);
         if !is_out
             && let Ok(Reply::Response(response)) = answered
             && is_304_for(&base.meta.fields, &response.fields)
@@ -252,17 +252,17 @@ impl Fetch {
         response: Response,
         times: FetchTimes,
         purges: u64,
-        completion: FetchCompleter,
+        completer: FetchCompleter,
     ) {
         let is_error = is_backend_failure(response.status);
         if is_error && self.stale_hit.is_some() {
             // The stored response stays: it may be served stale for longer.
-            return complete_unstored_response(completion, response, "error");
+            return complete_unstored_response(completer, response, "error");
         }
         let judged = self.judge_storing(response.status, &response.fields, times);
         let mut refused = match judged {
             Err(reason) => Some(reason.as_str()),
-            Ok(_) if completion.is_outdated() => Some("outdated"),
+            Ok(_) if completer.is_outdated() => Some("outdated"),
             Ok(_) => unstorable_reason(&response),
         };
         if let (None, Ok(lifetime)) = (refused, judged) {
@@ -271,9 +271,9 @@ impl Fetch {
             let begun = self.store.begin_object(&self.key, meta, declared);
             // Checked after `begin_object`: later purges find the partial object.
             if let Some((writer, partial)) = begun {
-                if !completion.is_outdated() && !self.store.is_purged_since(purges, &partial.meta) {
+                if !completer.is_outdated() && !self.store.is_purged_since(purges, &partial.meta) {
                     self.evict_replaced(&partial.meta);
-                    let body = complete_stored(completion, response, partial).await;
+                    let body = complete_stored(completer, response, partial).await;
                     return self.write_body(body, writer).await;
                 }
                 refused = Some("outdated");
@@ -287,7 +287,7 @@ impl Fetch {
                 self.store.remove_hit(base);
             }
         }
-        complete_unstored_response(completion, response, reason);
+        complete_unstored_response(completer, response, reason);
     }
 
     fn object_meta(
@@ -467,7 +467,7 @@ pub(crate) fn is_likely_uncacheable(reason: Option<StoreRefusal>) -> bool {
 
 /// Publishes that the response is being stored, and returns its body, to be copied into the store.
 async fn complete_stored(
-    completion: FetchCompleter,
+    completer: FetchCompleter,
     response: Response,
     partial: Arc<PartialObject>,
 ) -> Body {
@@ -481,23 +481,19 @@ async fn complete_stored(
         status: Some(response.status),
         ..LeaderResult::default()
     };
-    completion.complete(FetchOutcome::Stored { partial, whole }, lead);
+    completer.complete(FetchOutcome::Stored { partial, whole }, lead);
     // Lets the waiters on this loop begin to read before the body can fail.
     loops::yield_now().await;
     response.body
 }
 
-fn complete_unstored_response(
-    completion: FetchCompleter,
-    response: Response,
-    detail: &'static str,
-) {
+fn complete_unstored_response(completer: FetchCompleter, response: Response, detail: &'static str) {
     let status = response.status;
-    complete_unstored(completion, Ok(response.into()), Some(status), Some(detail));
+    complete_unstored(completer, Ok(response.into()), Some(status), Some(detail));
 }
 
 fn complete_unstored(
-    completion: FetchCompleter,
+    completer: FetchCompleter,
     reply: Result<Reply, Fault>,
     status: Option<Status>,
     detail: Option<&'static str>,
@@ -509,14 +505,14 @@ fn complete_unstored(
         detail,
     };
     let is_error = status.is_some_and(is_backend_failure);
-    completion.complete(FetchOutcome::NotStored { is_error }, lead);
+    completer.complete(FetchOutcome::NotStored { is_error }, lead);
 }
 
-fn complete_failed(completion: FetchCompleter, fault: Fault) {
+fn complete_failed(completer: FetchCompleter, fault: Fault) {
     let told = FetchOutcome::Failed(fault.kind, fault.cause.clone().into_owned());
     let lead = LeaderResult {
         reply: Some(Err(fault)),
         ..LeaderResult::default()
     };
-    completion.complete(told, lead);
+    completer.complete(told, lead);
 }

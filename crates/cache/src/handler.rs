@@ -99,7 +99,7 @@ impl CacheHandler {
         Self::with_scope("", inner, rules, stores, Arc::default())
     }
 
-    /// Like [`Cache::new`], for the route called `scope`, a text that stays the same across
+    /// Like [`CacheHandler::new`], for the route called `scope`, a text that stays the same across
     /// restarts. The scope is part of every key: after a rewrite or an internal redirect, routes
     /// with different back ends may see the same host and path and share a store. The cache counts
     /// in `counters`.

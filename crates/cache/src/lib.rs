@@ -4,7 +4,7 @@
 //! key, looks the key up in `store`, and asks `http`'s caching rules (RFC 9111) whether the stored
 //! response may be sent. If not, one request goes to the back end's handler. Its response is
 //! written to a `store` object that all waiting requests read while it grows. `penstock` starts one
-//! [`Store`] for each `[caches.NAME]` and one [`Cache`] for each route with a cache.
+//! [`Store`] for each `[caches.NAME]` and one [`CacheHandler`] for each route with a cache.
 //!
 //! # Invariants
 //!

@@ -1,7 +1,7 @@
 //! A route's compiled cache rules: which requests may use the cache, and under which key.
 //!
-//! `handler` calls [`RouteRules::classify_request`], then [`RouteRules::write_key`]. `fetch` sends only
-//! what the key contains ([`RouteRules::push_target`], [`push_host`]). Pure functions of the
+//! `handler` calls [`RouteRules::classify_request`], then [`RouteRules::write_key`]. `fetch` sends
+//! only what the key contains ([`RouteRules::push_target`], [`push_host`]). Pure functions of the
 //! request.
 //!
 //! # Invariants
@@ -138,14 +138,19 @@ impl RouteRules {
     }
 
     /// Writes the key text of a request's own target.
-    pub(crate) fn write_key(&self, asker: &KeySource<'_>, out: &mut Vec<u8>) {
-        self.write_key_for(asker, asker.head.target_path_query(), out);
+    pub(crate) fn write_key(&self, key_source: &KeySource<'_>, out: &mut Vec<u8>) {
+        self.write_key_for(key_source, key_source.head.target_path_query(), out);
     }
 
-    /// Writes the key text of `target` (in origin form) as requested by `asker`:
+    /// Writes the key text of `target` (in origin form) as requested by `key_source`:
     /// `scheme://host/path?query`, then for each further part a NUL byte and the part.
-    pub(crate) fn write_key_for(&self, asker: &KeySource<'_>, target: &str, out: &mut Vec<u8>) {
-        self.write_url_for(asker, target, out);
+    pub(crate) fn write_key_for(
+        &self,
+        key_source: &KeySource<'_>,
+        target: &str,
+        out: &mut Vec<u8>,
+    ) {
+        self.write_url_for(key_source, target, out);
         let mut part = |kind: &[u8], name: &[u8], value: Option<&[u8]>| {
             out.push(0);
             out.extend_from_slice(kind);
@@ -158,7 +163,7 @@ impl RouteRules {
         if !self.scope.is_empty() {
             part(b"route ", self.scope.as_bytes(), None);
         }
-        let head = asker.head;
+        let head = key_source.head;
         for name in &self.config.key.headers {
             part(
                 b"header ",
@@ -175,17 +180,17 @@ impl RouteRules {
             }
         }
         // Applications build links and redirects from it.
-        if !asker.mount.is_root() {
-            part(b"mount ", asker.mount.path().as_bytes(), None);
+        if !key_source.mount.is_root() {
+            part(b"mount ", key_source.mount.path().as_bytes(), None);
         }
-        if let Some(host) = asker.forwarded_host() {
+        if let Some(host) = key_source.forwarded_host() {
             let host = host.to_ascii_lowercase();
             part(b"host ", host.as_bytes(), None);
         }
-        if let Some(port) = asker.forwarded_port() {
+        if let Some(port) = key_source.forwarded_port() {
             part(b"port ", port.to_string().as_bytes(), None);
         }
-        if !asker.is_from_trusted_proxy {
+        if !key_source.is_from_trusted_proxy {
             return;
         }
         for (name, value) in head.fields() {
@@ -196,23 +201,28 @@ impl RouteRules {
     }
 
     /// Writes the part of the key that purges match: `scheme://host/path?query`.
-    pub(crate) fn write_url_for(&self, asker: &KeySource<'_>, target: &str, out: &mut Vec<u8>) {
-        out.extend_from_slice(asker.scheme.as_bytes());
+    pub(crate) fn write_url_for(
+        &self,
+        key_source: &KeySource<'_>,
+        target: &str,
+        out: &mut Vec<u8>,
+    ) {
+        out.extend_from_slice(key_source.scheme.as_bytes());
         out.extend_from_slice(b"://");
         if self.config.key.host {
-            push_host(asker, out);
+            push_host(key_source, out);
         }
         self.push_target(target, out);
     }
 
     /// Whether keys of one target may differ in more than the URL.
-    pub(crate) fn has_extra_key_parts(&self, asker: &KeySource<'_>) -> bool {
+    pub(crate) fn has_extra_key_parts(&self, key_source: &KeySource<'_>) -> bool {
         !self.config.key.headers.is_empty()
             || !self.config.key.cookies.is_empty()
-            || asker.forwarded_host().is_some()
-            || asker.forwarded_port().is_some()
-            || asker.is_from_trusted_proxy
-                && asker
+            || key_source.forwarded_host().is_some()
+            || key_source.forwarded_port().is_some()
+            || key_source.is_from_trusted_proxy
+                && key_source
                     .head
                     .fields()
                     .any(|(name, _)| is_forwarded_proxy_field(name))
@@ -292,9 +302,9 @@ fn is_forwarded_proxy_field(name: &str) -> bool {
 
 /// Writes the host as it is in the key and as the back end gets it: in lower case, without the
 /// default port of its scheme.
-pub(crate) fn push_host(asker: &KeySource<'_>, out: &mut Vec<u8>) {
-    let host = asker.head.host();
-    let port = match asker.scheme {
+pub(crate) fn push_host(key_source: &KeySource<'_>, out: &mut Vec<u8>) {
+    let host = key_source.head.host();
+    let port = match key_source.scheme {
         "https" => ":443",
         _ => ":80",
     };

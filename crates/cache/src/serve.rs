@@ -120,12 +120,12 @@ impl StoredBody {
 pub(crate) fn respond_from_memory(
     head: &RequestHead,
     hit: &Hit,
-    note: &CacheHeaders<'_>,
+    headers: &CacheHeaders<'_>,
 ) -> Option<Response> {
     let HitBody::Memory(held) = &hit.body else {
         return None;
     };
-    respond_from_body(head, &hit.meta, held.into(), note).ok()
+    respond_from_body(head, &hit.meta, held.into(), headers).ok()
 }
 
 /// Answers from a stored response.
@@ -135,15 +135,16 @@ pub(crate) fn respond_from_memory(
 pub(crate) async fn respond_to_hit(
     head: &RequestHead,
     hit: &Hit,
-    note: &CacheHeaders<'_>,
+    headers: &CacheHeaders<'_>,
 ) -> Result<Response, ObjectGone> {
     // Its length is known without the file.
     if matches!(hit.body, HitBody::Disk(_))
-        && let Some(response) = respond_without_body(head, &hit.meta, Some(hit.meta.length), note)
+        && let Some(response) =
+            respond_without_body(head, &hit.meta, Some(hit.meta.length), headers)
     {
         return Ok(response);
     }
-    respond_from_body(head, &hit.meta, StoredBody::open(&hit.body).await?, note)
+    respond_from_body(head, &hit.meta, StoredBody::open(&hit.body).await?, headers)
 }
 
 /// Whether the request wants a part that is too far ahead to wait for in a partial body.
@@ -164,13 +165,13 @@ pub(crate) fn respond_from_body(
     head: &RequestHead,
     meta: &ObjectMeta,
     source: StoredBody,
-    note: &CacheHeaders<'_>,
+    headers: &CacheHeaders<'_>,
 ) -> Result<Response, ObjectGone> {
     let length = source.length(meta);
-    if let Some(response) = respond_without_body(head, meta, length, note) {
+    if let Some(response) = respond_without_body(head, meta, length, headers) {
         return Ok(response);
     }
-    let mut fields = response_fields(meta, note);
+    let mut fields = response_fields(meta, headers);
     match applicable_range(head, meta, &source, length) {
         RangeOutcome::Unsatisfiable => {
             let mut response = Response::with_text(
@@ -229,13 +230,13 @@ fn respond_without_body(
     head: &RequestHead,
     meta: &ObjectMeta,
     length: Option<u64>,
-    note: &CacheHeaders<'_>,
+    headers: &CacheHeaders<'_>,
 ) -> Option<Response> {
     let is_not_modified = is_not_modified(head, meta);
     if !is_not_modified && head.method() != Method::Head {
         return None;
     }
-    let fields = response_fields(meta, note);
+    let fields = response_fields(meta, headers);
     let response = build_response(meta.status, fields, Body::Omitted(length));
     Some(match is_not_modified {
         true => into_not_modified(response),
@@ -309,13 +310,13 @@ fn requested_range(head: &RequestHead, meta: &ObjectMeta, length: u64) -> RangeO
 }
 
 /// The fields of a stored response as sent now.
-fn response_fields(meta: &ObjectMeta, note: &CacheHeaders<'_>) -> FieldBlock {
+fn response_fields(meta: &ObjectMeta, headers: &CacheHeaders<'_>) -> FieldBlock {
     let mut fields = FieldBlock::with_capacity(meta.fields.as_bytes().len() + 96);
-    if let Some(age) = note.age {
+    if let Some(age) = headers.age {
         fields.push_u64("Age", age.as_secs());
     }
     fields.append(&meta.fields);
-    if let Some(status) = &note.status {
+    if let Some(status) = &headers.status {
         push_cache_status(&mut fields, CACHE_STATUS_NAME, status);
     }
     fields

@@ -6,8 +6,8 @@
 //! and an object of its own, fetched by a range and stored complete or not at all. An object
 //! without a body under the request's own key, the *index* of the content, ties its slices
 //! together: it has the validator, the length and a number that is part of the slices' keys (RFC
-//! 9111 §3.3, §3.4). `handler/lookup/sliced` decides when to use slices, `fetch/slice` stores them,
-//! and this module assembles a client's part.
+//! 9111 §3.3, §3.4). `handler/lookup/slice_lookup` decides when to use slices, `fetch/slice` stores
+//! them, and this module assembles a client's part.
 //!
 //! # Invariants
 //!
@@ -188,8 +188,8 @@ impl SlicedContent {
             index: Some(Arc::clone(&self.index)),
         };
         let hint = slice.variant_hint(&self.client.head, None);
-        let (waiter, completion) = self.shared.fetches.join_or_begin(&self.key, hint, None);
-        if let Some(completion) = completion {
+        let (waiter, completer) = self.shared.fetches.join_or_begin(&self.key, hint, None);
+        if let Some(completer) = completer {
             let fetch = Fetch {
                 shared: Arc::clone(&self.shared),
                 store: Arc::clone(&self.store),
@@ -198,7 +198,7 @@ impl SlicedContent {
                 stale_hit: None,
                 slice: Some(slice),
             };
-            fetch.start(completion);
+            fetch.start(completer);
         }
         let deadline = clock::now() + self.shared.rules.config.lock_timeout;
         let outcome = waiter.wait(deadline).await;

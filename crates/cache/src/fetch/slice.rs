@@ -43,15 +43,15 @@ impl SliceFetch {
         response: Response,
         times: FetchTimes,
         purges: u64,
-        completion: FetchCompleter,
+        completer: FetchCompleter,
     ) {
         let storable = match self.judge_storing(&fetch, &response, times) {
             Ok(storable) => storable,
-            Err(reason) => return self.complete_unstored(&fetch, completion, response, reason),
+            Err(reason) => return self.complete_unstored(&fetch, completer, response, reason),
         };
         if self.index.is_none() && fetch.has_newer_whole(&response, times) {
             // It arrived during this request and is the better answer.
-            return completion.complete(FetchOutcome::RetryLookup, LeaderResult::default());
+            return completer.complete(FetchOutcome::RetryLookup, LeaderResult::default());
         }
         let Some((index, writer, partial)) =
             self.begin_writing(&fetch, &response, &storable, times)
@@ -59,17 +59,17 @@ impl SliceFetch {
             if storable.span.len > fetch.store.config().max_object_size {
                 fetch.mark_uncacheable(&slices::unsliceable_key(&fetch.key));
             }
-            return complete_unstored_response(completion, response, "store");
+            return complete_unstored_response(completer, response, "store");
         };
         // Checked after `begin_object`, as for a whole response: later purges find the partial
         // object.
-        if completion.is_outdated() || (fetch.store).is_purged_since(purges, index.meta()) {
-            return complete_unstored_response(completion, response, "outdated");
+        if completer.is_outdated() || (fetch.store).is_purged_since(purges, index.meta()) {
+            return complete_unstored_response(completer, response, "outdated");
         }
         if let SliceIndex::New(_, meta) = &index {
             fetch.evict_replaced(meta);
         }
-        let body = complete_stored(completion, response, partial).await;
+        let body = complete_stored(completer, response, partial).await;
         match index {
             SliceIndex::Known(_) => fetch.write_body(body, writer).await,
             SliceIndex::New(index_writer, _) => {
@@ -182,7 +182,7 @@ impl SliceFetch {
     fn complete_unstored(
         &self,
         fetch: &Fetch,
-        completion: FetchCompleter,
+        completer: FetchCompleter,
         response: Response,
         reason: &'static str,
     ) {
@@ -214,7 +214,7 @@ impl SliceFetch {
         if self.index.is_none() && matches!(response.status, Status::OK | Status::PARTIAL_CONTENT) {
             fetch.mark_uncacheable(&slices::unsliceable_key(&fetch.key));
         }
-        complete_unstored_response(completion, response, reason);
+        complete_unstored_response(completer, response, reason);
     }
 }
 

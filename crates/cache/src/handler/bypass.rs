@@ -95,14 +95,18 @@ impl BypassedRequest {
 
     fn invalidate(&self, fields: &penstock_http::FieldBlock) {
         let shared = &self.shared;
-        let asker = self.client.key_source();
-        let has_parts = shared.rules.has_extra_key_parts(&asker);
-        let told_host = asker.forwarded_host();
-        let targets = invalidated_targets(&self.client.head, asker.scheme, told_host, fields);
+        let key_source = self.client.key_source();
+        let has_parts = shared.rules.has_extra_key_parts(&key_source);
+        let told_host = key_source.forwarded_host();
+        let targets = invalidated_targets(&self.client.head, key_source.scheme, told_host, fields);
         let mut below = Vec::new();
         // An application that knows its mount includes it in targets; keys do not.
-        for target in targets.iter().skip(1).filter(|_| !asker.mount.is_root()) {
-            let stripped = asker.mount.strip_from(target);
+        for target in targets
+            .iter()
+            .skip(1)
+            .filter(|_| !key_source.mount.is_root())
+        {
+            let stripped = key_source.mount.strip_from(target);
             below.extend(stripped.map(|rest| match rest.starts_with('/') {
                 true => rest.to_owned(),
                 false => format!("/{rest}"),
@@ -110,7 +114,7 @@ impl BypassedRequest {
         }
         for target in targets.into_iter().chain(below) {
             let mut text = Vec::new();
-            shared.rules.write_key_for(&asker, &target, &mut text);
+            shared.rules.write_key_for(&key_source, &target, &mut text);
             let key = ObjectKey::new(&text);
             shared.fetches.mark_outdated(&key);
             // In all stores: one that is out of service may return with its old objects.
@@ -119,7 +123,7 @@ impl BypassedRequest {
             }
             if has_parts {
                 let mut url = Vec::new();
-                shared.rules.write_url_for(&asker, &target, &mut url);
+                shared.rules.write_url_for(&key_source, &target, &mut url);
                 shared.fetches.mark_url_outdated(&url);
                 if let Ok(url) = String::from_utf8(url) {
                     for store in shared.stores.stores() {

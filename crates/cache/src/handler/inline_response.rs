@@ -40,7 +40,7 @@ pub(super) fn try_inline(
         return;
     }
     shared.loop_buffers.with(|scratch| {
-        let asker = KeySource {
+        let key_source = KeySource {
             head,
             scheme: asked.scheme,
             // A plain request has no forwarding field.
@@ -50,7 +50,7 @@ pub(super) fn try_inline(
             mount: &Mount::ROOT,
         };
         scratch.key.clear();
-        shared.rules.write_key(&asker, &mut scratch.key);
+        shared.rules.write_key(&key_source, &mut scratch.key);
         let key = ObjectKey::new(&scratch.key);
         let Some(store) = shared.stores.store_for(&key) else {
             return;
@@ -100,10 +100,10 @@ pub(super) fn try_inline(
 }
 
 /// Whether the request wants the whole response and has no field for caches and none of a proxy.
-/// [`RouteRules::classify_request`] would find no directives in it, apart from the route's own bypass
-/// rules. One pass over the fields.
+/// [`RouteRules::classify_request`] would find no directives in it, apart from the route's own
+/// bypass rules. One pass over the fields.
 ///
-/// [`RouteRules::classify_request`]: crate::route_rules::RouteRules::classify
+/// [`RouteRules::classify_request`]: crate::route_rules::RouteRules::classify_request
 fn is_plain_request(head: &RequestHead) -> bool {
     matches!(head.method(), Method::Get | Method::Head)
         && !head.is_upgrade()

@@ -170,8 +170,8 @@ impl CacheLookup {
 
     /// Sends the stored response, and starts its revalidation if needed.
     async fn send_stored(&self, usable: &UsableHit) -> Result<Response, ObjectGone> {
-        let note = self.shared.headers_of(usable);
-        let response = serve::respond_to_hit(&self.client.head, &usable.hit, &note).await?;
+        let headers = self.shared.headers_of(usable);
+        let response = serve::respond_to_hit(&self.client.head, &usable.hit, &headers).await?;
         self.shared.count_hit(usable, &response);
         if usable.needs_revalidation {
             self.revalidate(&usable.hit);
@@ -181,8 +181,8 @@ impl CacheLookup {
 
     fn revalidate(&self, hit: &Hit) {
         let hint = variant_key(&self.client.head, &hit.meta.vary_names);
-        if let Some(completion) = self.shared.fetches.begin_background(&self.key, hint) {
-            self.new_fetch(Some(hit)).start(completion);
+        if let Some(completer) = self.shared.fetches.begin_background(&self.key, hint) {
+            self.new_fetch(Some(hit)).start(completer);
         }
     }
 
@@ -215,7 +215,7 @@ impl CacheLookup {
         let base = stale.map(|stale| &stale.hit);
         let is_alone = self.client.head.field("authorization").is_some()
             || stale.is_some_and(|stale| !stale.is_shareable);
-        let (waiter, completion) = match is_alone {
+        let (waiter, completer) = match is_alone {
             true => self.shared.fetches.begin_exclusive(&self.key),
             false => {
                 // Distinguishes this fetch from those for other variants, if the selecting fields
@@ -228,14 +228,14 @@ impl CacheLookup {
                 (self.shared.fetches).join_or_begin(&self.key, hint.unwrap_or_default(), since)
             }
         };
-        if let Some(completion) = completion {
+        if let Some(completer) = completer {
             // A fetch may have completed between the look-up and the join.
             let is_new = is_alone || stale.is_some();
             if !is_new && !matches!(self.lookup(), LookupResult::Missing { .. }) {
-                completion.complete(FetchOutcome::RetryLookup, LeaderResult::default());
+                completer.complete(FetchOutcome::RetryLookup, LeaderResult::default());
                 return LookupStep::RetryLookup;
             }
-            self.new_fetch(base).start(completion);
+            self.new_fetch(base).start(completer);
         }
         let outcome = waiter.wait(self.deadline);
         let outcome = match self.client_state.run_while_connected(outcome).await {
@@ -342,9 +342,9 @@ impl CacheLookup {
         if recipient.leader_result.is_none() && !self.may_use(&meta) {
             return LookupStep::RetryLookup;
         }
-        let note = self.headers_for(&meta, &recipient, true);
+        let headers = self.headers_for(&meta, &recipient, true);
         let body = whole.map_or(StoredBody::Partial(partial), StoredBody::Memory);
-        let answered = serve::respond_from_body(&self.client.head, &meta, body, &note);
+        let answered = serve::respond_from_body(&self.client.head, &meta, body, &headers);
         let Ok(mut response) = answered else {
             return LookupStep::Bypass(bypass_status(recipient.fwd, "too-late"));
         };
@@ -362,8 +362,8 @@ impl CacheLookup {
         if recipient.leader_result.is_none() && !self.may_use(&hit.meta) {
             return LookupStep::RetryLookup;
         }
-        let note = self.headers_for(&hit.meta, &recipient, false);
-        match serve::respond_to_hit(&self.client.head, hit, &note).await {
+        let headers = self.headers_for(&hit.meta, &recipient, false);
+        match serve::respond_to_hit(&self.client.head, hit, &headers).await {
             Ok(response) => {
                 (self.shared).count_served(&self.shared.counters.revalidated, &response);
                 LookupStep::Done(Ok(response.into()))
@@ -524,8 +524,10 @@ async fn stale_response(
         detail: Some("stale-if-error"),
         ..hit_status(stale.ttl)
     };
-    let note = shared.cache_headers(Some(stale.age), status);
-    let response = serve::respond_to_hit(head, &stale.hit, &note).await.ok()?;
+    let headers = shared.cache_headers(Some(stale.age), status);
+    let response = serve::respond_to_hit(head, &stale.hit, &headers)
+        .await
+        .ok()?;
     if let Some(cause) = cause
         && let Some(count) = shared.log_throttle.admit_line(cause, clock::now())
     {

@@ -226,7 +226,7 @@ impl CacheDir {
         penstock_sys::file::open_name_cached(&self.objects, &name.path())
     }
 
-    /// Reads the note of that name; `None` if there is none.
+    /// Reads the file of that name in the directory's root; `None` if there is none.
     pub(crate) fn read_root_file(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         use std::io::Read;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -239,7 +239,7 @@ impl CacheDir {
         Ok(Some(bytes))
     }
 
-    /// Writes a note atomically, or removes it if it is empty.
+    /// Writes a file in the directory's root atomically, or removes it if `content` is empty.
     pub(crate) fn write_root_file(&self, name: &str, bytes: &[u8], number: u64) -> io::Result<()> {
         self.check_open()?;
         if bytes.is_empty() {
@@ -332,8 +332,8 @@ impl ObjectName {
 }
 
 impl ObjectFileStamp {
-    /// The identity of an open file, as known without asking a disk or another machine. Never
-    /// blocks: for an event loop.
+    /// The stamp of an open file, as known without asking a disk or another machine. Never blocks:
+    /// for an event loop.
     pub(crate) fn from_file(file: &File) -> io::Result<Self> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let stat = match rustix::fs::statx(file, "", flags, StatxFlags::BASIC_STATS) {

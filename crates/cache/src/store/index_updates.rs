@@ -59,7 +59,7 @@ impl Store {
     pub(super) fn insert_in_memory(
         &self,
         key: &ObjectKey,
-        growing: &PartialObject,
+        partial: &PartialObject,
         meta: &Arc<ObjectMeta>,
         body: MemoryBody,
     ) -> bool {
@@ -68,7 +68,7 @@ impl Store {
             return false;
         }
         let shard = self.partial_shard(key.hash);
-        let mut state = growing.state.lock();
+        let mut state = partial.state.lock();
         if state.is_discarded {
             return false;
         }
@@ -89,7 +89,7 @@ impl Store {
         &self,
         disk: &Disk,
         key: &ObjectKey,
-        growing: &PartialObject,
+        partial: &PartialObject,
         meta: &Arc<ObjectMeta>,
         file: ObjectFile,
     ) {
@@ -97,9 +97,9 @@ impl Store {
             maintenance::new_disk_entry(Arc::new(file), Arc::clone(meta), self.config.max_size);
         let shard = self.partial_shard(key.hash);
         // A directory that was closed meanwhile adds nothing to the index.
-        let out = if growing.can_be_stored() && !item.body.dir.is_closed() {
+        let out = if partial.can_be_stored() && !item.body.dir.is_closed() {
             let replaced = disk.tier.insert(&item);
-            growing.state.lock().is_indexed = true;
+            partial.state.lock().is_indexed = true;
             // Another object of the variant in memory is older.
             let mut is_older = |other: &ObjectMeta| {
                 other.is_same_variant(meta) && !std::ptr::eq(other, &raw const **meta)
@@ -117,10 +117,10 @@ impl Store {
         disk.evict_to_fit(0);
     }
 
-    pub(super) fn remove_partial(&self, key: &ObjectKey, growing: &Arc<PartialObject>) {
+    pub(super) fn remove_partial(&self, key: &ObjectKey, partial: &Arc<PartialObject>) {
         let mut shard = self.partial_shard(key.hash);
         if let Some(all) = shard.get_mut(&key.hash) {
-            all.retain(|one| !Arc::ptr_eq(one, growing));
+            all.retain(|one| !Arc::ptr_eq(one, partial));
             if all.is_empty() {
                 shard.remove(&key.hash);
             }

@@ -44,7 +44,7 @@ const BATCH_SIZE: usize = 64;
 
 /// Runs until the store ends.
 pub(crate) async fn run_maintenance(store: Weak<Store>, disk: Arc<Disk>) {
-    let mut keeper = Maintenance {
+    let mut maintenance = Maintenance {
         disk,
         recovery: None,
         underlying_device: None,
@@ -62,14 +62,14 @@ pub(crate) async fn run_maintenance(store: Weak<Store>, disk: Arc<Disk>) {
         let Some(store) = store.upgrade() else {
             return;
         };
-        let has_more = match keeper.disk.health() {
+        let has_more = match maintenance.disk.health() {
             DiskHealth::Stopped => return,
-            DiskHealth::OutOfService => keeper.probe_disk().await,
-            DiskHealth::Working | DiskHealth::Recovering => keeper.run_round(&store).await,
+            DiskHealth::OutOfService => maintenance.probe_disk().await,
+            DiskHealth::Working | DiskHealth::Recovering => maintenance.run_round(&store).await,
         };
         drop(store);
         if !has_more {
-            let disk = Arc::clone(&keeper.disk);
+            let disk = Arc::clone(&maintenance.disk);
             // A round runs in either case.
             let _ = clock::timeout(TICK_INTERVAL, disk.maintenance_wakeup.notified()).await;
         }

@@ -1,7 +1,7 @@
 //! An object's file: writing, opening, verifying, freshening. Functions block unless stated
 //! otherwise.
 //!
-//! A file that this process wrote is trusted while its identity (inode, length, times) is
+//! A file that this process wrote is trusted while its stamp (inode, length, times) is
 //! unchanged. Any other file, such as one found at a start, is read whole and checked against its
 //! checksum before its first use.
 //!
@@ -41,7 +41,7 @@ pub(crate) struct ObjectFile {
     pub(crate) preamble: Preamble,
     /// The number of the newest slot. Only the maintenance task writes slots and raises it.
     sequence: AtomicU64,
-    /// The identity of the trusted file; `None` until it is verified.
+    /// The stamp of the trusted file; `None` until it is verified.
     trusted_stamp: Mutex<Option<ObjectFileStamp>>,
     /// The open file, while it is in use.
     open_handle: Mutex<Weak<DiskFile>>,
@@ -72,14 +72,14 @@ impl ObjectFile {
         allocated_bytes(self.preamble.file_bytes())
     }
 
-    /// Whether a file with this identity is trusted. Never blocks.
-    pub(crate) fn is_trusted(&self, identity: &ObjectFileStamp) -> bool {
-        self.trusted_stamp.lock().as_ref() == Some(identity)
+    /// Whether a file with this stamp is trusted. Never blocks.
+    pub(crate) fn is_trusted(&self, stamp: &ObjectFileStamp) -> bool {
+        self.trusted_stamp.lock().as_ref() == Some(stamp)
     }
 
-    /// Trusts this identity after a verification or an own write.
-    pub(crate) fn set_trusted_stamp(&self, identity: ObjectFileStamp) {
-        *self.trusted_stamp.lock() = Some(identity);
+    /// Trusts this stamp after a verification or an own write.
+    pub(crate) fn set_trusted_stamp(&self, stamp: ObjectFileStamp) {
+        *self.trusted_stamp.lock() = Some(stamp);
     }
 
     /// The open file, if it is in use. Never blocks.
@@ -184,7 +184,7 @@ pub(crate) struct Verification {
 pub(crate) enum VerificationStep {
     /// There is more to read.
     More(Verification),
-    /// The body is intact: a file with this identity may be trusted.
+    /// The body is intact: a file with this stamp may be trusted.
     Verified(ObjectFileStamp),
     /// The body is intact, but the file was written to meanwhile, for example new metadata.
     Changed,
@@ -337,10 +337,10 @@ impl TempFile {
         let name = ObjectName { hash, number };
         self.dir.commit(name)?;
         // After the rename, which changes the file's times.
-        let identity = ObjectFileStamp::from_file(file)?;
+        let stamp = ObjectFileStamp::from_file(file)?;
         self.is_committed.store(true, Relaxed);
         let folder = Arc::clone(&self.dir);
-        let object = ObjectFile::new(folder, name, preamble, 1, Some(identity));
+        let object = ObjectFile::new(folder, name, preamble, 1, Some(stamp));
         // The bytes are the object's from now on.
         let reserved = self.reserved_bytes.swap(0, Relaxed);
         self.dir.count_existing_bytes(object.disk_bytes());

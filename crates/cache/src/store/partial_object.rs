@@ -55,7 +55,7 @@ pub(crate) struct PartialObject {
 /// The received part of a body.
 #[derive(Debug, Default)]
 pub(super) struct PartialState {
-    /// Pieces, each with the position of its first byte, without gaps up to `total`.
+    /// Pieces, each with the position of its first byte, without gaps up to `pushed_bytes`.
     pieces: VecDeque<(u64, Bytes)>,
     pub(super) pieces_bytes: u64,
     /// Bytes pushed.

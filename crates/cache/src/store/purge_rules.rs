@@ -166,9 +166,9 @@ impl Store {
         for shard in &self.partial {
             let mut shard = shard.lock();
             for all in shard.values_mut() {
-                for growing in all.extract_if(.., |one| rules.matches(&one.meta)) {
-                    growing_count += u64::from(growing.is_findable());
-                    growing.discard();
+                for partial in all.extract_if(.., |one| rules.matches(&one.meta)) {
+                    growing_count += u64::from(partial.is_findable());
+                    partial.discard();
                 }
             }
         }

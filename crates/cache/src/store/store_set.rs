@@ -28,17 +28,14 @@ impl StoreSet {
             clippy::cast_precision_loss,
             reason = "a weight: rounding above 2^53 bytes moves hardly any key"
         )]
-        let lots = stores
+        let weights = stores
             .iter()
             .map(|store| {
                 let name = twox_hash::XxHash3_64::oneshot(store.config().name.as_bytes());
                 (name, store.config().max_size.max(1) as f64)
             })
             .collect();
-        Self {
-            stores,
-            weights: lots,
-        }
+        Self { stores, weights }
     }
 
     /// The store of `key`. `None` while it is out of service: the request goes to the back end, and
@@ -58,16 +55,17 @@ impl StoreSet {
 
 /// The index with the highest score `-weight / ln(u)`, with `u` uniform in (0, 1) from key and
 /// name.
-fn choose_store(hash: u128, lots: &[(u64, f64)]) -> Option<usize> {
-    let lot = |(name, weight): &(u64, f64)| {
+fn choose_store(hash: u128, weights: &[(u64, f64)]) -> Option<usize> {
+    let score = |(name, weight): &(u64, f64)| {
         #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
         let mixed = mix_bits((hash as u64) ^ mix_bits(((hash >> 64) as u64) ^ name));
         #[expect(clippy::cast_precision_loss, reason = "a 53-bit value")]
         let uniform = ((mixed >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
         -weight / uniform.ln()
     };
-    let lots = lots.iter().map(lot).enumerate();
-    lots.max_by(|a, b| a.1.total_cmp(&b.1))
+    let scores = weights.iter().map(score).enumerate();
+    scores
+        .max_by(|a, b| a.1.total_cmp(&b.1))
         .map(|(index, _)| index)
 }
 

@@ -72,8 +72,8 @@ impl DiskObject {
     fn open_on_loop(&self) -> Option<Arc<DiskFile>> {
         let object = &self.item.body;
         let is_trusted = |file: &DiskFile| {
-            let identity = file.file().and_then(ObjectFileStamp::from_file);
-            identity.is_ok_and(|identity| object.is_trusted(&identity))
+            let stamp = file.file().and_then(ObjectFileStamp::from_file);
+            stamp.is_ok_and(|stamp| object.is_trusted(&stamp))
         };
         if let Some(file) = object.open_file().filter(|file| is_trusted(file)) {
             return Some(file);
@@ -127,8 +127,8 @@ impl DiskObject {
         let object = Arc::clone(&self.item.body);
         let open = move || {
             let file = object.dir.open_object(object.name, OFlags::RDONLY)?;
-            let identity = ObjectFileStamp::from_file(&file)?;
-            Ok((file, object.is_trusted(&identity)))
+            let stamp = ObjectFileStamp::from_file(&file)?;
+            Ok((file, object.is_trusted(&stamp)))
         };
         let (file, is_trusted) = self.disk.run(DiskOperationKind::Open, open).await?;
         let file = self.watch_file(file);

@@ -119,14 +119,14 @@ pub(crate) async fn store_object(store: &Arc<Store>, text: &str, body: &[u8]) ->
 pub(crate) async fn store_with_meta(store: &Arc<Store>, meta: ObjectMeta, body: &[u8]) -> bool {
     let key = ObjectKey::new(&meta.key);
     let begun = store.begin_object(&key, meta, Some(body.len() as u64));
-    let Some((mut filler, _growing)) = begun else {
+    let Some((mut writer, _partial)) = begun else {
         return false;
     };
     for piece in body.chunks(50_000) {
-        filler.push(piece);
-        filler.wait_for_capacity().await;
+        writer.push(piece);
+        writer.wait_for_capacity().await;
     }
-    filler.finish().await
+    writer.finish().await
 }
 
 pub(crate) fn find_hit(store: &Arc<Store>, text: &str) -> Option<Hit> {
@@ -138,7 +138,7 @@ pub(crate) async fn read_stored_body(store: &Arc<Store>, text: &str) -> Option<V
     let hit = find_hit(store, text)?;
     match hit.body {
         HitBody::Memory(held) => Some(held.part(0, usize::MAX).to_vec()),
-        HitBody::Partial(growing) => read_to_end(growing.reader()?).await.ok(),
+        HitBody::Partial(partial) => read_to_end(partial.reader()?).await.ok(),
         HitBody::Disk(object) => {
             let body = object.open().await.ok()?;
             assert_eq!(body.len, hit.meta.length);

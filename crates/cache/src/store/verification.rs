@@ -137,8 +137,8 @@ impl VerificationTask {
                     .run(DiskOperationKind::Read, move || rest.step())
                     .await?;
             }
-            if let VerificationStep::Verified(identity) = step {
-                item.body.set_trusted_stamp(identity);
+            if let VerificationStep::Verified(stamp) = step {
+                item.body.set_trusted_stamp(stamp);
                 return Ok(());
             }
         }

@@ -105,7 +105,7 @@ impl CacheLookup {
             index: Arc::clone(&index.meta),
             slice_set,
         });
-        let mut note = index.cache_headers;
+        let mut headers = index.cache_headers;
         // Conditions and unsatisfiable ranges need no content.
         let opened = match serve::requested_part(head, &index.meta, slice_set.total_length)? {
             Some(span) => {
@@ -120,13 +120,13 @@ impl CacheLookup {
         };
         let is_hit =
             index.leader_result.is_none() && opened.as_ref().is_none_or(|(_, one)| one.is_hit);
-        if !is_hit && let Some(status) = &mut note.status {
+        if !is_hit && let Some(status) = &mut headers.status {
             status.hit = false;
             status.stored = true;
             status.fwd = status.fwd.or(Some(ForwardReason::Partial));
         }
         let body = StoredBody::Sliced(content, opened);
-        let mut response = serve::respond_from_body(head, &index.meta, body, &note).ok()?;
+        let mut response = serve::respond_from_body(head, &index.meta, body, &headers).ok()?;
         let counters = &self.shared.counters;
         let counter = match is_hit {
             true => &counters.hits,
@@ -236,7 +236,7 @@ impl CacheLookup {
                 None => ForwardReason::UriMiss,
             });
             match self.fetch_or_wait_for_slice(number, base).await {
-                Ok(told) => lead = told,
+                Ok(leader_result) => lead = leader_result,
                 Err(NoSlice {
                     fallback,
                     is_failure,
@@ -287,12 +287,12 @@ impl CacheLookup {
         let base = base.map(|base| base.hit);
         let meta = base.as_ref().map(|base| &*base.meta);
         let hint = slice.variant_hint(&self.client.head, meta);
-        let (waiter, completion) = match is_shared {
+        let (waiter, completer) = match is_shared {
             true => fetches.join_or_begin(&self.key, hint, None),
             false => fetches.begin_exclusive(&self.key),
         };
-        if let Some(completion) = completion {
-            self.new_slice_fetch(slice, base).start(completion);
+        if let Some(completer) = completer {
+            self.new_slice_fetch(slice, base).start(completer);
         }
         let outcome = waiter.wait(self.deadline);
         let Some(outcome) = self.client_state.run_while_connected(outcome).await else {
@@ -345,9 +345,9 @@ impl CacheLookup {
             index: None,
         };
         let hint = slice.variant_hint(&self.client.head, Some(&hit.meta));
-        if let Some(completion) = self.shared.fetches.begin_background(&self.key, hint) {
+        if let Some(completer) = self.shared.fetches.begin_background(&self.key, hint) {
             self.new_slice_fetch(slice, Some(hit.clone()))
-                .start(completion);
+                .start(completer);
         }
     }
 

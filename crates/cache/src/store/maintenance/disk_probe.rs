@@ -1,8 +1,8 @@
 //! Probes a disk that is out of service, and releases its directory meanwhile.
 //!
-//! `maintenance` calls [`Maintenance::probe`] while the disk is out of service. A directory that
-//! still works is kept with its index. One that returns an error is released: an administrator must
-//! be able to unmount it for repair, and its content may have changed since. It is then opened
+//! `maintenance` calls [`Maintenance::probe_disk`] while the disk is out of service. A directory
+//! that still works is kept with its index. One that returns an error is released: an administrator
+//! must be able to unmount it for repair, and its content may have changed since. It is then opened
 //! again and its index rebuilt.
 //!
 //! # Invariants

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_round_trips_and_a_damaged_one_is_ignored() {
+    fn a_journal_round_trips_and_a_damaged_one_is_ignored() {
         let purges = vec![
             (7, PurgeRule::Tag("news".to_owned())),
             (u64::MAX, PurgeRule::Url("http://h/\u{e9}".to_owned())),

@@ -12,7 +12,7 @@ use super::super::tests::{
 };
 use super::*;
 
-fn keeper_of(disk: &Arc<Disk>, folder: &Arc<CacheDir>) -> Maintenance {
+fn maintenance_of(disk: &Arc<Disk>, folder: &Arc<CacheDir>) -> Maintenance {
     Maintenance {
         disk: Arc::clone(disk),
         recovery: Some(Recovery {
@@ -76,18 +76,18 @@ fn a_full_pool_at_a_start_costs_no_object() {
             _lock: Arc::new(lease),
         };
         disk.set_in_service(Some(opened), DiskHealth::Recovering);
-        let mut keeper = keeper_of(&disk, &folder);
+        let mut maintenance = maintenance_of(&disk, &folder);
         pool.spawn(|| ()).unwrap();
         for _ in 0..1000 {
             assert!(
-                !keeper.recover_some(&store).await,
+                !maintenance.recover_some(&store).await,
                 "there is nothing to be done at once"
             );
         }
         drop(release);
-        while keeper.recovery.is_some() {
+        while maintenance.recovery.is_some() {
             assert!(clock::now() < deadline + Duration::from_secs(20));
-            keeper.recover_some(&store).await;
+            maintenance.recover_some(&store).await;
         }
         assert_eq!(store.snapshot().objects, 20);
     })
@@ -95,9 +95,9 @@ fn a_full_pool_at_a_start_costs_no_object() {
 }
 
 #[test]
-fn a_note_that_failed_is_written_again_and_keys_are_noted() {
+fn a_journal_that_failed_is_written_again_with_its_keys() {
     loops::block_on(async {
-        let temp = TempFolder::new("note-again");
+        let temp = TempFolder::new("journal-again");
         let config = test_config(Some(temp.path()));
         let store = Store::new(&config, Pool::new("test", 1, 10));
         let disk = Arc::clone(store.disk.as_ref().unwrap());
@@ -108,23 +108,25 @@ fn a_note_that_failed_is_written_again_and_keys_are_noted() {
             _lock: Arc::new(lease),
         };
         disk.set_in_service(Some(opened), DiskHealth::Working);
-        let mut keeper = keeper_of(&disk, &folder);
-        keeper.recovery = None;
+        let mut maintenance = maintenance_of(&disk, &folder);
+        maintenance.recovery = None;
         assert!(store_object(&store, "http://h/", &unique_body("x", 1000)).await);
         store.remove_key(&key("http://h/"));
         assert!(find_hit(&store, "http://h/").is_none());
         disk.set_out_of_service("a test".to_owned());
-        keeper.write_journal().await;
+        maintenance.write_journal().await;
         assert!(!temp.path().join("purges").exists());
         disk.set_in_service(None, DiskHealth::Working);
-        keeper.write_journal().await;
-        let note = folder.read_root_file("purges").unwrap().unwrap();
-        let number = u64::from_le_bytes(note[8..16].try_into().unwrap());
+        maintenance.write_journal().await;
+        let journal = folder.read_root_file("purges").unwrap().unwrap();
+        let number = u64::from_le_bytes(journal[8..16].try_into().unwrap());
         let rule = PurgeRule::Key(key("http://h/").text);
-        assert_eq!(note, purge_journal::encode(&[(number, rule)]));
+        assert_eq!(journal, purge_journal::encode(&[(number, rule)]));
         // The journal is removed once the files are.
-        while keeper.remove_discarded().await || !disk.maintenance_queue().discarded.is_empty() {}
-        keeper.write_journal().await;
+        while maintenance.remove_discarded().await || !disk.maintenance_queue().discarded.is_empty()
+        {
+        }
+        maintenance.write_journal().await;
         assert!(!temp.path().join("purges").exists());
     })
     .unwrap();

@@ -2,19 +2,19 @@
 
 use super::*;
 
-fn shares(lots: &[(u64, f64)]) -> Vec<u32> {
-    let mut shares = vec![0; lots.len()];
+fn shares(weights: &[(u64, f64)]) -> Vec<u32> {
+    let mut shares = vec![0; weights.len()];
     for number in 0..10_000_u32 {
         let hash = ObjectKey::new(&number.to_le_bytes()).hash;
-        shares[choose_store(hash, lots).unwrap()] += 1;
+        shares[choose_store(hash, weights).unwrap()] += 1;
     }
     shares
 }
 
 #[test]
 fn keys_are_spread_by_size_and_stay_in_their_store() {
-    let lots = [(11, 1e9), (22, 1e9), (33, 2e9)];
-    let all = shares(&lots);
+    let weights = [(11, 1e9), (22, 1e9), (33, 2e9)];
+    let all = shares(&weights);
     assert!(
         all.iter()
             .zip([2500, 2500, 5000])
@@ -22,10 +22,10 @@ fn keys_are_spread_by_size_and_stay_in_their_store() {
         "{all:?}"
     );
     // Without the second store, its keys move to the others and no other key moves.
-    let fewer = [lots[0], lots[2]];
+    let fewer = [weights[0], weights[2]];
     for number in 0..2000_u32 {
         let hash = ObjectKey::new(&number.to_le_bytes()).hash;
-        let before = lots[choose_store(hash, &lots).unwrap()].0;
+        let before = weights[choose_store(hash, &weights).unwrap()].0;
         let after = fewer[choose_store(hash, &fewer).unwrap()].0;
         assert!(before == after || before == 22);
     }

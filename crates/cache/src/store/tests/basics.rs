@@ -93,16 +93,16 @@ fn a_memory_store_sends_large_bodies_by_reference() {
         for size in [1, 16_384, 16_385, 100_000, 3 << 20] {
             let text = format!("http://host/{size}");
             let body = unique_body(&text, size);
-            let (mut filler, growing) = store
+            let (mut writer, partial) = store
                 .begin_object(&key(&text), meta_of(&text), Some(size as u64))
                 .unwrap();
             // The writer does not wait for a reader that has not begun.
-            let early = growing.reader().unwrap();
+            let early = partial.reader().unwrap();
             for piece in body.chunks(30_000) {
-                filler.push(piece);
-                filler.wait_for_capacity().await;
+                writer.push(piece);
+                writer.wait_for_capacity().await;
             }
-            assert!(filler.finish().await);
+            assert!(writer.finish().await);
             let hit = find_hit(&store, &text).unwrap();
             let is_in_pages = matches!(hit.body, HitBody::Memory(MemoryBody::Arena(_)));
             assert_eq!(is_in_pages, size > 16_384, "{size}");
@@ -187,21 +187,21 @@ fn purging_removes_objects_on_disk_in_memory_and_partial() {
         };
         let stores = [Arc::clone(&store)];
         let purged = |what: crate::PurgeTarget| crate::purge(&stores, &what);
-        let (mut filler, growing) = store
+        let (mut writer, partial) = store
             .begin_object(&key("http://a/x?new"), meta_of("http://a/x?new"), None)
             .unwrap();
-        filler.push(b"some");
+        writer.push(b"some");
         assert_eq!(purged(crate::PurgeTarget::Url("http://a/".into())), 0);
         assert_eq!(there(&store), 4);
         assert_eq!(purged(crate::PurgeTarget::Url("http://a/x".into())), 1);
         assert_eq!(purged(crate::PurgeTarget::Tag("t3".into())), 1);
         assert_eq!(there(&store), 2);
         assert_eq!(purged(crate::PurgeTarget::Prefix("/x?".into())), 2);
-        assert!(growing.reader().is_none(), "it takes no new readers");
+        assert!(partial.reader().is_none(), "it takes no new readers");
         assert!(find_hit(&store, "http://a/x?new").is_none());
-        filler.push(b" more");
+        writer.push(b" more");
         assert!(
-            !filler.finish().await,
+            !writer.finish().await,
             "what was purged on its way is not kept"
         );
         assert!(find_hit(&store, "http://a/x?new").is_none());

@@ -153,12 +153,12 @@ fn what_was_purged_does_not_come_back_with_its_files() {
             .into_iter()
             .map(|path| (std::fs::read(&path).unwrap(), path))
             .collect();
-        let note = temp.path().join("purges");
+        let journal = temp.path().join("purges");
         // The state after a kill between the journal write and the last removal.
         let opened = store.disk.as_ref().unwrap().open_dir().unwrap();
         crate::purge(&[Arc::clone(&store)], &crate::PurgeTarget::Tag("t1".into()));
         wait_until(&store, |_| {
-            object_files(temp.path()).len() == 10 && !note.exists()
+            object_files(temp.path()).len() == 10 && !journal.exists()
         })
         .await;
         let number = store.disk.as_ref().unwrap().new_file_number();
@@ -183,7 +183,7 @@ fn what_was_purged_does_not_come_back_with_its_files() {
         meta.tags = vec!["t1".to_owned()];
         store_with_meta(&store, meta, b"new").await;
         wait_until(&store, |_| {
-            object_files(temp.path()).len() == 11 && !note.exists()
+            object_files(temp.path()).len() == 11 && !journal.exists()
         })
         .await;
         drop(store);

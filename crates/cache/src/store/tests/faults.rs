@@ -73,10 +73,10 @@ fn a_deleted_dir_is_created_again_without_errors() {
         let open = object.open().await.unwrap();
         let body = unique_body("growing", 3_000_000);
         let meta = meta_of("http://h/growing");
-        let (mut filler, growing) = store
+        let (mut writer, partial) = store
             .begin_object(&key("http://h/growing"), meta, None)
             .unwrap();
-        let (reader, mut slow) = (growing.reader().unwrap(), growing.reader().unwrap());
+        let (reader, mut slow) = (partial.reader().unwrap(), partial.reader().unwrap());
         let reader = loops::spawn_with_handle(read_to_end(reader));
         let mut slow_got = Vec::new();
         for (number, piece) in body.chunks(100_000).enumerate() {
@@ -88,11 +88,11 @@ fn a_deleted_dir_is_created_again_without_errors() {
                     .unwrap()
                     .set_out_of_service("noticed early, for this test".to_owned());
             }
-            filler.push(piece);
-            filler.wait_for_capacity().await;
+            writer.push(piece);
+            writer.wait_for_capacity().await;
             slow_got.extend_from_slice(&next_chunk(&mut slow).await.unwrap().unwrap());
         }
-        assert!(!filler.finish().await, "it is not kept");
+        assert!(!writer.finish().await, "it is not kept");
         while let Some(piece) = next_chunk(&mut slow).await {
             slow_got.extend_from_slice(&piece.unwrap());
         }
@@ -123,15 +123,15 @@ fn a_full_file_system_shrinks_the_bound_and_costs_no_reader_a_byte() {
         for number in 0..30 {
             let text = format!("http://h/{number}");
             let body = unique_body(&text, 900_000);
-            let (mut filler, growing) = store
+            let (mut writer, partial) = store
                 .begin_object(&key(&text), meta_of(&text), None)
                 .unwrap();
-            let reader = loops::spawn_with_handle(read_to_end(growing.reader().unwrap()));
+            let reader = loops::spawn_with_handle(read_to_end(partial.reader().unwrap()));
             for piece in body.chunks(100_000) {
-                filler.push(piece);
-                filler.wait_for_capacity().await;
+                writer.push(piece);
+                writer.wait_for_capacity().await;
             }
-            filler.finish().await;
+            writer.finish().await;
             assert!(reader.await.unwrap().unwrap() == body);
             if let Some(stored) = read_stored_body(&store, &text).await {
                 assert!(stored == body);

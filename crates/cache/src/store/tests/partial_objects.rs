@@ -12,17 +12,17 @@ fn readers_at_different_paces_get_every_byte() {
             let store = start_store(&test_config(path.as_ref().map(TempFolder::path))).await;
             let body = unique_body("x", 3_000_000);
             let meta = meta_of("http://h/");
-            let (mut filler, growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
-            let early = growing.reader().unwrap();
-            let mut slow = growing.reader().unwrap();
-            let part = growing.reader_from(2_000_000, Some(500_000)).unwrap();
+            let (mut writer, partial) = store.begin_object(&key("http://h/"), meta, None).unwrap();
+            let early = partial.reader().unwrap();
+            let mut slow = partial.reader().unwrap();
+            let part = partial.reader_from(2_000_000, Some(500_000)).unwrap();
             let fast = loops::spawn_with_handle(read_to_end(early));
             let part = loops::spawn_with_handle(read_to_end(part));
             let mut slow_got = Vec::new();
             let mut late = None;
             for (number, piece) in body.chunks(30_000).enumerate() {
-                filler.push(piece);
-                filler.wait_for_capacity().await;
+                writer.push(piece);
+                writer.wait_for_capacity().await;
                 if number % 20 == 0 {
                     slow_got.extend_from_slice(&next_chunk(&mut slow).await.unwrap().unwrap());
                 }
@@ -34,7 +34,7 @@ fn readers_at_different_paces_get_every_byte() {
                     late = found.reader();
                 }
             }
-            assert!(filler.finish().await);
+            assert!(writer.finish().await);
             assert_eq!(fast.await.unwrap().unwrap(), body);
             assert_eq!(part.await.unwrap().unwrap(), body[2_000_000..2_500_000]);
             assert_eq!(read_to_end(late.unwrap()).await.unwrap(), body);
@@ -43,7 +43,7 @@ fn readers_at_different_paces_get_every_byte() {
             }
             assert!(slow_got == body);
             assert_eq!(read_stored_body(&store, "http://h/").await.unwrap(), body);
-            drop((slow, growing));
+            drop((slow, partial));
             assert_eq!(store.partial_memory.load(Relaxed), 0);
             assert_eq!(store.partial_count.load(Relaxed), 0);
         }
@@ -62,21 +62,21 @@ fn a_body_that_is_cut_is_cut_for_its_readers_and_not_kept() {
         {
             let meta = meta_of("http://h/");
             let declared = Some(size as u64 + 1);
-            let (mut filler, growing) = store
+            let (mut writer, partial) = store
                 .begin_object(&key("http://h/"), meta, declared)
                 .unwrap();
-            let reader = growing.reader().unwrap();
-            filler.push(&unique_body(how, size));
-            filler.wait_for_capacity().await;
+            let reader = partial.reader().unwrap();
+            writer.push(&unique_body(how, size));
+            writer.wait_for_capacity().await;
             match how {
-                "drop" => drop(filler),
-                "abort" => filler.abort(&Fault::new(FaultKind::BackendTimeout, "slow")),
-                _ => assert!(!filler.finish().await),
+                "drop" => drop(writer),
+                "abort" => writer.abort(&Fault::new(FaultKind::BackendTimeout, "slow")),
+                _ => assert!(!writer.finish().await),
             }
             let fault = read_to_end(reader).await.unwrap_err();
             let is_timeout = fault.kind == FaultKind::BackendTimeout;
             assert_eq!(is_timeout, how == "abort", "{how}");
-            assert!(find_hit(&store, "http://h/").is_none() && growing.reader().is_none());
+            assert!(find_hit(&store, "http://h/").is_none() && partial.reader().is_none());
         }
         wait_until(&store, |_| file_count_and_usage(temp.path()).0 == 0).await;
         wait_until(&store, |usage| usage.bytes == 0).await;
@@ -94,17 +94,17 @@ fn an_object_that_is_too_large_goes_on_for_its_readers_at_the_pace_of_the_slowes
             let store = start_store(&config).await;
             let body = unique_body("x", 5_000_000);
             let meta = meta_of("http://h/");
-            let (mut filler, growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
-            let (first, mut second) = (growing.reader().unwrap(), growing.reader().unwrap());
+            let (mut writer, partial) = store.begin_object(&key("http://h/"), meta, None).unwrap();
+            let (first, mut second) = (partial.reader().unwrap(), partial.reader().unwrap());
             let pushed = Arc::new(AtomicU64::new(0));
             let (count, all) = (Arc::clone(&pushed), body.clone());
             let task = loops::spawn_with_handle(async move {
                 for piece in all.chunks(30_000) {
-                    filler.push(piece);
-                    filler.wait_for_capacity().await;
+                    writer.push(piece);
+                    writer.wait_for_capacity().await;
                     count.fetch_add(piece.len() as u64, Relaxed);
                 }
-                filler.finish().await
+                writer.finish().await
             });
             let first = loops::spawn_with_handle(read_to_end(first));
             let mut got = Vec::new();
@@ -135,16 +135,16 @@ fn a_discarded_object_without_readers_is_unneeded() {
         config.max_object_size = 1000;
         let store = start_store(&config).await;
         let meta = meta_of("http://h/");
-        let (mut filler, growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
-        let reader = growing.reader().unwrap();
-        filler.push(&[0; 2000]);
-        assert!(!filler.is_unneeded());
+        let (mut writer, partial) = store.begin_object(&key("http://h/"), meta, None).unwrap();
+        let reader = partial.reader().unwrap();
+        writer.push(&[0; 2000]);
+        assert!(!writer.is_unneeded());
         drop(reader);
-        filler.wait_until_unneeded().await;
-        filler.push(&[0; 10_000_000]);
-        filler.wait_for_capacity().await;
+        writer.wait_until_unneeded().await;
+        writer.push(&[0; 10_000_000]);
+        writer.wait_for_capacity().await;
         assert_eq!(store.partial_memory.load(Relaxed), 0);
-        assert!(!filler.finish().await);
+        assert!(!writer.finish().await);
         let meta = meta_of("http://h/");
         assert!(
             store

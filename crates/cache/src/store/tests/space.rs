@@ -116,14 +116,14 @@ fn slow_readers_do_not_keep_a_memory_cache_from_storing() {
             let text = format!("http://h/{number}");
             let body = unique_body(&text, 9 << 20);
             let meta = meta_of(&text);
-            let (mut filler, growing) = store.begin_object(&key(&text), meta, None).unwrap();
-            readers.push((text, growing.reader().unwrap()));
+            let (mut writer, partial) = store.begin_object(&key(&text), meta, None).unwrap();
+            readers.push((text, partial.reader().unwrap()));
             for piece in body.chunks(60_000) {
-                filler.push(piece);
-                filler.wait_for_capacity().await;
+                writer.push(piece);
+                writer.wait_for_capacity().await;
             }
-            assert!(filler.finish().await);
-            growing.discard();
+            assert!(writer.finish().await);
+            partial.discard();
         }
         assert_eq!(store.partial_memory.load(Relaxed), 0);
         assert!(store_object(&store, "http://h/small", b"small").await);
@@ -143,13 +143,13 @@ fn a_large_body_is_joined_in_the_pool() {
         let store = Store::start(&test_config(None), pool.clone());
         for (size, is_small) in [(1 << 20, true), (2 << 20, false)] {
             let body = unique_body("x", size);
-            let (mut filler, _growing) = store
+            let (mut writer, _partial) = store
                 .begin_object(&key("http://h/"), meta_of("http://h/"), None)
                 .unwrap();
             for piece in body.chunks(60_000) {
-                filler.push(piece);
+                writer.push(piece);
             }
-            let mut finish = Box::pin(filler.finish());
+            let mut finish = Box::pin(writer.finish());
             assert_eq!(within_a_moment(&mut finish).await.is_some(), is_small);
             if !is_small {
                 drop(blocked);
@@ -170,16 +170,16 @@ fn scarce_memory_slows_pushes_during_a_write() {
         let store = Store::start(&test_config(Some(temp.path())), pool.clone());
         wait_until(&store, |usage| usage.state == StoreState::Working).await;
         let meta = meta_of("http://h/");
-        let (mut filler, _growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
+        let (mut writer, _partial) = store.begin_object(&key("http://h/"), meta, None).unwrap();
         let blocked = BlockedPool::new(&pool).await;
-        filler.push(&unique_body("x", 70_000));
-        assert!(within_a_moment(filler.wait_for_capacity()).await.is_some());
+        writer.push(&unique_body("x", 70_000));
+        assert!(within_a_moment(writer.wait_for_capacity()).await.is_some());
         store.partial_memory.fetch_add(9 << 20, Relaxed);
-        assert!(within_a_moment(filler.wait_for_capacity()).await.is_none());
+        assert!(within_a_moment(writer.wait_for_capacity()).await.is_none());
         drop(blocked);
-        filler.wait_for_capacity().await;
+        writer.wait_for_capacity().await;
         store.partial_memory.fetch_sub(9 << 20, Relaxed);
-        assert!(filler.finish().await);
+        assert!(writer.finish().await);
     })
     .unwrap();
 }
@@ -195,16 +195,16 @@ fn a_late_commit_does_not_undo_a_purge() {
             let store = Store::start(&config, pool.clone());
             wait_until(&store, |usage| usage.state == StoreState::Working).await;
             let meta = meta_of("http://h/");
-            let (mut filler, growing) = store.begin_object(&key("http://h/"), meta, None).unwrap();
-            filler.push(&unique_body("x", 100_000));
+            let (mut writer, partial) = store.begin_object(&key("http://h/"), meta, None).unwrap();
+            writer.push(&unique_body("x", 100_000));
             let deadline = clock::now() + Duration::from_secs(10);
-            while growing.state.lock().written_bytes < 100_000 {
+            while partial.state.lock().written_bytes < 100_000 {
                 assert!(clock::now() < deadline);
-                filler.wait_for_capacity().await;
+                writer.wait_for_capacity().await;
                 sleep_briefly().await;
             }
             let blocked = BlockedPool::new(&pool).await;
-            let mut finish = Box::pin(filler.finish());
+            let mut finish = Box::pin(writer.finish());
             if is_left {
                 assert!(within_a_moment(&mut finish).await.is_none());
             } else {
@@ -215,7 +215,7 @@ fn a_late_commit_does_not_undo_a_purge() {
             drop(blocked);
             // Runs after the commit.
             pool.run(|| ()).await.unwrap();
-            assert!(!growing.can_be_stored());
+            assert!(!partial.can_be_stored());
             wait_until(&store, |usage| usage.state == StoreState::Working).await;
             assert!(find_hit(&store, "http://h/").is_none());
             wait_until(&store, |usage| usage.objects == 0 && usage.bytes == 0).await;
@@ -230,22 +230,22 @@ fn readers_of_a_partial_body_go_on_when_the_disk_fails() {
         let temp = TempFolder::new("out-reader");
         let store = start_store(&test_config(Some(temp.path()))).await;
         let body = unique_body("x", 3_000_000);
-        let (mut filler, growing) = store
+        let (mut writer, partial) = store
             .begin_object(&key("http://h/"), meta_of("http://h/"), None)
             .unwrap();
-        let reader = growing.reader().unwrap();
+        let reader = partial.reader().unwrap();
         for piece in body.chunks(50_000) {
-            filler.push(piece);
-            filler.wait_for_capacity().await;
+            writer.push(piece);
+            writer.wait_for_capacity().await;
         }
         let deadline = clock::now() + Duration::from_secs(10);
-        while growing.state.lock().written_bytes < 2_000_000 {
+        while partial.state.lock().written_bytes < 2_000_000 {
             assert!(clock::now() < deadline);
-            filler.wait_for_capacity().await;
+            writer.wait_for_capacity().await;
             sleep_briefly().await;
         }
         // Drops the file from the page cache, where the file system permits it.
-        let file = growing.state.lock().file.clone().unwrap();
+        let file = partial.state.lock().file.clone().unwrap();
         file.file().unwrap().sync_all().unwrap();
         let all = rustix::fs::Advice::DontNeed;
         rustix::fs::fadvise(file.file().unwrap(), 0, None, all).unwrap();
@@ -256,8 +256,8 @@ fn readers_of_a_partial_body_go_on_when_the_disk_fails() {
             .unwrap()
             .set_out_of_service("a test".to_owned());
         let reading = loops::spawn_with_handle(read_to_end(reader));
-        filler.wait_for_capacity().await;
-        assert!(!filler.finish().await);
+        writer.wait_for_capacity().await;
+        assert!(!writer.finish().await);
         assert!(reading.await.unwrap().unwrap() == body);
     })
     .unwrap();

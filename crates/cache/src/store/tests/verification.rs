@@ -37,7 +37,7 @@ fn an_object_that_is_freshened_while_it_is_verified_is_not_damaged() {
         };
         let mut meta = ObjectMeta::clone(&object.item.meta);
         meta.lifetime.fresh_for = Duration::from_secs(99);
-        // With coarse time stamps the change may leave the identity unchanged for a moment.
+        // With coarse time stamps the change may leave the stamp unchanged for a moment.
         let before = cache_dir::ObjectFileStamp::from_file(file.file().unwrap()).unwrap();
         let deadline = clock::now() + Duration::from_secs(10);
         while cache_dir::ObjectFileStamp::from_file(file.file().unwrap()).unwrap() == before {
