@@ -162,11 +162,11 @@ struct CompressionJob {
 
 impl CompressionJob {
     fn run(mut self, source: &ContentSource) {
-        let (identity, coding) = self.key;
+        let (stamp, coding) = self.key;
         let content = match source {
             ContentSource::Memory(content) => content.clone(),
             ContentSource::Disk(file) => {
-                match file.file().and_then(|file| read_unchanged(file, &identity)) {
+                match file.file().and_then(|file| read_unchanged(file, &stamp)) {
                     Ok(Some(content)) => content,
                     Ok(None) => return,
                     Err(error) => {
@@ -227,10 +227,10 @@ impl CompressorState {
 }
 
 /// Reads the whole file if it still has this stamp. Blocks.
-fn read_unchanged(file: &std::fs::File, identity: &FileStamp) -> io::Result<Option<Bytes>> {
+fn read_unchanged(file: &std::fs::File, stamp: &FileStamp) -> io::Result<Option<Bytes>> {
     let metadata = file.metadata()?;
     let content = read_up_to(file, metadata.len().min(MAX_COMPRESSIBLE_BYTES))?;
-    let is_same = identity.matches(&metadata) && identity.matches(&file.metadata()?);
+    let is_same = stamp.matches(&metadata) && stamp.matches(&file.metadata()?);
     let is_whole = content.len() as u64 == metadata.len();
     Ok((is_same && is_whole).then(|| content.into()))
 }

@@ -61,26 +61,30 @@ pub(crate) struct FileAttributes<'a> {
 }
 
 impl FileDescription {
-    pub(crate) fn new(facts: &FileAttributes<'_>) -> Self {
-        let (seconds, nanos) = facts.modified;
-        let number = match facts.version {
+    pub(crate) fn new(attributes: &FileAttributes<'_>) -> Self {
+        let (seconds, nanos) = attributes.modified;
+        let number = match attributes.version {
             EtagVersion::ModificationTime => seconds
                 .wrapping_mul(1_000_000_000)
                 .wrapping_add(nanos)
                 .cast_unsigned(),
             EtagVersion::ContentHash(hash) | EtagVersion::MetadataHash(hash) => hash,
         };
-        let suffix = facts.coding.map_or(String::new(), etag_suffix);
-        let etag = format!("\"{number:x}-{:x}{suffix}\"", facts.len).into_bytes();
+        let suffix = attributes.coding.map_or(String::new(), etag_suffix);
+        let etag = format!("\"{number:x}-{:x}{suffix}\"", attributes.len).into_bytes();
         // RFC 9110 §8.8.2.1: no date later than the response's. A meaningless date would let a
         // client keep an outdated file.
         let modified = u64::try_from(seconds)
             .ok()
-            .filter(|_| is_plausible_mtime(seconds, facts.now));
+            .filter(|_| is_plausible_mtime(seconds, attributes.now));
         let mut fields = FieldBlock::with_capacity(256);
         let mut validators = FieldBlock::with_capacity(192);
-        push_field(&mut fields, "Content-Type", facts.content_type.as_bytes());
-        if let Some(coding) = facts.coding {
+        push_field(
+            &mut fields,
+            "Content-Type",
+            attributes.content_type.as_bytes(),
+        );
+        if let Some(coding) = attributes.coding {
             push_field(&mut fields, "Content-Encoding", coding.as_str().as_bytes());
         }
         for block in [&mut fields, &mut validators] {
@@ -88,10 +92,10 @@ impl FileDescription {
                 push_field(block, "Last-Modified", &imf_fixdate(seconds));
             }
             push_field(block, "ETag", &etag);
-            if facts.varies_by_encoding {
+            if attributes.varies_by_encoding {
                 push_field(block, "Vary", VARY_ACCEPT_ENCODING);
             }
-            if let Some(value) = facts.cache_control {
+            if let Some(value) = attributes.cache_control {
                 push_field(block, "Cache-Control", value.as_bytes());
             }
         }
@@ -99,11 +103,11 @@ impl FileDescription {
         Self {
             etag: etag.into(),
             modified,
-            len: facts.len,
+            len: attributes.len,
             fields: fields.freeze(),
             not_modified_fields: validators.freeze(),
-            varies_by_encoding: facts.varies_by_encoding,
-            is_encoded: facts.coding.is_some(),
+            varies_by_encoding: attributes.varies_by_encoding,
+            is_encoded: attributes.coding.is_some(),
         }
     }
 

@@ -147,14 +147,18 @@ impl FileEntry {
     }
 
     pub(crate) fn precompressed(&self, coding: ContentCoding) -> Option<&Representation> {
-        let mut beside = self.codings.iter().filter_map(|offer| match &offer.state {
+        let mut precompressed = self.codings.iter().filter_map(|offer| match &offer.state {
             CodingState::Precompressed(ready) if offer.coding == coding => Some(ready),
             _ => None,
         });
-        beside.next()
+        precompressed.next()
     }
 
-    pub(crate) fn is_unchanged(&self, original: &Representation, beside: &[CodingOffer]) -> bool {
+    pub(crate) fn is_unchanged(
+        &self,
+        original: &Representation,
+        precompressed: &[CodingOffer],
+    ) -> bool {
         let state = |offer: &CodingOffer| match &offer.state {
             CodingState::Precompressed(ready) if ready.is_stamp_reliable => {
                 Some((offer.coding, ready.stamp))
@@ -162,24 +166,24 @@ impl FileEntry {
             _ => None,
         };
         // A precompressed file that is still being written, or was removed, is not the same.
-        let all_settled = |offers: &[CodingOffer]| {
-            let mut beside = offers.iter().filter(|offer| offer.is_precompressed());
-            beside.all(|offer| state(offer).is_some())
+        let all_reliable = |offers: &[CodingOffer]| {
+            let mut precompressed = offers.iter().filter(|offer| offer.is_precompressed());
+            precompressed.all(|offer| state(offer).is_some())
         };
         self.original.is_stamp_reliable
             && self.original.stamp == original.stamp
             && self.original.description.varies_by_encoding()
                 == original.description.varies_by_encoding()
-            && all_settled(&self.codings)
-            && all_settled(beside)
+            && all_reliable(&self.codings)
+            && all_reliable(precompressed)
             && self
                 .codings
                 .iter()
                 .filter_map(state)
-                .eq(beside.iter().filter_map(state))
+                .eq(precompressed.iter().filter_map(state))
     }
 
-    /// Whether a change of any of its files would change its stamp.
+    /// Whether a change of any of its files would change that file's stamp.
     pub(crate) fn has_reliable_stamps(&self) -> bool {
         self.representations().all(|one| one.is_stamp_reliable)
     }

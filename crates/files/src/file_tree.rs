@@ -76,7 +76,7 @@ pub struct RootDir {
 pub(crate) struct FileTree {
     root: Arc<RootDir>,
     candidates: PathCandidates,
-    name_rules: FileHeaderRules,
+    file_header_rules: FileHeaderRules,
     precompressed: Vec<ContentCoding>,
     compress: Vec<ContentCoding>,
     listing: bool,
@@ -118,9 +118,9 @@ enum LookupStop {
     Fault(Fault),
 }
 
-/// The facts of a representation that follow from names.
+/// The attributes of a representation that follow from names.
 #[derive(Clone, Copy)]
-struct NameFacts<'a> {
+struct NameAttributes<'a> {
     /// That of the original.
     name: &'a [u8],
     /// The index of its candidate.
@@ -184,7 +184,7 @@ impl FileTree {
             loop_accessible_device: root.loop_accessible_device,
             root,
             candidates: PathCandidates::new(&files.try_),
-            name_rules: FileHeaderRules::new(files)?,
+            file_header_rules: FileHeaderRules::new(files)?,
             precompressed: files.precompressed.clone(),
             compress: files.compress.clone(),
             listing: files.listing,
@@ -208,8 +208,8 @@ impl FileTree {
         self.script_index = Some(name.as_bytes().to_vec());
     }
 
-    /// Tries the candidates for `path` in order; the first regular file is the result. Blocks, except
-    /// for [`LookupDepth::PageCache`].
+    /// Tries the candidates for `path` in order; the first regular file is the result. Blocks,
+    /// except for [`LookupDepth::PageCache`].
     pub(crate) fn look_up(
         &self,
         path: &[u8],
@@ -342,13 +342,13 @@ impl FileTree {
         known: Option<&Arc<FileEntry>>,
         reach: LookupDepth,
     ) -> Result<Arc<FileEntry>, LookupStop> {
-        let content_type = self.name_rules.content_type(name);
+        let content_type = self.file_header_rules.content_type(name);
         let len = regular.metadata.size();
         let is_makeable = !self.compress.is_empty()
             && (compressor::MIN_COMPRESSIBLE_BYTES..=compressor::MAX_COMPRESSIBLE_BYTES)
                 .contains(&len)
             && is_compressible_type(&content_type);
-        let mut named = NameFacts {
+        let mut named = NameAttributes {
             name,
             candidate,
             content_type: &content_type,
@@ -389,7 +389,7 @@ impl FileTree {
     fn load_precompressed(
         &self,
         original: &Metadata,
-        named: NameFacts<'_>,
+        named: NameAttributes<'_>,
         known: Option<&Representation>,
         reach: LookupDepth,
     ) -> Result<Option<Representation>, LookupStop> {
@@ -415,13 +415,13 @@ impl FileTree {
     fn load(
         &self,
         regular: OpenedFile,
-        named: NameFacts<'_>,
+        named: NameAttributes<'_>,
         known: Option<&Representation>,
         reach: LookupDepth,
     ) -> Result<Representation, LookupStop> {
         let OpenedFile { file, metadata, .. } = regular;
-        let identity = FileStamp::new(&metadata, named.candidate);
-        if let Some(same) = known.filter(|k| k.is_stamp_reliable && k.stamp == identity) {
+        let stamp = FileStamp::new(&metadata, named.candidate);
+        if let Some(same) = known.filter(|k| k.is_stamp_reliable && k.stamp == stamp) {
             return Ok(same.clone());
         }
         let now = clock::wall_time();
@@ -433,24 +433,24 @@ impl FileTree {
                 version,
                 coding: named.coding,
                 varies_by_encoding: named.varies_by_encoding,
-                cache_control: self.name_rules.cache_control(named.name),
+                cache_control: self.file_header_rules.cache_control(named.name),
                 now,
             })
         };
         let settled_at = now.saturating_sub(self.stamp_settle_time);
         let on_disk = |file: File, metadata: &Metadata, version: EtagVersion| {
-            let identity = FileStamp::new(metadata, named.candidate);
+            let stamp = FileStamp::new(metadata, named.candidate);
             Representation {
                 description: describe(metadata, version),
                 source: ContentSource::Disk(Arc::new(DiskFile::new(file, self.pool.clone()))),
-                stamp: identity,
-                is_stamp_reliable: identity.changed_before(settled_at),
+                stamp,
+                is_stamp_reliable: stamp.changed_before(settled_at),
             }
         };
         let failed = |error: io::Error| self.stop_with_fault(&error, named.name);
         let len = metadata.size();
         if len > MAX_MEMORY_BYTES {
-            let version = large_file_version(&file, &identity, &metadata, now, reach)
+            let version = large_file_version(&file, &stamp, &metadata, now, reach)
                 .map_err(failed)?
                 .ok_or(LookupStop::NeedsDisk)?;
             return Ok(on_disk(file, &metadata, version));
@@ -462,7 +462,7 @@ impl FileTree {
             }
         };
         let after = file.metadata().map_err(failed)?;
-        if content.len() as u64 != len || !identity.matches(&after) {
+        if content.len() as u64 != len || !stamp.matches(&after) {
             let state = FileStamp::new(&after, named.candidate).metadata_hash();
             let mut changing = on_disk(file, &after, EtagVersion::MetadataHash(state));
             changing.is_stamp_reliable = false;
@@ -472,8 +472,8 @@ impl FileTree {
         Ok(Representation {
             description: describe(&metadata, version),
             source: ContentSource::Memory(content.into_boxed_slice().into()),
-            stamp: identity,
-            is_stamp_reliable: identity.changed_before(settled_at),
+            stamp,
+            is_stamp_reliable: stamp.changed_before(settled_at),
         })
     }
 
@@ -643,7 +643,7 @@ const DELETED_SUFFIX: &[u8] = b" (deleted)";
 /// `reach`. Blocks for a read.
 fn large_file_version(
     file: &File,
-    identity: &FileStamp,
+    stamp: &FileStamp,
     metadata: &Metadata,
     now: Duration,
     reach: LookupDepth,
@@ -661,14 +661,14 @@ fn large_file_version(
         }
         let hash = hash_file(file)?;
         // A concurrent write may have been hashed in part.
-        if identity.matches(&file.metadata()?) {
+        if stamp.matches(&file.metadata()?) {
             return Ok(Some(EtagVersion::ContentHash(hash)));
         }
-        return Ok(Some(EtagVersion::MetadataHash(identity.metadata_hash())));
+        return Ok(Some(EtagVersion::MetadataHash(stamp.metadata_hash())));
     }
     Ok(Some(match is_plausible {
         true => EtagVersion::ModificationTime,
-        false => EtagVersion::MetadataHash(identity.metadata_hash()),
+        false => EtagVersion::MetadataHash(stamp.metadata_hash()),
     }))
 }
 

@@ -36,7 +36,7 @@ use crate::{reply, resolve};
 /// take longer only with a failing disk or a crowded pool.
 const MAX_WAIT: Duration = Duration::from_millis(50);
 
-/// The settings of a [`Files`].
+/// The settings of a [`FilesHandler`].
 #[derive(Debug, Clone)]
 pub struct FilesSetup {
     /// The route's `files` configuration.

@@ -5,8 +5,9 @@
 //! `resolve` turns the path into candidates, and `file_tree` opens them: on the event loop if the
 //! kernel has them in memory, else in a blocking pool. `file_entry` selects the content coding,
 //! `compressor` compresses on demand, and `reply` decides between 200, 206, 304, 412 and 416.
-//! `hide_patterns` hides names, `name_rules` and `description` set the fields, and `listing` builds
-//! directory pages. `penstock` creates one [`Files`] for each `files = { ... }` of a route.
+//! `hide_patterns` hides names, `file_header_rules` and `description` set the fields, and `listing`
+//! builds directory pages. `penstock` creates one [`FilesHandler`] for each `files = { ... }` of a
+//! route.
 //!
 //! # Invariants
 //!

@@ -49,8 +49,8 @@ pub(crate) fn build_file_response(head: &RequestHead, file: &Representation) -> 
 
 pub(crate) const HANDLER_NAME: &str = "files";
 
-/// Like [`build_file_response`] for a small file, if no range and no error text is needed. The response
-/// borrows: nothing is copied or counted.
+/// Like [`build_file_response`] for a small file, if no range and no error text is needed. The
+/// response borrows: nothing is copied or counted.
 pub(crate) fn try_inline<'a>(
     head: &RequestHead,
     file: &'a FileDescription,

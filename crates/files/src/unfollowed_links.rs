@@ -188,14 +188,14 @@ mod tests {
         for number in 0..MAX_LOGGED_NAMES + 5 {
             symlink("/etc", folder.root().join(format!("link{number}"))).unwrap();
         }
-        let told = LoggedNames::default();
-        assert!(!is_link_logged(&told, b"link0/hosts"));
+        let logged = LoggedNames::default();
+        assert!(!is_link_logged(&logged, b"link0/hosts"));
         for _ in 0..3 {
-            log_unfollowed_link(&told, &root, &folder.root(), b"link0/hosts");
-            log_unfollowed_link(&told, &root, &folder.root(), b"real/a.txt");
-            log_unfollowed_link(&told, &root, &folder.root(), b"nothing/at/all");
+            log_unfollowed_link(&logged, &root, &folder.root(), b"link0/hosts");
+            log_unfollowed_link(&logged, &root, &folder.root(), b"real/a.txt");
+            log_unfollowed_link(&logged, &root, &folder.root(), b"nothing/at/all");
         }
-        let count = || told.0.lock().unwrap().len();
+        let count = || logged.0.lock().unwrap().len();
         assert_eq!(count(), 1);
         for (name, expected) in [
             (&b"link0/hosts"[..], true),
@@ -204,7 +204,7 @@ mod tests {
             (b"link1/x", false),
         ] {
             assert_eq!(
-                is_link_logged(&told, name),
+                is_link_logged(&logged, name),
                 expected,
                 "{}",
                 name.escape_ascii()
@@ -212,13 +212,13 @@ mod tests {
         }
         for number in 0..MAX_LOGGED_NAMES + 5 {
             log_unfollowed_link(
-                &told,
+                &logged,
                 &root,
                 &folder.root(),
                 format!("link{number}/x").as_bytes(),
             );
         }
         assert_eq!(count(), MAX_LOGGED_NAMES);
-        assert!(is_link_logged(&told, b"whatever"), "enough is enough");
+        assert!(is_link_logged(&logged, b"whatever"), "enough is enough");
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::description::{EtagVersion, FileAttributes};
 use crate::test_support::head;
 
-fn facts(coding: Option<ContentCoding>, len: usize) -> FileAttributes<'static> {
+fn attributes(coding: Option<ContentCoding>, len: usize) -> FileAttributes<'static> {
     FileAttributes {
         content_type: "text/plain",
         modified: (1, 0),
@@ -19,7 +19,7 @@ fn facts(coding: Option<ContentCoding>, len: usize) -> FileAttributes<'static> {
 
 fn representation(coding: Option<ContentCoding>, content: Bytes) -> Representation {
     Representation {
-        description: FileDescription::new(&facts(coding, content.len())),
+        description: FileDescription::new(&attributes(coding, content.len())),
         source: ContentSource::Memory(content),
         stamp: FileStamp::default(),
         is_stamp_reliable: true,
@@ -165,11 +165,11 @@ fn a_slice_is_never_beyond_the_content() {
 }
 
 #[test]
-fn an_unsettled_precompressed_file_is_never_unchanged() {
+fn a_precompressed_file_with_an_unreliable_stamp_is_never_unchanged() {
     let original = || representation(None, "as it is".into());
-    let beside = |is_settled| {
+    let beside = |is_stamp_reliable| {
         let file = Representation {
-            is_stamp_reliable: is_settled,
+            is_stamp_reliable,
             ..representation(Some(ContentCoding::Gzip), "gzip".into())
         };
         vec![CodingOffer {

@@ -4,7 +4,7 @@
 //! # Invariants
 //!
 //! - A readable file is never refused because of its access time.
-//! - An error that is not about the file's name never counts as "missing".
+//! - An error that is not about the file's name never counts as "not servable".
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -38,8 +38,8 @@ impl Site {
         site
     }
 
-    /// A site with changed settings, in which files count as settled at once.
-    fn settled(say: impl FnOnce(&mut penstock_config::Files)) -> Self {
+    /// A site with changed settings, in which stamps count as reliable at once.
+    fn with_reliable_stamps(say: impl FnOnce(&mut penstock_config::Files)) -> Self {
         let mut site = Self::with_setup(Pool::new("disk", 2, 100), false, say);
         site.tree().override_settings(true, Duration::ZERO);
         site

@@ -13,7 +13,7 @@ const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
 const ETAG: &str = "\"ae1b981bc490a07-a\"";
 
-fn facts() -> FileAttributes<'static> {
+fn attributes() -> FileAttributes<'static> {
     FileAttributes {
         content_type: "text/plain",
         modified: (FILE_MODIFIED_TIME.as_secs().cast_signed(), 7),
@@ -27,12 +27,12 @@ fn facts() -> FileAttributes<'static> {
 }
 
 fn file() -> Representation {
-    described(&facts())
+    described(&attributes())
 }
 
-fn described(facts: &FileAttributes<'_>) -> Representation {
+fn described(attributes: &FileAttributes<'_>) -> Representation {
     Representation {
-        description: FileDescription::new(facts),
+        description: FileDescription::new(attributes),
         source: ContentSource::Memory("0123456789".into()),
         stamp: FileStamp::default(),
         is_stamp_reliable: true,
@@ -79,15 +79,15 @@ fn describes_a_file() {
 
 #[test]
 fn describes_each_coding_with_a_tag_of_its_own() {
-    let facts = FileAttributes {
+    let attributes = FileAttributes {
         varies_by_encoding: true,
         cache_control: Some("max-age=60"),
-        ..facts()
+        ..attributes()
     };
-    let original = FileDescription::new(&facts);
+    let original = FileDescription::new(&attributes);
     let beside = FileDescription::new(&FileAttributes {
         coding: Some(ContentCoding::Brotli),
-        ..facts
+        ..attributes
     });
     let made = original.with_compression(ContentCoding::Zstd, 5);
     let rest = "Vary: Accept-Encoding\r\nCache-Control: max-age=60\r\n";
@@ -129,13 +129,13 @@ fn a_time_that_says_nothing_is_not_told() {
         (2_000_000_000, true),
         (2_000_000_001, false),
     ] {
-        let facts = FileAttributes {
+        let attributes = FileAttributes {
             modified: (seconds, 0),
             version: EtagVersion::ContentHash(0xabc),
             now,
-            ..facts()
+            ..attributes()
         };
-        let file = FileDescription::new(&facts);
+        let file = FileDescription::new(&attributes);
         assert_eq!(file.etag.as_ref(), b"\"abc-a\"");
         assert_eq!(file.modified.is_some(), is_told, "{seconds}");
         for block in [&file.fields, &file.not_modified_fields] {
@@ -148,7 +148,7 @@ fn a_time_that_says_nothing_is_not_told() {
 fn what_depends_on_the_codings_always_says_so() {
     let file = described(&FileAttributes {
         varies_by_encoding: true,
-        ..facts()
+        ..attributes()
     });
     for (status, fields) in [
         (200, vec![]),
@@ -193,7 +193,7 @@ fn several_parts_are_framed() {
     // A coding is sent in one part or whole.
     let encoded = described(&FileAttributes {
         coding: Some(ContentCoding::Gzip),
-        ..facts()
+        ..attributes()
     });
     for (range, status) in [("bytes=0-1,-1", 200), ("bytes=0-1", 206)] {
         let response = build_file_response(&head("GET /a", &[("Range", range)]), &encoded);
@@ -215,7 +215,7 @@ fn a_date_before_1970_or_in_the_future_is_left_out() {
             modified,
             len: 1,
             now: Duration::from_secs(now),
-            ..facts()
+            ..attributes()
         });
         assert_eq!(file.fields.contains("last-modified"), is_sent, "{what}");
         assert!(

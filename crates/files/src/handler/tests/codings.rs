@@ -39,7 +39,7 @@ fn encoded(site: &Site, line: &str, codings: &'static str) -> Response {
 
 #[test]
 fn a_precompressed_file_is_sent_to_clients_that_accept_it() {
-    let site = Site::settled(|files| files.compress.clear());
+    let site = Site::with_reliable_stamps(|files| files.compress.clear());
     for (name, content) in [
         ("app.js", "as it is"),
         ("app.js.br", "brotli"),
@@ -91,7 +91,7 @@ fn a_precompressed_file_is_sent_to_clients_that_accept_it() {
 
 #[test]
 fn a_stale_precompressed_file_is_not_used() {
-    let mut site = Site::settled(|files| files.compress.clear());
+    let mut site = Site::with_reliable_stamps(|files| files.compress.clear());
     let old = site.dir.write_file("a.css.gz", "old");
     let response = |site: &Site| sent(&site.response("GET /a.css", &accept("gzip")));
     site.dir.write_file("a.css", "new");
@@ -108,7 +108,7 @@ fn a_stale_precompressed_file_is_not_used() {
 
 #[test]
 fn compressible_files_are_compressed_once() {
-    let site = Site::settled(|files| files.precompressed.clear());
+    let site = Site::with_reliable_stamps(|files| files.precompressed.clear());
     site.dir.write_file("a.css", text_file());
     site.dir.write_file("large.css", TEXT.repeat(5000));
     site.dir.write_file("small.css", TEXT);
@@ -172,7 +172,7 @@ fn compressible_files_are_compressed_once() {
 
 #[test]
 fn compressed_files_are_sent_inline() {
-    let site = Site::settled(|_| {});
+    let site = Site::with_reliable_stamps(|_| {});
     site.dir.write_file("a.css", text_file());
     let lent = |codings: &'static str| {
         let head = head("GET /a.css", &accept(codings));
@@ -198,7 +198,7 @@ fn compressed_files_are_sent_inline() {
 
 #[test]
 fn a_new_version_is_compressed_anew() {
-    let mut site = Site::settled(|_| {});
+    let mut site = Site::with_reliable_stamps(|_| {});
     let get = |site: &Site| {
         let response = encoded(site, "GET /a.css", "gzip");
         decode(ContentCoding::Gzip, &sent(&response).1)
@@ -212,7 +212,7 @@ fn a_new_version_is_compressed_anew() {
 
 #[test]
 fn only_the_sent_coding_is_checked() {
-    let mut site = Site::settled(|files| files.compress.clear());
+    let mut site = Site::with_reliable_stamps(|files| files.compress.clear());
     if !site.tree().looks_up_on_loops() {
         return eprintln!("skipped: the temporary folder is on no local file system");
     }
@@ -237,7 +237,7 @@ fn only_the_sent_coding_is_checked() {
 
 #[test]
 fn one_beside_that_has_whole_seconds_is_compared_by_those() {
-    let mut site = Site::settled(|files| files.compress.clear());
+    let mut site = Site::with_reliable_stamps(|files| files.compress.clear());
     let at = |millis| {
         let since = crate::test_support::FILE_MODIFIED_TIME + Duration::from_millis(millis);
         std::time::SystemTime::UNIX_EPOCH + since

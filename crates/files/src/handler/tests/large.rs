@@ -10,7 +10,7 @@ fn size(response: &Response) -> Option<u64> {
 
 #[test]
 fn a_large_file_stays_open_between_requests() {
-    let site = Site::settled(|_| {});
+    let site = Site::with_reliable_stamps(|_| {});
     site.dir.write_file("film.mp4", vec![0; 100_000]);
     site.ask("GET /film.mp4");
     let file = |response: Response| match response.body {
@@ -24,7 +24,7 @@ fn a_large_file_stays_open_between_requests() {
 
 #[test]
 fn an_open_file_that_changes_is_described_anew_at_once() {
-    let mut site = Site::settled(|_| {});
+    let mut site = Site::with_reliable_stamps(|_| {});
     if !site.tree().looks_up_on_loops() {
         return eprintln!("skipped: the temporary folder is on no local file system");
     }
@@ -41,7 +41,7 @@ fn an_open_file_that_changes_is_described_anew_at_once() {
 
 #[test]
 fn a_replaced_file_shows_after_a_second() {
-    let mut site = Site::settled(|_| {});
+    let mut site = Site::with_reliable_stamps(|_| {});
     site.dir.write_file("a.bin", vec![0; 100_000]);
     assert_eq!(size(&site.response("GET /a.bin", &[])), Some(100_000));
     site.dir.write_file("new", vec![0; 200_000]);
@@ -101,7 +101,7 @@ fn cached_entries_do_not_wait_for_a_stuck_pool() {
 
 #[test]
 fn descriptors_have_a_bound() {
-    let site = Site::settled(|_| {});
+    let site = Site::with_reliable_stamps(|_| {});
     for number in 0..600 {
         let name = format!("{number}.bin");
         site.dir.write_file(&name, vec![0; 65_537]);
@@ -126,7 +126,7 @@ fn descriptors_have_a_bound() {
 
 #[test]
 fn several_parts_of_a_large_file_are_a_stream_of_known_length() {
-    let site = Site::settled(|_| {});
+    let site = Site::with_reliable_stamps(|_| {});
     site.dir.write_file("a.bin", vec![0; 100_000]);
     let range = [("Range", "bytes=0-1,50000-60000")];
     let response = site.response("GET /a.bin", &range);
