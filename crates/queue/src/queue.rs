@@ -3,9 +3,9 @@
 //! An application's dispatch and an upstream's claim call it under a short mutex. Every returned
 //! [`DispatchedJob`] must be acted upon, because its slot is already counted as busy. A request
 //! calls `submit`, or `claim_slot` and then `enqueue` if the caller chooses the slot itself. The
-//! job is dispatched at once or by a later `finish_request`, `dispatch_beyond_capacity`, `add_slot`,
-//! `set_request_capacity` or `unbind_and_dispatch`, and ends with `finish_request`. A waiting job
-//! can also leave by `cancel`, `pop_expired` or `clear`. The choice among slots is in
+//! job is dispatched at once or by a later `finish_request`, `dispatch_beyond_capacity`,
+//! `add_slot`, `set_request_capacity` or `unbind_and_dispatch`, and ends with `finish_request`. A
+//! waiting job can also leave by `cancel`, `pop_expired` or `clear`. The choice among slots is in
 //! `slot_table.rs`, the list of waiters in `wait_list.rs`.
 //!
 //! # Invariants
@@ -81,8 +81,8 @@ impl<J> Queue<J> {
     /// Dispatches the job to the best free slot, else queues it, else refuses it.
     ///
     /// The order among free slots: newest generation, fewest in progress in the process (all slots
-    /// of the `group`, or a slot without a group by itself), owned by the loop
-    /// `preferred_loop`, last used process, last used slot.
+    /// of the `group`, or a slot without a group by itself), owned by `preferred_loop`, last used
+    /// process, last used slot.
     pub fn submit(&mut self, now: Instant, job: J, preferred_loop: usize) -> QueueOutcome<J> {
         if let Some(slot) = self.claim_best(preferred_loop) {
             return QueueOutcome::Dispatched(DispatchedJob::immediate(now, slot, job, now));
