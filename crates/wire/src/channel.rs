@@ -23,7 +23,7 @@ pub use encode::{
 pub const WINDOW_BYTES: u32 = 256 << 10;
 /// The cost of a message in its window besides its bytes.
 pub const MESSAGE_OVERHEAD: usize = 64;
-/// The largest body of an STREAM_RESPONSE that is the whole response.
+/// The largest body of a STREAM_RESPONSE that is the whole response.
 pub const MAX_WHOLE_BODY_BYTES: u32 = 32 << 20;
 /// Maximum size of a DATA frame.
 pub const MAX_DATA_BYTES: u32 = 64 << 10;

@@ -1,4 +1,4 @@
-//! The front end's machine for a control socket: a process identifies itself, then reports that it
+//! The front end's decoder of a control socket: a process identifies itself, then reports that it
 //! is ready or why not; a template gets orders to fork, a forked worker its sockets.
 //!
 //! Inputs: bytes received and not yet consumed. Outputs: HELLO, then READY or BOOT_FAILED; of a
@@ -21,7 +21,7 @@ pub const MAX_SLOTS_PER_FRAME: usize = 64;
 /// Length of a FORK frame.
 pub const FORK_FRAME_LEN: usize = HEADER_LEN + 8;
 
-/// What a process says on its control socket.
+/// One message of a process on its control socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlEvent<'b> {
     /// The script runs and speaks this protocol.
@@ -93,12 +93,12 @@ enum Stage {
 }
 
 impl ControlDecoder {
-    /// A machine for a worker's fresh socket.
+    /// Creates a decoder for a worker's fresh socket.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A machine for a template's fresh socket.
+    /// Creates a decoder for a template's fresh socket.
     pub fn for_template() -> Self {
         Self {
             stage: Stage::Hello,
@@ -106,7 +106,7 @@ impl ControlDecoder {
         }
     }
 
-    /// PROMOTE is being sent: READY may come once more, and what a template says.
+    /// PROMOTE is being sent: READY may come once more, then what a template sends.
     pub fn expect_promotion(&mut self) {
         if self.stage == Stage::Ready {
             self.stage = Stage::Booting;

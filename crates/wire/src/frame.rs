@@ -157,7 +157,7 @@ impl FrameHeader {
         [self.kind as u8, self.flags, c0, c1, l0, l1, l2, l3]
     }
 
-    /// The refusal of these flags.
+    /// Returns the error for these flags.
     pub(crate) fn bad_flags_error(self) -> WireError {
         WireError::BadFlags {
             kind: self.kind as u8,
@@ -220,9 +220,9 @@ pub(crate) fn read_u32(payload: &[u8]) -> u32 {
     split_u32(payload).map_or(0, |(number, _)| number)
 }
 
-/// As [`read_u32`], of eight bytes at `place`.
-pub(crate) fn read_u64(payload: &[u8], place: usize) -> u64 {
-    let bytes = payload.get(place..).and_then(<[u8]>::first_chunk::<8>);
+/// As [`read_u32`], of eight bytes at `offset`.
+pub(crate) fn read_u64(payload: &[u8], offset: usize) -> u64 {
+    let bytes = payload.get(offset..).and_then(<[u8]>::first_chunk::<8>);
     bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
@@ -242,12 +242,12 @@ pub(crate) fn take_available(input: &[u8], left: u32) -> Option<(&[u8], u32)> {
     Some((bytes, left.saturating_sub(len_to_u32(bytes.len()))))
 }
 
-/// A length on the wire has 32 bits, and so has the smallest address space that is supported.
+/// Converts a length on the wire: 32 bits, as the smallest supported address space has.
 pub(crate) fn len_to_usize(len: u32) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX)
 }
 
-/// For slices that were cut to a `u32` length before.
+/// Converts the length of a slice that was cut to a `u32` length before.
 pub(crate) fn len_to_u32(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }

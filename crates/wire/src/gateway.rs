@@ -188,7 +188,7 @@ pub trait VariableWriter {
 /// The decoder of an upstream's protocol, for one response.
 ///
 /// Order of calls: [`decode`](Self::decode) with all received bytes, again with those it did not
-/// consume, until there is no event; [`decode_eof`](Self::eof) when the connection ends.
+/// consume, until there is no event; [`decode_eof`](Self::decode_eof) when the connection ends.
 #[derive(Debug)]
 pub enum ResponseDecoder {
     /// SCGI: a CGI response until the connection closes.
@@ -266,7 +266,7 @@ impl HeadBuilder {
         Ok(())
     }
 
-    /// Counts a field that does not become one of the response.
+    /// Counts a field against the limit without adding it.
     pub(crate) fn count_field(&mut self, limits: &GatewayHeadLimits) -> Result<(), GatewayError> {
         self.field_count += 1;
         if self.field_count > limits.max_fields {

@@ -16,7 +16,7 @@ use crate::frame::{
 /// The largest response head, all strings together.
 pub const MAX_HEAD_BYTES: u32 = 256 << 10;
 
-/// The payload of a HEAD, or of an STREAM_RESPONSE behind its stream.
+/// The payload of a HEAD, or of a STREAM_RESPONSE behind its stream.
 #[derive(Debug)]
 pub(crate) struct HeadPayload<'b> {
     pub(crate) head: Result<ResponseHeadView<'b>, WireError>,

@@ -137,8 +137,8 @@ impl JoinSecret {
 
     /// Encodes the line in which a side proves that it has the key.
     #[must_use]
-    pub fn encode_proof(&self, side: JoinSide, meeting: &HandshakeNonces) -> String {
-        format!("{}\n", self.sign(side.context(), meeting, ""))
+    pub fn encode_proof(&self, side: JoinSide, nonces: &HandshakeNonces) -> String {
+        format!("{}\n", self.sign(side.context(), nonces, ""))
     }
 
     /// Verifies it, without its line end.
@@ -148,25 +148,25 @@ impl JoinSecret {
     pub fn verify(
         &self,
         side: JoinSide,
-        meeting: &HandshakeNonces,
+        nonces: &HandshakeNonces,
         line: &str,
     ) -> Result<(), JoinError> {
-        self.verify_proof(side.context(), meeting, "", line)
+        self.verify_proof(side.context(), nonces, "", line)
     }
 
-    fn sign(&self, line: &str, meeting: &HandshakeNonces, said: &str) -> String {
-        HEXLOWER.encode(hmac::sign(&self.0, &proof_input(line, meeting, said)).as_ref())
+    fn sign(&self, context: &str, nonces: &HandshakeNonces, text: &str) -> String {
+        HEXLOWER.encode(hmac::sign(&self.0, &proof_input(context, nonces, text)).as_ref())
     }
 
     fn verify_proof(
         &self,
-        line: &str,
-        meeting: &HandshakeNonces,
-        said: &str,
+        context: &str,
+        nonces: &HandshakeNonces,
+        text: &str,
         proof: &str,
     ) -> Result<(), JoinError> {
         let proof: [u8; 32] = parse_hex(proof).ok_or(JoinError::Malformed)?;
-        let message = proof_input(line, meeting, said);
+        let message = proof_input(context, nonces, text);
         hmac::verify(&self.0, &message, &proof).map_err(|_| JoinError::WrongKey)
     }
 }
@@ -180,13 +180,13 @@ impl JoinSide {
     }
 }
 
-/// The input of a proof: the line's name, the handshake, and the text.
-fn proof_input(line: &str, meeting: &HandshakeNonces, said: &str) -> Vec<u8> {
+/// The input of a proof: the line's context, the nonces, and the text.
+fn proof_input(context: &str, nonces: &HandshakeNonces, text: &str) -> Vec<u8> {
     let parts = [
-        line.as_bytes(),
-        &meeting.joiner.0,
-        &meeting.front_end.0,
-        said.as_bytes(),
+        context.as_bytes(),
+        &nonces.joiner.0,
+        &nonces.front_end.0,
+        text.as_bytes(),
     ];
     parts.concat()
 }
@@ -226,12 +226,12 @@ pub fn parse_challenge(line: &str) -> Result<Nonce, JoinError> {
 #[must_use]
 pub fn encode_join_request(
     secret: &JoinSecret,
-    meeting: &HandshakeNonces,
+    nonces: &HandshakeNonces,
     purpose: &JoinPurpose,
 ) -> String {
-    let said = purpose.to_string();
-    let proof = secret.sign(REQUEST_PROOF_CONTEXT, meeting, &said);
-    format!("{proof} {said}\n")
+    let text = purpose.to_string();
+    let proof = secret.sign(REQUEST_PROOF_CONTEXT, nonces, &text);
+    format!("{proof} {text}\n")
 }
 
 /// Parses and verifies it, without its line end.
@@ -240,12 +240,12 @@ pub fn encode_join_request(
 /// A malformed line, or a proof made with another key.
 pub fn parse_join_request(
     secret: &JoinSecret,
-    meeting: &HandshakeNonces,
+    nonces: &HandshakeNonces,
     line: &str,
 ) -> Result<JoinPurpose, JoinError> {
-    let (proof, said) = line.split_once(' ').ok_or(JoinError::Malformed)?;
-    secret.verify_proof(REQUEST_PROOF_CONTEXT, meeting, said, proof)?;
-    JoinPurpose::parse(said).ok_or(JoinError::Malformed)
+    let (proof, text) = line.split_once(' ').ok_or(JoinError::Malformed)?;
+    secret.verify_proof(REQUEST_PROOF_CONTEXT, nonces, text, proof)?;
+    JoinPurpose::parse(text).ok_or(JoinError::Malformed)
 }
 
 impl JoinPurpose {
@@ -454,20 +454,20 @@ mod tests {
         }
         let long = JoinReply::Refused(format!("why\n{}", "é".repeat(400)));
         assert!(JoinReply::parse(line(&long.encode())).is_ok());
-        for said in [
+        for message in [
             JoinerMessage::Heartbeat,
             JoinerMessage::Capacity(3),
             JoinerMessage::Leave,
         ] {
-            assert_eq!(JoinerMessage::parse(line(&said.encode())), Ok(said));
+            assert_eq!(JoinerMessage::parse(line(&message.encode())), Ok(message));
         }
-        for said in [
+        for message in [
             FrontEndMessage::Heartbeat,
             FrontEndMessage::Dial(1),
             FrontEndMessage::Superseded,
             FrontEndMessage::Drained,
         ] {
-            assert_eq!(FrontEndMessage::parse(line(&said.encode())), Ok(said));
+            assert_eq!(FrontEndMessage::parse(line(&message.encode())), Ok(message));
         }
     }
 
@@ -490,10 +490,10 @@ mod tests {
             secret.encode_proof(JoinSide::Joiner, &NONCES),
             secret.encode_proof(JoinSide::FrontEnd, &NONCES),
         );
-        for (secret, meeting) in [(&other, NONCES), (&secret, later), (&secret, before)] {
-            let proof = secret.verify(JoinSide::Joiner, &meeting, line(&joiner));
+        for (secret, nonces) in [(&other, NONCES), (&secret, later), (&secret, before)] {
+            let proof = secret.verify(JoinSide::Joiner, &nonces, line(&joiner));
             assert_eq!(proof, Err(JoinError::WrongKey));
-            let proof = secret.verify(JoinSide::FrontEnd, &meeting, line(&front));
+            let proof = secret.verify(JoinSide::FrontEnd, &nonces, line(&front));
             assert_eq!(proof, Err(JoinError::WrongKey));
         }
         // Neither side proves itself with the other's proof.
@@ -501,14 +501,14 @@ mod tests {
         assert_eq!(reflected, Err(JoinError::WrongKey));
         let reflected = secret.verify(JoinSide::Joiner, &NONCES, line(&front));
         assert_eq!(reflected, Err(JoinError::WrongKey));
-        let asked = encode_join_request(&secret, &NONCES, &control());
-        let refused = |asked: &str, meeting| parse_join_request(&secret, meeting, asked);
+        let request = encode_join_request(&secret, &NONCES, &control());
+        let refused = |request: &str, nonces| parse_join_request(&secret, nonces, request);
         assert_eq!(
-            parse_join_request(&other, &NONCES, line(&asked)),
+            parse_join_request(&other, &NONCES, line(&request)),
             Err(JoinError::WrongKey)
         );
-        assert_eq!(refused(line(&asked), &later), Err(JoinError::WrongKey));
-        let more = asked.replace("control 8 ", "control 80 ");
+        assert_eq!(refused(line(&request), &later), Err(JoinError::WrongKey));
+        let more = request.replace("control 8 ", "control 80 ");
         assert_eq!(refused(line(&more), &NONCES), Err(JoinError::WrongKey));
         // Nor with a proof of another line.
         for proof in [line(&joiner), line(&front)] {

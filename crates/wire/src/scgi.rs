@@ -121,11 +121,11 @@ mod tests {
             let value = "x".repeat(len);
             let bytes = request(0, &[("A", &value)]).unwrap();
             let colon = bytes.iter().position(|&byte| byte == b':').unwrap();
-            let said: usize = std::str::from_utf8(&bytes[..colon])
+            let declared_len: usize = std::str::from_utf8(&bytes[..colon])
                 .unwrap()
                 .parse()
                 .unwrap();
-            assert_eq!(colon + 1 + said + 1, bytes.len(), "{len}");
+            assert_eq!(colon + 1 + declared_len + 1, bytes.len(), "{len}");
             assert_eq!(bytes.last(), Some(&b','), "{len}");
             assert!(bytes[colon + 1..].starts_with(b"CONTENT_LENGTH\0"), "{len}");
         }

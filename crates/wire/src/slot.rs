@@ -1,11 +1,11 @@
 //! The front end's decoder of one slot socket: a worker's bytes in, response events out.
 //!
 //! The driver calls [`SlotDecoder::record_sent_request`] for every REQUEST that it wrote,
-//! [`SlotDecoder::record_collect_garbage`] for every COLLECT_GARBAGE, and [`SlotDecoder::decode`] with the
-//! bytes received and not yet consumed. Events come in order, for requests in the order in which
-//! they were sent. Body bytes are returned as they arrive, so the caller needs a buffer no larger
-//! than a response head. Descriptors are the driver's: it keeps received ones in order and takes
-//! one for every [`SlotEvent::File`] and [`SlotEvent::Hijack`].
+//! [`SlotDecoder::record_collect_garbage`] for every COLLECT_GARBAGE, and [`SlotDecoder::decode`]
+//! with the bytes received and not yet consumed. Events come in order, for requests in the order in
+//! which they were sent. Body bytes are returned as they arrive, so the caller needs a buffer no
+//! larger than a response head. The driver keeps received descriptors in order and takes one for
+//! every [`SlotEvent::File`] and [`SlotEvent::Hijack`].
 //!
 //! # Invariants
 //! - Every error is final: the socket is closed and the worker replaced.
@@ -54,7 +54,7 @@ pub enum SlotEvent<'b> {
     Abort { reason: &'b str },
     /// There is no response, and no head was sent. Ends the response.
     Failed { reason: &'b str, is_protocol: bool },
-    /// The current request waits for something else than the processor: another may have its place.
+    /// The current request waits for something else than the processor: another may take its slot.
     IoBound,
     /// The current request may take this many seconds from now on.
     ExtendDeadline { seconds: u32 },
@@ -108,7 +108,7 @@ enum Stage {
 }
 
 impl SlotDecoder {
-    /// A machine for a fresh socket.
+    /// Creates a decoder for a fresh socket.
     pub fn new() -> Self {
         Self::default()
     }
@@ -121,7 +121,8 @@ impl SlotDecoder {
         self.awaits_fd_request = has_body_file;
     }
 
-    /// Notes a COLLECT_GARBAGE that was written; it may be sent only while nothing is outstanding.
+    /// Records a COLLECT_GARBAGE that was written; it may be sent only while no request is
+    /// outstanding.
     pub fn record_collect_garbage(&mut self) {
         debug_assert_eq!(self.outstanding_requests, 0);
         self.is_collecting_garbage = true;

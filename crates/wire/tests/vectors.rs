@@ -180,8 +180,8 @@ fn written(send: &Value) -> Vec<u8> {
     out
 }
 
-/// Frames that are said beside a response, as they are written.
-fn said(block: &Block) -> (Vec<u8>, SlotEvent<'static>) {
+/// The frame that a worker sends beside a response, and its event.
+fn frame_beside_response(block: &Block) -> (Vec<u8>, SlotEvent<'static>) {
     let mut out = Vec::new();
     let event = match block["say"].as_str() {
         "io_bound" => {
@@ -213,10 +213,10 @@ fn said(block: &Block) -> (Vec<u8>, SlotEvent<'static>) {
 }
 
 #[test]
-fn words_beside_responses() {
+fn frames_beside_responses() {
     for block in blocks("words_of_worker") {
         let name = &block["name"];
-        let (written, event) = said(&block);
+        let (written, event) = frame_beside_response(&block);
         assert_eq!(hex(&written), block["hex"], "{name}");
         let mut decoder = SlotDecoder::new();
         match event {

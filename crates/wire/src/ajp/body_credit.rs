@@ -10,19 +10,17 @@
 use super::{GET_BODY_CHUNK, MAX_PACKET_BYTES, TO_CONTAINER};
 use crate::gateway::GatewayError;
 
-/// How many bytes the container waits for.
+/// How many body bytes the container has requested and not received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodyCredit {
     available_bytes: u16,
 }
 
 impl BodyCredit {
-    /// The state after a FORWARD_REQUEST with a body of `length` bytes.
+    /// Creates the state after a FORWARD_REQUEST with a body of `length` bytes.
     pub fn new(length: u64) -> Self {
-        let wanted = if length > 0 { MAX_DATA_BYTES } else { 0 };
-        Self {
-            available_bytes: wanted,
-        }
+        let available_bytes = if length > 0 { MAX_DATA_BYTES } else { 0 };
+        Self { available_bytes }
     }
 
     /// Maximum bytes of the next packet; 0 while none may be sent. If it is not 0 when the response
@@ -76,33 +74,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sends_the_first_packet_unasked_and_no_second() {
-        let mut flow = BodyCredit::new(10_000);
+    fn sends_the_first_packet_unrequested_and_no_second() {
+        let mut credit = BodyCredit::new(10_000);
         let (mut out, body) = (Vec::new(), [b'x'; 10_000]);
-        assert_eq!(flow.encode(&mut out, &body), 8186);
+        assert_eq!(credit.encode(&mut out, &body), 8186);
         assert_eq!(out.len(), 8192);
         assert_eq!(out[..6], [0x12, 0x34, 0x1f, 0xfc, 0x1f, 0xfa]);
         assert_eq!(
-            (flow.available_bytes(), flow.encode(&mut out, &body[8186..])),
+            (
+                credit.available_bytes(),
+                credit.encode(&mut out, &body[8186..])
+            ),
             (0, 0)
         );
         assert_eq!(out.len(), 8192);
     }
 
     #[test]
-    fn sends_nothing_unasked_without_a_body() {
-        let mut flow = BodyCredit::new(0);
+    fn sends_nothing_unrequested_without_a_body() {
+        let mut credit = BodyCredit::new(0);
         let mut out = Vec::new();
         assert_eq!(
-            (flow.available_bytes(), flow.encode(&mut out, b"x")),
+            (credit.available_bytes(), credit.encode(&mut out, b"x")),
             (0, 0)
         );
         assert!(out.is_empty());
     }
 
     #[test]
-    fn never_sends_more_than_asked() {
-        for (asked, have, expected) in [
+    fn never_sends_more_than_requested() {
+        for (requested, body_len, expected) in [
             (3, 10, 3),
             (10, 3, 3),
             (8186, 9000, 8186),
@@ -110,32 +111,42 @@ mod tests {
             (65_535, 70_000, 8186),
             (usize::MAX, 70_000, 8186),
         ] {
-            let mut flow = BodyCredit::new(0);
-            flow.grant(asked).unwrap();
+            let mut credit = BodyCredit::new(0);
+            credit.grant(requested).unwrap();
             let mut out = Vec::new();
-            let body = vec![b'x'; have];
-            assert_eq!(flow.encode(&mut out, &body), expected, "{asked} of {have}");
-            assert_eq!(out.len(), 6 + expected, "{asked} of {have}");
-            assert_eq!(flow.available_bytes(), 0);
+            let body = vec![b'x'; body_len];
+            assert_eq!(
+                credit.encode(&mut out, &body),
+                expected,
+                "{requested} of {body_len}"
+            );
+            assert_eq!(out.len(), 6 + expected, "{requested} of {body_len}");
+            assert_eq!(credit.available_bytes(), 0);
         }
     }
 
     #[test]
-    fn answers_with_an_empty_packet_when_the_body_is_over() {
-        let mut flow = BodyCredit::new(0);
-        flow.grant(8186).unwrap();
+    fn sends_an_empty_packet_when_the_body_is_over() {
+        let mut credit = BodyCredit::new(0);
+        credit.grant(8186).unwrap();
         let mut out = Vec::new();
-        assert_eq!(flow.encode(&mut out, b""), 0);
+        assert_eq!(credit.encode(&mut out, b""), 0);
         assert_eq!(out, [0x12, 0x34, 0, 0]);
-        assert_eq!(flow.available_bytes(), 0);
+        assert_eq!(credit.available_bytes(), 0);
     }
 
     #[test]
-    fn refuses_questions_that_overlap_or_ask_for_nothing() {
-        let mut flow = BodyCredit::new(1);
-        assert_eq!(flow.grant(1), Err(GatewayError::AjpOverlappingBodyRequest));
-        flow.encode(&mut Vec::new(), b"x");
-        assert_eq!(flow.grant(0), Err(GatewayError::AjpContent(GET_BODY_CHUNK)));
-        assert_eq!(flow.grant(1), Ok(()));
+    fn refuses_requests_that_overlap_or_are_empty() {
+        let mut credit = BodyCredit::new(1);
+        assert_eq!(
+            credit.grant(1),
+            Err(GatewayError::AjpOverlappingBodyRequest)
+        );
+        credit.encode(&mut Vec::new(), b"x");
+        assert_eq!(
+            credit.grant(0),
+            Err(GatewayError::AjpContent(GET_BODY_CHUNK))
+        );
+        assert_eq!(credit.grant(1), Ok(()));
     }
 }

@@ -6,22 +6,22 @@
 
 /// The code of a method; `None` for one that is sent by name.
 pub(super) fn method_code(name: &str) -> Option<u8> {
-    let place = METHODS.iter().position(|known| *known == name)?;
-    u8::try_from(place + 1).ok()
+    let index = METHODS.iter().position(|known| *known == name)?;
+    u8::try_from(index + 1).ok()
 }
 
 /// The code of a request field; `None` for one that is sent by name.
 pub(super) fn request_field_code(name: &str) -> Option<u16> {
-    let place = REQUEST_FIELDS
+    let index = REQUEST_FIELDS
         .iter()
         .position(|known| known.eq_ignore_ascii_case(name))?;
-    u16::try_from(place + 1).ok().map(|place| 0xa000 | place)
+    u16::try_from(index + 1).ok().map(|index| 0xa000 | index)
 }
 
 /// The name for a response field's code.
 pub(super) fn response_field_name(code: u16) -> Option<&'static str> {
-    let place = usize::from(code & 0xff).checked_sub(1)?;
-    RESPONSE_FIELDS.get(place).copied()
+    let index = usize::from(code & 0xff).checked_sub(1)?;
+    RESPONSE_FIELDS.get(index).copied()
 }
 
 /// From 1 on.

@@ -1,7 +1,7 @@
 //! Frames from a reactor to the front end: STREAM_RESPONSE, DATA, ACCEPT, RESET, MESSAGE, CLOSE,
 //! WINDOW, PULL, HIJACK.
 //!
-//! A pure machine over the bytes of the socket. Its only state is the frame whose bytes are being
+//! A pure decoder of the bytes of the socket. Its only state is the frame whose bytes are being
 //! returned.
 
 use super::{MAX_DATA_BYTES, MAX_WHOLE_BODY_BYTES, WINDOW_BYTES};
@@ -105,7 +105,7 @@ enum FrameContent {
 type DecodeResult<'b> = Result<Option<DecodedFrame<ChannelEvent<'b>>>, WireError>;
 
 impl ChannelDecoder {
-    /// A machine for a fresh socket.
+    /// Creates a decoder for a fresh socket.
     pub fn new() -> Self {
         Self::default()
     }

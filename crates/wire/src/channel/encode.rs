@@ -14,13 +14,13 @@ use crate::request::{
     MAX_INPUT_BYTES, RequestBodySource, RequestFrame, append_request, check_payload_len,
 };
 
-/// Offset of the id in an OPEN frame: four bytes.
+/// Offset of the stream's id in an OPEN frame: four bytes.
 pub const OPEN_STREAM_ID_OFFSET: usize = HEADER_LEN;
 /// Bytes of a MESSAGE in front of the message.
 pub const MESSAGE_HEAD_LEN: usize = HEADER_LEN + 4;
 
-/// Appends one OPEN frame to `out`, of stream 0 until its id is written at [`OPEN_STREAM_ID_OFFSET`];
-/// `environ` appends the environment.
+/// Appends one OPEN frame to `out`, of stream 0 until its id is written at
+/// [`OPEN_STREAM_ID_OFFSET`]; `environ` appends the environment.
 ///
 /// # Errors
 /// [`WireError::PayloadTooLong`], or what `environ` says; `out` is left as it was.

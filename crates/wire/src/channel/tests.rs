@@ -1,4 +1,4 @@
-//! The channel machine at every cut of its input, and against noise.
+//! The channel decoder at every cut of its input, and against noise.
 
 use super::*;
 use crate::frame::{FLAG_END, FLAG_PROTOCOL_ERROR, FLAG_STREAM, FLAG_TEXT, FrameHeader};

@@ -1,7 +1,8 @@
 //! Shared by the tests of all decoders: decodes bytes in pieces, and checks that no cut changes the
 //! result.
 //!
-//! Bytes are written as hex with meaning: [`bytes`] takes pairs of digits and text in quotes.
+//! Bytes are written as hex with meaning: [`parse_vector`] takes pairs of digits and text in
+//! quotes.
 
 use super::{GatewayError, GatewayEvent, GatewayHeadLimits, ResponseDecoder};
 

@@ -13,8 +13,8 @@ use crate::environ::{COMMON_VARIABLES, Dialect};
 #[must_use]
 pub fn read_method_and_path(dialect: Dialect, environ: &[u8]) -> Option<(String, String)> {
     let (method, target) = match dialect {
-        Dialect::Ruby => ruby_request_name(environ)?,
-        _ => python_request_name(environ)?,
+        Dialect::Ruby => ruby_method_and_path(environ)?,
+        _ => python_method_and_path(environ)?,
     };
     let path = target.split(|byte| *byte == b'?').next()?;
     let plain = |bytes: &[u8]| {
@@ -25,15 +25,15 @@ pub fn read_method_and_path(dialect: Dialect, environ: &[u8]) -> Option<(String,
 }
 
 /// The common variables come first, in their order.
-fn ruby_request_name(environ: &[u8]) -> Option<(&[u8], &[u8])> {
-    let place = |name| COMMON_VARIABLES.iter().position(|usual| *usual == name);
+fn ruby_method_and_path(environ: &[u8]) -> Option<(&[u8], &[u8])> {
+    let index_of = |name| COMMON_VARIABLES.iter().position(|usual| *usual == name);
     let mut values = environ.split(|byte| *byte == 0);
-    let method = values.clone().nth(place("REQUEST_METHOD")?)?;
-    Some((method, values.nth(place("REQUEST_URI")?)?))
+    let method = values.clone().nth(index_of("REQUEST_METHOD")?)?;
+    Some((method, values.nth(index_of("REQUEST_URI")?)?))
 }
 
 /// One `marshal` dictionary of text.
-fn python_request_name(environ: &[u8]) -> Option<(&[u8], &[u8])> {
+fn python_method_and_path(environ: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut rest = environ.strip_prefix(b"{")?;
     let (mut method, mut target) = (None, None);
     while method.is_none() || target.is_none() {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_named_by_its_method_and_path() {
+    fn reads_method_and_path_without_the_query() {
         let long = [b"/".as_slice(), &[b'x'; 300]].concat();
         let rows: [(&[u8], &[u8]); 4] = [
             (b"/a%20b?secret=1", b"/a%20b"),

@@ -326,7 +326,7 @@ fn refuses_inconsistent_lengths() {
             WireError::BadPayloadLength,
         ),
         (
-            "words with a payload",
+            "IO_BOUND with a payload",
             vec![22, 0, 0, 0, 1, 0, 0, 0],
             WireError::BadPayloadLength,
         ),
