@@ -98,23 +98,28 @@ impl App {
         setup: &AppResources,
         servers: Arc<dyn ServerSet>,
     ) -> Arc<Self> {
-        let way = match config.kind {
+        let mode = match config.kind {
             config::AppKind::Wsgi | config::AppKind::Asgi => DispatchMode::Workers(Dialect::Python),
             config::AppKind::Rack => DispatchMode::Workers(Dialect::Ruby),
             config::AppKind::Command | config::AppKind::FastCgi => DispatchMode::Servers(servers),
         };
-        let mut shared = AppShared::new(&config, way, setup.buffering_settings.clone());
+        let mut shared = AppShared::new(&config, mode, setup.buffering_settings.clone());
         shared.cgroup.clone_from(&setup.cgroup);
         let shared = Arc::new(shared);
         let (commands, inbox) = mpsc::channel(MAX_COMMANDS);
-        let (said, boot) = watch::channel(BootStatus::Pending);
-        let executor = Executor::new(Arc::clone(&shared), config.clone(), said, (policy, setup));
+        let (boot_sender, boot_status) = watch::channel(BootStatus::Pending);
+        let executor = Executor::new(
+            Arc::clone(&shared),
+            config.clone(),
+            boot_sender,
+            (policy, setup),
+        );
         penstock_runtime::loops::spawn_here(executor::run(executor, inbox));
         Arc::new(Self {
             shared,
             config,
             commands,
-            boot_status: boot,
+            boot_status,
         })
     }
 
@@ -171,12 +176,12 @@ impl App {
         self.shared.refusal_fault()
     }
 
-    /// Sets the store of bodies, from a reload on.
-    pub fn set_buffering_settings(&self, store: BufferingSettings) {
-        self.shared.buffering_settings.store(Arc::new(store));
+    /// Sets the settings for buffered bodies, from a reload on.
+    pub fn set_buffering_settings(&self, settings: BufferingSettings) {
+        self.shared.buffering_settings.store(Arc::new(settings));
     }
 
-    /// Sets the limits of messages for WebSockets that are opened from now on.
+    /// Sets the message limits for WebSockets that are opened from now on.
     pub fn set_websocket_message_limits(&self, limits: WebSocketMessageLimits) {
         self.shared.message_limits.store(Arc::new(limits));
     }

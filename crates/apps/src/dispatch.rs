@@ -118,7 +118,7 @@ pub(crate) struct AppDispatcher {
 
 #[derive(Debug)]
 struct DispatchState {
-    /// No slot will be added: jobs without a place get a fault.
+    /// No slot will be added: jobs without a slot get a fault.
     is_closed: bool,
     queue: Queue<Job>,
     /// By the slot's index, which the next slot may have while a driver is still ending.
@@ -164,7 +164,7 @@ impl AppDispatcher {
         }
     }
 
-    pub(crate) fn submit(&self, now: Instant, job: Job, home: usize) -> SubmitOutcome {
+    pub(crate) fn submit(&self, now: Instant, job: Job, preferred_loop: usize) -> SubmitOutcome {
         let mut inner = self.state.lock();
         if inner.is_closed {
             drop(inner);
@@ -175,7 +175,7 @@ impl AppDispatcher {
         let wanted = job.affinity.as_ref().map(|affinity| affinity.target);
         let submitted = match wanted.and_then(|wanted| inner.find_slot(wanted)) {
             Some(slot) => inner.queue.enqueue(now, job, Some(slot)),
-            None => inner.queue.submit(now, job, home),
+            None => inner.queue.submit(now, job, preferred_loop),
         };
         match submitted {
             QueueOutcome::Dispatched(start) => {
@@ -204,18 +204,18 @@ impl AppDispatcher {
         &self,
         now: Instant,
         spec: SlotSpec,
-        ledger: &Arc<WorkerStats>,
+        stats: &Arc<WorkerStats>,
     ) -> (SlotId, Arc<Mailbox>) {
-        let mailbox = Arc::new(Mailbox::new(Arc::clone(ledger)));
+        let mailbox = Arc::new(Mailbox::new(Arc::clone(stats)));
         let mut inner = self.state.lock();
         let (slot, starts) = inner.queue.add_slot(now, spec);
-        ledger.add_slot(slot, spec.request_capacity);
+        stats.add_slot(slot, spec.request_capacity);
         let index = slot.index();
         if inner.mailboxes.len() <= index {
             inner.mailboxes.resize(index + 1, None);
         }
         inner.mailboxes[index] = Some((slot, Arc::clone(&mailbox)));
-        inner.worker_slots.entry(ledger.token).or_insert(slot);
+        inner.worker_slots.entry(stats.token).or_insert(slot);
         for start in starts {
             // A new mailbox has no waker.
             inner.post_job(start);
@@ -274,7 +274,7 @@ impl AppDispatcher {
         inner.release_gc_claims(now, slot, &mailbox.stats, &mut wakers);
         for start in unbegun {
             let back = inner.queue.requeue(now, start.job, start.enqueued_at);
-            // `requeue` never refuses: a dispatched job has its place.
+            // `requeue` never refuses: a dispatched job is not counted against the bound.
             if let QueueOutcome::Dispatched(start) = back {
                 wakers.push(inner.post_job(start));
             }
@@ -355,7 +355,7 @@ impl AppDispatcher {
         self.state.lock().queue.clear()
     }
 
-    /// How many requests a slot may have at once; 0 when the queue does not know it.
+    /// How many requests a slot may have in progress; 0 when the queue does not know it.
     pub(crate) fn slot_request_capacity(&self, slot: SlotId) -> usize {
         let inner = self.state.lock();
         let view = inner.queue.slot_view(slot);
@@ -452,16 +452,16 @@ impl DispatchState {
         &mut self,
         now: Instant,
         slot: SlotId,
-        ledger: &Arc<WorkerStats>,
+        stats: &Arc<WorkerStats>,
     ) -> Vec<Option<Waker>> {
-        if self.worker_slots.get(&ledger.token) == Some(&slot) {
+        if self.worker_slots.get(&stats.token) == Some(&slot) {
             let queue = &self.queue;
             let takes = |slot: &SlotId| queue.slot_view(*slot).is_some_and(|view| !view.is_retired);
             let others = self.mailboxes.iter().flatten();
-            let mut others = others.filter(|(_, mailbox)| Arc::ptr_eq(&mailbox.stats, ledger));
+            let mut others = others.filter(|(_, mailbox)| Arc::ptr_eq(&mailbox.stats, stats));
             match others.find(|(other, _)| *other != slot && takes(other)) {
-                Some((other, _)) => self.worker_slots.insert(ledger.token, *other),
-                None => self.worker_slots.remove(&ledger.token),
+                Some((other, _)) => self.worker_slots.insert(stats.token, *other),
+                None => self.worker_slots.remove(&stats.token),
             };
         }
         let starts = self.queue.dispatch_unbound(now);
@@ -471,7 +471,7 @@ impl DispatchState {
             .collect()
     }
 
-    /// Notes in a started job which worker has it, for its client's cookie.
+    /// Records in a started job which worker has it, for its client's cookie.
     fn record_worker(&self, start: &mut DispatchedJob<Job>) {
         if let Some(affinity) = &mut start.job.affinity {
             affinity.served_by = self

@@ -46,13 +46,13 @@ pub(crate) enum DriverEnd {
     TimedOut,
 }
 
-/// The parts that both drivers have: a worker's place in the queue and the state of its socket.
+/// The parts that both drivers have: a worker's slot in the queue and the state of its socket.
 #[derive(Debug)]
 struct DriverCore {
     app: Arc<AppShared>,
     slot: SlotId,
-    /// The worker's place, which responses hold until they have come.
-    place: Arc<SlotProducer>,
+    /// The producer of the slot's responses, which hold it until they have come.
+    producer: Arc<SlotProducer>,
     pid: u32,
     mailbox: Arc<Mailbox>,
     /// Received bytes that are not a whole frame yet.
@@ -69,7 +69,7 @@ struct DriverCore {
 impl DriverCore {
     fn new(app: Arc<AppShared>, slot: SlotId, mailbox: Arc<Mailbox>, pid: u32) -> Self {
         Self {
-            place: SlotProducer::new(&app, slot),
+            producer: SlotProducer::new(&app, slot),
             app,
             slot,
             pid,

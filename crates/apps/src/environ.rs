@@ -84,7 +84,7 @@ pub(crate) fn encode_environ(
         port,
         host.as_bytes(),
         match head.field("x-request-start") {
-            Some(told) if request.trusted_headers.covers("x-request-start") => told,
+            Some(received) if request.trusted_headers.covers("x-request-start") => received,
             _ => start.format_request_start(arrived),
         },
     ]);

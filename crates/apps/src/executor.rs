@@ -99,7 +99,7 @@ enum ProcessKey {
 
 /// News for the executor.
 enum ExecutorInput {
-    /// Said by a process; the check of a boot waits for it as well.
+    /// Reported by a process; the check of a boot waits for it as well.
     Control {
         key: ProcessKey,
         message: ControlMessage,
@@ -147,7 +147,7 @@ pub(crate) struct Executor {
     supervisor: Supervisor,
     children: HashMap<WorkerId, ChildProcess>,
     /// Processes that do not run yet.
-    launching: HashMap<ProcessKey, PendingLaunch>,
+    pending_launches: HashMap<ProcessKey, PendingLaunch>,
     program_lookup: ProgramLookup,
     inputs: mpsc::Sender<ExecutorInput>,
     inbox: Option<mpsc::Receiver<ExecutorInput>>,
@@ -279,7 +279,7 @@ impl Executor {
             account: setup.account.clone(),
             supervisor: Supervisor::new(policy),
             children: HashMap::new(),
-            launching: HashMap::new(),
+            pending_launches: HashMap::new(),
             program_lookup: ProgramLookup::default(),
             inputs,
             inbox: Some(inbox),

@@ -13,7 +13,7 @@ use penstock_runtime::clock;
 use penstock_sys::process;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Between the two looks at a child that has ended.
+/// The time between the two checks of a child that has ended.
 const REAP_DELAY: Duration = Duration::from_secs(1);
 
 /// Reaps children without a waiting parent, as they end; never returns. Cancel safe.

@@ -41,7 +41,7 @@ pub(crate) struct ReplyHead {
     pub(crate) redirect: Option<Box<InternalRedirect>>,
 }
 
-/// Makes the client's head.
+/// Builds the client's head.
 ///
 /// # Errors
 /// A `Content-Length` that is not one number, or a redirect that may not be followed.
@@ -123,7 +123,7 @@ pub(crate) fn is_sent_to_client(name: &str) -> bool {
     !not_passed.any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// A response whose whole body came with its head.
+/// Builds a response whose whole body came with its head.
 ///
 /// # Errors
 /// When the application declared another length.

@@ -28,7 +28,7 @@ pub trait ServerSet: Send + Sync + fmt::Debug {
     /// Requests in progress at an address, also after [`ServerSet::remove`].
     fn in_progress(&self, address: &ServerAddr) -> usize;
 
-    /// Requests in a row at an address that were not answered in time, up to now.
+    /// Number of requests in a row at an address that timed out, up to now.
     fn consecutive_timeouts(&self, address: &ServerAddr) -> usize;
 
     /// Requests in the queue and in progress, and how many could be. The number of processes

@@ -43,7 +43,7 @@ pub(crate) struct AppShared {
     pub(crate) model: WorkerModelCell,
     pub(crate) dispatch: AppDispatcher,
     pub(crate) metrics: Arc<AppMetrics>,
-    /// Bounds its processes, with all that they start.
+    /// The cgroup that limits its processes, with all that they start.
     pub(crate) cgroup: Option<Arc<AppCgroup>>,
     pub(crate) buffering_settings: ArcSwap<BufferingSettings>,
     /// Responses that hold its workers because their clients are slow.
@@ -112,19 +112,23 @@ pub(crate) struct WorkerView {
 
 impl AppShared {
     /// The state of an application with this configuration at its start.
-    pub(crate) fn new(config: &config::App, way: DispatchMode, store: BufferingSettings) -> Self {
+    pub(crate) fn new(
+        config: &config::App,
+        mode: DispatchMode,
+        settings: BufferingSettings,
+    ) -> Self {
         let queue_limits = QueueLimits {
             max_len: config.max_queued,
             timeout: config.queue_timeout,
         };
         Self {
             name: config.name.as_str().into(),
-            dispatch_mode: way,
+            dispatch_mode: mode,
             model: WorkerModelCell::new(config),
             dispatch: AppDispatcher::new(queue_limits),
             metrics: Arc::default(),
             cgroup: None,
-            buffering_settings: ArcSwap::from_pointee(store),
+            buffering_settings: ArcSwap::from_pointee(settings),
             slow_responses: SlowResponses::default(),
             message_limits: ArcSwap::default(),
             held_message_bytes: HeldMessageBytes::default(),

@@ -238,16 +238,16 @@ mod tests {
             (wanted, by_cookie.affinity(&request).unwrap().is_secure)
         };
         let (proxy, stranger) = ("127.0.0.1:50000", "192.0.2.7:50000");
-        let said = "X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: https\r\n";
+        let forwarded = "X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: https\r\n";
         let (own, _) = of(stranger, "");
-        assert_eq!(of(proxy, said), (own, true));
-        let spoofed = said.replace("192.0.2.7", "198.51.100.1, 192.0.2.7");
+        assert_eq!(of(proxy, forwarded), (own, true));
+        let spoofed = forwarded.replace("192.0.2.7", "198.51.100.1, 192.0.2.7");
         assert_eq!(of(proxy, &spoofed), (own, true));
         assert_eq!(
             of(proxy, "Forwarded: for=\"192.0.2.7:9\";proto=https\r\n"),
             (own, true)
         );
-        let other = said.replace("192.0.2.7", "192.0.2.8");
+        let other = forwarded.replace("192.0.2.7", "192.0.2.8");
         assert_ne!(of(proxy, &other).0, own);
         assert_eq!(of(stranger, &other), (own, false));
     }

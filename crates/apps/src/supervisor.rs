@@ -1,13 +1,13 @@
 //! The supervisor of one application: which worker processes there are and what happens to them.
 //!
-//! A pure machine. Input is [`Supervisor::handle`] with one [`SupervisorEvent`]; output is a list
-//! of [`SupervisorAction`]s, to be carried out in order by the executor, which owns processes,
-//! sockets, timers and the queue. Every `Spawn` must be answered by `Spawned` or `SpawnFailed`,
-//! soon after `Abandon`; every end of a process by `Exited` (after `BootFailed`, if the process
-//! left a traceback); every `Retire` by `Idle` once nothing is in progress. `WakeAt` replaces the
-//! timer set before; `Tick` answers it. Each event has its effect (`events`), then its consequences
-//! follow (`settle`). The executor watches the limits of memory, age, requests and time, and sends
-//! `ReplacementRequested` or `KillRequested`.
+//! A pure state machine. Input is [`Supervisor::handle_event`] with one [`SupervisorEvent`]; output
+//! is a list of [`SupervisorAction`]s, to be carried out in order by the executor, which owns
+//! processes, sockets, timers and the queue. Every `Spawn` must be answered by `Spawned` or
+//! `SpawnFailed`, soon after `Abandon`; every end of a process by `Exited` (after `BootFailed`, if
+//! the process left a traceback); every `Retire` by `Idle` once nothing is in progress. `WakeAt`
+//! replaces the timer set before; `Tick` answers it. Each event has its effect (`events`), then its
+//! consequences follow (`reconcile`). The executor watches the limits of memory, age, requests and
+//! time, and sends `ReplacementRequested` or `KillRequested`.
 //!
 //! # Invariants
 //! - No event takes a healthy worker out before its successor is ready, but for a restart that may
@@ -47,12 +47,12 @@ pub(crate) use report::{AppState, ExitSummary, KillReason, ReplaceReason, Superv
 use scaling::Autoscaler;
 pub(crate) use worker::{Worker, WorkerId, WorkerState};
 
-/// The machine; see the head of this file for the contract.
+/// The state machine; see the head of this file for the contract.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     policy: SupervisorPolicy,
     phase: SupervisorPhase,
-    /// How many seats there are to be, between the bounds of the policy.
+    /// How many replicas there are to be, between the bounds of the policy.
     pub(crate) target_workers: usize,
     /// How many threads of each worker take requests, between the bounds of the policy.
     pub(crate) threads_per_worker: usize,
@@ -61,7 +61,7 @@ pub(crate) struct Supervisor {
     replicas: Vec<Replica>,
     workers: BTreeMap<WorkerId, Worker>,
     last_worker_id: u64,
-    /// What every seat should run.
+    /// The generation that every replica should run.
     generation: u64,
     last_generation: u64,
     rolling_restart: Option<RollingRestart>,
@@ -73,8 +73,8 @@ pub(crate) struct Supervisor {
     pub(crate) restart_error: Option<String>,
     started_at: Option<Instant>,
     was_up: bool,
-    /// Whether it still comes to the number that it is to begin with: not any more once a worker did
-    /// not boot, since those that serve are enough to go on with.
+    /// Whether it still grows to its initial number of workers. A failed boot ends that: those that
+    /// serve are enough to go on with.
     pub(crate) is_growing_to_initial_size: bool,
     wake_at: Option<Instant>,
     actions: Vec<SupervisorAction>,
@@ -98,7 +98,7 @@ struct RollingRestart {
 }
 
 impl Supervisor {
-    /// A machine that waits for `Started`.
+    /// Creates a supervisor that waits for `Started`.
     pub(crate) fn new(policy: SupervisorPolicy) -> Self {
         Self {
             phase: SupervisorPhase::Stopped,
@@ -186,7 +186,11 @@ impl Supervisor {
     /// How many have to be ready for all to be well: one that the load has just asked for is not
     /// missing before it has served.
     fn needed_ready(&self) -> usize {
-        let served = self.replicas.iter().filter(|seat| seat.has_served).count();
+        let served = self
+            .replicas
+            .iter()
+            .filter(|replica| replica.has_served)
+            .count();
         served.max(self.policy.min_processes)
     }
 
@@ -207,7 +211,7 @@ impl Supervisor {
         let fallback = self
             .rolling_restart
             .as_ref()
-            .and_then(|roll| roll.fallback_generation);
+            .and_then(|restart| restart.fallback_generation);
         (self.generation, fallback)
     }
 

@@ -37,9 +37,9 @@ pub(crate) fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> R
     // This machine, as an operator lists it.
     let networks = ["127.0.0.0/8", "::1/128"].map(|text| text.parse().unwrap());
     let trust = Arc::new(TrustedProxies::new(networks.into(), true));
-    let told = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
-    let forwarded = told.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
-    let mount = forwarded.as_ref().map(|told| told.mount.clone());
+    let is_trusted = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);
+    let forwarded = is_trusted.then(|| Arc::new(ForwardedInfo::read(&head, &trust).0));
+    let mount = forwarded.as_ref().map(|info| info.mount.clone());
     let arrival = RequestEnvironment {
         peer,
         listener: Arc::new(listener),
@@ -59,7 +59,7 @@ pub(crate) fn get(path: &str) -> Request {
     request(&head, PeerAddress::Unix, None)
 }
 
-/// What the connection says next.
+/// The next step of a scripted body.
 #[derive(Debug)]
 pub(crate) enum BodyScript {
     Bytes(usize),
@@ -71,7 +71,7 @@ pub(crate) enum BodyScript {
 /// The connection's side, shared with the body that stands for it.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptedConnection {
-    said: Mutex<VecDeque<BodyScript>>,
+    script: Mutex<VecDeque<BodyScript>>,
     waiting: Mutex<Option<Waker>>,
     /// Bytes that were read from it.
     pub(crate) read: AtomicUsize,
@@ -85,15 +85,15 @@ pub(crate) struct ScriptedBody(Arc<ScriptedConnection>);
 
 impl ScriptedBody {
     pub(crate) fn new() -> (Arc<ScriptedConnection>, Self) {
-        let line = Arc::<ScriptedConnection>::default();
-        let body = Self(Arc::clone(&line));
-        (line, body)
+        let connection = Arc::<ScriptedConnection>::default();
+        let body = Self(Arc::clone(&connection));
+        (connection, body)
     }
 }
 
 impl ScriptedConnection {
-    pub(crate) fn push(&self, said: BodyScript) {
-        self.said.lock().unwrap().push_back(said);
+    pub(crate) fn push(&self, step: BodyScript) {
+        self.script.lock().unwrap().push_back(step);
         if let Some(waker) = self.waiting.lock().unwrap().take() {
             waker.wake();
         }
@@ -115,7 +115,7 @@ impl IncomingBody for ScriptedBody {
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,
     ) -> Poll<Result<bool, Fault>> {
-        match self.0.said.lock().unwrap().pop_front() {
+        match self.0.script.lock().unwrap().pop_front() {
             Some(BodyScript::Bytes(count)) => {
                 into.resize(into.len() + count, b'x');
                 self.0.read.fetch_add(count, Ordering::SeqCst);
@@ -137,7 +137,7 @@ impl IncomingBody for ScriptedBody {
     }
 
     fn is_at_end(&self) -> bool {
-        matches!(self.0.said.lock().unwrap().front(), Some(BodyScript::End))
+        matches!(self.0.script.lock().unwrap().front(), Some(BodyScript::End))
     }
 
     fn length(&self) -> Option<u64> {

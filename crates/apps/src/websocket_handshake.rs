@@ -61,7 +61,7 @@ fn version_required() -> Response {
     response
 }
 
-/// The 101; `session` then owns the connection.
+/// Builds the 101; `websocket_session` then owns the connection.
 ///
 /// # Errors
 /// When the application's fields cannot be sent, or it chose a subprotocol that was not offered:

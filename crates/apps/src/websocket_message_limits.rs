@@ -53,8 +53,8 @@ pub(crate) struct HeldMessageBytes {
 }
 
 impl HeldMessageBytes {
-    /// Notes that a session of `client` held `before` bytes and holds `now`. False when all of them
-    /// hold too much, or this client more than it leaves to others, without the reserve.
+    /// Records that a session of `client` held `before` bytes and holds `now`. False when all of
+    /// them hold too much, or this client more than it leaves to others, without the reserve.
     pub(super) fn record_change(
         &self,
         client: Option<AddressPrefix>,

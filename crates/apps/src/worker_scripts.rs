@@ -1,8 +1,9 @@
 //! The worker scripts inside the binary, and the command line that starts them.
 //!
 //! An application runs under its own `python3` or `ruby`, with nothing installed beside it. The
-//! executor writes [`bundle`] into a memory file once, hands its descriptor to the new process, and
-//! starts it with [`worker_args`]: a stub on the command line loads the modules from there.
+//! executor writes the output of [`encode_script_bundle`] into a memory file once, hands its
+//! descriptor to the new process, and starts it with [`worker_args`]: a stub on the command line
+//! loads the modules from there.
 //! No script ever exists on disk, so none can be stale, missing or replaced.
 //!
 //! # Invariants
@@ -37,8 +38,8 @@ pub(crate) enum LaunchRole {
 }
 
 /// The arguments of an application's interpreter, with the descriptors of a file that holds
-/// [`bundle`] and of its control socket. With `is_kind_guessed` an application that is of another
-/// kind is served as what it is.
+/// the script bundle and of its control socket. With `is_kind_guessed` an application that is of
+/// another kind is served as what it is.
 pub(crate) fn worker_args(
     config: &App,
     is_kind_guessed: bool,

@@ -23,7 +23,7 @@ use penstock_runtime::loops::EventLoops;
 use penstock_runtime::{clock, loops};
 
 /// How long anything may take on a machine that has much to do.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Keeps a test that counts from another one.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -77,7 +77,7 @@ fn on_a_loop(test: impl Future<Output = ()>) {
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    let done = clock::timeout(PATIENCE, work).await;
+    let done = clock::timeout(TEST_TIMEOUT, work).await;
     done.expect("it comes to something in time")
 }
 

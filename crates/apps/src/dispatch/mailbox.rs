@@ -45,9 +45,9 @@ pub(crate) struct MailboxDelivery {
 }
 
 impl Mailbox {
-    pub(super) fn new(ledger: Arc<WorkerStats>) -> Self {
+    pub(super) fn new(stats: Arc<WorkerStats>) -> Self {
         Self {
-            stats: ledger,
+            stats,
             ..Self::default()
         }
     }

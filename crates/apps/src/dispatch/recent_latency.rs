@@ -1,9 +1,12 @@
 //! How long an application's requests take of late, and so whether they may be handed over in
 //! batches.
 //!
-//! Noted by slot drivers for each response, shared by all of them, as the next slow request may
-//! come to any. What must stay true: one slow request ends batches for a long while; an application
-//! that has not shown that it is quick gets none.
+//! Slot drivers record each response; all of them share the figure, as the next slow request may
+//! come to any.
+//!
+//! # Invariants
+//! - One slow request ends batches for a long while.
+//! - An application that has not proved to be quick gets none.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

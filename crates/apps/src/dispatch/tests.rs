@@ -72,7 +72,7 @@ fn what_a_lost_slot_still_had_in_its_mailbox_goes_back_in_front() {
 
 /// A worker with `plain` slots and `spare` ones.
 fn worker(dispatch: &AppDispatcher, plain: usize, spare: usize) -> (Vec<SlotId>, Arc<WorkerStats>) {
-    let ledger = Arc::default();
+    let stats = Arc::default();
     let now = Instant::now();
     let capacities = std::iter::repeat_n(1, plain).chain(std::iter::repeat_n(0, spare));
     let slots = capacities.map(|capacity| {
@@ -80,9 +80,9 @@ fn worker(dispatch: &AppDispatcher, plain: usize, spare: usize) -> (Vec<SlotId>,
             request_capacity: capacity,
             ..SPEC
         };
-        dispatch.add_slot(now, spec, &ledger).0
+        dispatch.add_slot(now, spec, &stats).0
     });
-    (slots.collect(), ledger)
+    (slots.collect(), stats)
 }
 
 /// Ends the request of a slot; says whether another one came.
@@ -148,7 +148,7 @@ fn a_spare_slot_takes_requests_while_another_one_waits_for_io() {
 #[test]
 fn slots_that_are_held_back_take_requests_when_more_are_wanted() {
     let (now, dispatch) = (Instant::now(), AppDispatcher::new(LIMITS));
-    let ledger = Arc::new(WorkerStats::with_reserved_slots(2));
+    let stats = Arc::new(WorkerStats::with_reserved_slots(2));
     // One that takes requests, two that are held back, one for I/O.
     let slots: Vec<_> = [1, 0, 0, 0]
         .into_iter()
@@ -157,7 +157,7 @@ fn slots_that_are_held_back_take_requests_when_more_are_wanted() {
                 request_capacity: capacity,
                 ..SPEC
             };
-            dispatch.add_slot(now, spec, &ledger)
+            dispatch.add_slot(now, spec, &stats)
         })
         .collect();
     let numbers = || {
@@ -168,9 +168,9 @@ fn slots_that_are_held_back_take_requests_when_more_are_wanted() {
         let _ = dispatch.submit(now, job(name), 0);
     }
     assert_eq!(numbers(), (4, 1, 1));
-    dispatch.reserve_slots(now, &ledger, 1);
+    dispatch.reserve_slots(now, &stats, 1);
     assert_eq!(numbers(), (3, 2, 2));
-    dispatch.reserve_slots(now, &ledger, 0);
+    dispatch.reserve_slots(now, &stats, 0);
     assert_eq!(numbers(), (2, 3, 3));
     assert!(
         dispatch.lend_spare_slot(now, slots[0].0),
@@ -185,22 +185,22 @@ fn slots_that_are_held_back_take_requests_when_more_are_wanted() {
     assert!(!end(&dispatch, slots[0].0), "it takes nothing now");
     assert_eq!(numbers(), (1, 3, 3));
     // All are at work: it takes effect as they end.
-    dispatch.reserve_slots(now, &ledger, 2);
+    dispatch.reserve_slots(now, &stats, 2);
     assert_eq!(numbers(), (1, 3, 3));
     assert!(end(&dispatch, slots[1].0), "e");
     for (slot, _) in &slots[2..] {
         assert!(!end(&dispatch, *slot));
     }
-    dispatch.reserve_slots(now, &ledger, 2);
+    dispatch.reserve_slots(now, &stats, 2);
     assert_eq!(numbers(), (0, 1, 1));
-    dispatch.reserve_slots(now, &ledger, 2);
+    dispatch.reserve_slots(now, &stats, 2);
     assert!(!end(&dispatch, slots[1].0));
     assert_eq!(numbers(), (0, 0, 1));
     // One whose worker goes is left as it is.
     for (slot, mailbox) in &slots {
         dispatch.retire_slot(*slot, mailbox);
     }
-    dispatch.reserve_slots(now, &ledger, 0);
+    dispatch.reserve_slots(now, &stats, 0);
     let placed = dispatch.submit(now, job("f"), 0);
     assert!(
         matches!(placed, SubmitOutcome::Waiting { .. }),
@@ -211,13 +211,13 @@ fn slots_that_are_held_back_take_requests_when_more_are_wanted() {
 #[test]
 fn a_collection_waits_until_nothing_is_to_do_and_others_have_room() {
     let (now, dispatch) = (Instant::now(), AppDispatcher::new(LIMITS));
-    let (slots, ledger) = worker(&dispatch, 2, 1);
+    let (slots, stats) = worker(&dispatch, 2, 1);
     let (one, other) = (slots[0], slots[1]);
     let serve = |slot, count| (0..count).for_each(|_| assert!(!end(&dispatch, slot)));
     serve(one, 15);
     assert!(!dispatch.begin_gc(now, one), "too few requests");
     serve(one, 1);
-    assert_eq!(ledger.served_requests(), 16);
+    assert_eq!(stats.served_requests(), 16);
     for name in ["a", "b"] {
         let _ = dispatch.submit(now, job(name), 0);
     }
@@ -234,8 +234,8 @@ fn a_collection_waits_until_nothing_is_to_do_and_others_have_room() {
     serve(peers[0], 1);
     assert!(dispatch.begin_gc(now, one));
     assert!(!dispatch.begin_gc(now, other), "once");
-    dispatch.reserve_slots(now, &ledger, 2);
-    assert_eq!(ledger.gc_claimed_slots(), 2, "its slots stay as they are");
+    dispatch.reserve_slots(now, &stats, 2);
+    assert_eq!(stats.gc_claimed_slots(), 2, "its slots stay as they are");
     let placed = dispatch.submit(now, job("e"), 0);
     assert!(
         matches!(placed, SubmitOutcome::Started),
@@ -256,9 +256,9 @@ fn a_collection_waits_until_nothing_is_to_do_and_others_have_room() {
 #[test]
 fn a_worker_that_is_alone_collects_and_its_end_gives_the_slots_back() {
     let (now, dispatch) = (Instant::now(), AppDispatcher::new(LIMITS));
-    let ledger: Arc<WorkerStats> = Arc::default();
-    let (one, mailbox) = dispatch.add_slot(now, SPEC, &ledger);
-    let (_, other) = dispatch.add_slot(now, SPEC, &ledger);
+    let stats: Arc<WorkerStats> = Arc::default();
+    let (one, mailbox) = dispatch.add_slot(now, SPEC, &stats);
+    let (_, other) = dispatch.add_slot(now, SPEC, &stats);
     for _ in 0..16 {
         let _ = end(&dispatch, one);
     }
@@ -311,8 +311,8 @@ fn what_is_given_back_after_the_end_is_answered() {
 #[test]
 fn the_executor_is_notified_when_a_worker_reaches_its_request_limit() {
     let dispatch = AppDispatcher::new(LIMITS);
-    let (slots, ledger) = worker(&dispatch, 1, 0);
-    ledger.notify_when_served(3);
+    let (slots, stats) = worker(&dispatch, 1, 0);
+    stats.notify_when_served(3);
     let is_called = || {
         let mut called = std::pin::pin!(dispatch.limit_reached.notified());
         let mut cx = Context::from_waker(Waker::noop());
@@ -320,7 +320,7 @@ fn the_executor_is_notified_when_a_worker_reaches_its_request_limit() {
     };
     for expected in [false, false, true, false] {
         let _ = end(&dispatch, slots[0]);
-        assert_eq!(is_called(), expected, "{}", ledger.served_requests());
+        assert_eq!(is_called(), expected, "{}", stats.served_requests());
     }
 }
 

@@ -105,7 +105,7 @@ impl WorkerStats {
         self.notify_at.store(served, Ordering::Relaxed);
     }
 
-    /// Asks for the worker's replacement: dropped requests hold its places.
+    /// Asks for the worker's replacement: dropped requests hold its slots.
     pub(crate) fn mark_stuck(&self) {
         self.is_stuck.store(true, Ordering::Relaxed);
     }
@@ -137,12 +137,12 @@ impl WorkerStats {
     }
 
     pub(super) fn add_slot(&self, slot: SlotId, capacity: u32) {
-        let mut members = self.slots.lock();
-        members.slots.push(slot);
+        let mut slots = self.slots.lock();
+        slots.slots.push(slot);
         if capacity == 0 {
-            match members.reserved.len() < self.initially_reserved {
-                true => members.reserved.push(slot),
-                false => members.spare.push(slot),
+            match slots.reserved.len() < self.initially_reserved {
+                true => slots.reserved.push(slot),
+                false => slots.spare.push(slot),
             }
         }
     }
@@ -169,7 +169,7 @@ impl AppDispatcher {
         true
     }
 
-    /// The request for which a spare slot was lent is about to end: this slot becomes the spare
+    /// The request for which a spare slot was opened is about to end: this slot becomes the spare
     /// one. (The other may be busy, this one is not.)
     pub(crate) fn park_slot(&self, now: Instant, slot: SlotId) {
         let mut inner = self.state.lock();
@@ -183,38 +183,38 @@ impl AppDispatcher {
     /// Reserves `count` slots of the worker with these stats, beside those for I/O. With fewer the
     /// others take requests at once; with more, busy ones take them until a later call. A slot
     /// whose thread has ended counts as reserved. Nothing changes during a collection.
-    pub(crate) fn reserve_slots(&self, now: Instant, ledger: &WorkerStats, count: usize) {
+    pub(crate) fn reserve_slots(&self, now: Instant, stats: &WorkerStats, count: usize) {
         let mut wakers = Vec::new();
         let mut inner = self.state.lock();
-        let mut members = ledger.slots.lock();
-        if members.gc_slot.is_some() {
+        let mut slots = stats.slots.lock();
+        if slots.gc_slot.is_some() {
             return;
         }
         let is_gone = |slot: &&SlotId| inner.queue.slot_view(**slot).is_none();
-        let gone = members.slots.iter().filter(is_gone).count();
+        let gone = slots.slots.iter().filter(is_gone).count();
         let count = count.saturating_sub(gone);
-        while members.reserved.len() > count
-            && let Some(slot) = members.reserved.pop()
+        while slots.reserved.len() > count
+            && let Some(slot) = slots.reserved.pop()
         {
             for start in inner.queue.set_request_capacity(now, slot, 1) {
                 wakers.push(inner.post_job(start));
             }
         }
-        while members.reserved.len() < count {
+        while slots.reserved.len() < count {
             let is_free = |slot: &SlotId| {
                 let view = inner.queue.slot_view(*slot);
                 view.is_some_and(|v| {
                     v.spec.request_capacity == 1 && v.in_progress == 0 && !v.is_retired
                 })
             };
-            let Some(slot) = members.slots.iter().copied().find(is_free) else {
+            let Some(slot) = slots.slots.iter().copied().find(is_free) else {
                 break;
             };
             let starts = inner.queue.set_request_capacity(now, slot, 0);
             debug_assert!(starts.is_empty(), "no capacity, no starts");
-            members.reserved.push(slot);
+            slots.reserved.push(slot);
         }
-        drop(members);
+        drop(slots);
         drop(inner);
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
@@ -227,41 +227,39 @@ impl AppDispatcher {
         let Some(mailbox) = inner.mailbox(slot).cloned() else {
             return false;
         };
-        let ledger = &mailbox.stats;
-        let (served, mut members) = (ledger.served_requests(), ledger.slots.lock());
-        let since = served.saturating_sub(members.served_at_last_gc);
-        if !inner.queue.is_empty() || members.gc_slot.is_some() || since < MIN_REQUESTS_BETWEEN_GC {
+        let stats = &mailbox.stats;
+        let (served, mut slots) = (stats.served_requests(), stats.slots.lock());
+        let since = served.saturating_sub(slots.served_at_last_gc);
+        if !inner.queue.is_empty() || slots.gc_slot.is_some() || since < MIN_REQUESTS_BETWEEN_GC {
             return false;
         }
-        if members.next_gc_at.is_some_and(|at| now < at) {
+        if slots.next_gc_at.is_some_and(|at| now < at) {
             return false;
         }
         let queue = &mut inner.queue;
-        let views = members
-            .slots
-            .iter()
-            .filter_map(|slot| queue.slot_view(*slot));
+        let views = slots.slots.iter().filter_map(|slot| queue.slot_view(*slot));
         let views: Vec<_> = views.filter(|view| !view.is_retired).collect();
         if views.iter().any(|view| view.in_progress > 0) {
             return false;
         }
-        // Nothing is in progress in them, so all their places are free.
-        let own: usize = views
+        // Nothing is in progress in them, so all their capacity is free.
+        let own_capacity: usize = views
             .iter()
             .map(|view| view.spec.request_capacity as usize)
             .sum();
-        let has_peers = queue.request_capacity() > own;
-        if has_peers && queue.free_request_capacity() <= own && since < GC_OVERDUE_REQUESTS {
+        let has_peers = queue.request_capacity() > own_capacity;
+        if has_peers && queue.free_request_capacity() <= own_capacity && since < GC_OVERDUE_REQUESTS
+        {
             return false;
         }
         for view in views {
             if queue.claim_slot(view.id) {
-                members.gc_claimed.push(view.id);
+                slots.gc_claimed.push(view.id);
             }
         }
-        members.served_at_last_gc = served;
-        members.gc_started_at = Some(now);
-        members.gc_slot = Some(slot);
+        slots.served_at_last_gc = served;
+        slots.gc_started_at = Some(now);
+        slots.gc_slot = Some(slot);
         true
     }
 
@@ -290,19 +288,19 @@ impl DispatchState {
         &mut self,
         now: Instant,
         slot: SlotId,
-        ledger: &WorkerStats,
+        stats: &WorkerStats,
         wakers: &mut Vec<Option<Waker>>,
     ) {
-        let mut members = ledger.slots.lock();
-        if members.gc_slot != Some(slot) {
+        let mut slots = stats.slots.lock();
+        if slots.gc_slot != Some(slot) {
             return;
         }
-        members.gc_slot = None;
-        if let Some(since) = members.gc_started_at.take() {
+        slots.gc_slot = None;
+        if let Some(since) = slots.gc_started_at.take() {
             let took = now.saturating_duration_since(since);
-            members.next_gc_at = now.checked_add(took.saturating_mul(GC_PAUSE_FACTOR));
+            slots.next_gc_at = now.checked_add(took.saturating_mul(GC_PAUSE_FACTOR));
         }
-        for claimed in std::mem::take(&mut members.gc_claimed) {
+        for claimed in std::mem::take(&mut slots.gc_claimed) {
             if let Some(start) = self.queue.finish_request(now, claimed) {
                 wakers.push(self.post_job(start));
             }

@@ -2,8 +2,9 @@
 //! requests at once.
 //!
 //! It takes jobs from its mailbox and opens a stream for each (`stream_table`). `send` and
-//! `receive` are the two directions, `pump` takes a body past a slow client, `input` brings a
-//! request's body to the worker, `pipe` and `session` are WebSockets, `closing` is its end.
+//! `receive` are the two directions, `body_pump` takes a body past a slow client, `request_body`
+//! brings a request's body to the worker, `websocket_pipe` and `websocket_session` are WebSockets,
+//! `closing` is its end.
 //!
 //! # Invariants
 //! - A client that reads nothing stops its own stream and no other.
@@ -86,15 +87,15 @@ impl ChannelDriver {
         stream: Stream,
         files: OwnedFd,
     ) -> Self {
-        let notices = Arc::new(WakeList::default());
+        let wake_list = Arc::new(WakeList::default());
         Self {
             core: DriverCore::new(app, slot, mailbox, pid),
             stream: Arc::new(stream),
             files_socket: Some(files),
             decoder: ChannelDecoder::new(),
-            streams: StreamTable::new(Arc::clone(&notices)),
+            streams: StreamTable::new(Arc::clone(&wake_list)),
             outbox: ChannelOutbox::default(),
-            wake_list: notices,
+            wake_list,
             ended_streams: 0,
             window_owed: Vec::new(),
             window_update_at: None,
@@ -410,7 +411,7 @@ impl ChannelDriver {
     }
 
     /// Counts a dropped stream that its worker does not end within `response_timeout`. When half of
-    /// the worker's places are lost to such streams it is replaced.
+    /// the worker's capacity is lost to such streams it is replaced.
     fn record_stuck(&mut self, id: u32) {
         self.streams.mark_stuck(id);
         let stuck = self.streams.stuck_count();

@@ -2,10 +2,10 @@
 //! environment.
 //!
 //! The worker keeps one end of a socket pair and sends the other to the driver, which starts
-//! [`serve_hijacked_connection`]. The application writes a whole HTTP response to its end. Its head is read
-//! like that of any server: a 101 that the client asked for makes a tunnel, anything else is a
-//! response with a body as its framing says. Status, access log, filters and framing are the front
-//! end's as usual.
+//! [`serve_hijacked_connection`]. The application writes a whole HTTP response to its end. Its head
+//! is read like that of any server: a 101 that the client asked for makes a tunnel, anything else
+//! is a response whose body follows its framing. Status, access log, filters and framing are the
+//! front end's as usual.
 //!
 //! # Invariants
 //! - A hijacked connection holds its worker: a retired slot ends when its connections have ended,
@@ -121,7 +121,8 @@ impl HijackProgress {
     }
 
     /// Since when the application's call should be over, if so; `begun_at` is when the connection
-    /// was hijacked. [`serve_hijacked_connection`] has the deadline of the head; the rest is a stream.
+    /// was hijacked. [`serve_hijacked_connection`] has the deadline of the head; the rest is a
+    /// stream.
     pub(crate) fn overdue_since(&self, begun_at: Instant) -> Option<Instant> {
         let ended_at = self.ended_at.get()?;
         Some(match self.has_head.load(Ordering::Acquire) {

@@ -71,7 +71,7 @@ impl HeadFrame<'_> {
     }
 }
 
-/// Gives a request its reply, and counts a fault of the application's.
+/// Sends a request its reply, and counts a fault of the application's.
 pub(super) fn send_and_count_reply(app: &AppShared, job: &mut Job, reply: Result<Reply, Fault>) {
     if let Err(fault) = &reply {
         count_fault(app, fault.kind);

@@ -75,8 +75,8 @@ pub(crate) struct SlotDriver {
     gc_deadline: Option<Instant>,
     /// Since when the rest of the first response is read and dropped.
     discarding_since: Option<Instant>,
-    /// The place of a response that was cut for its client; released at the response's end.
-    cut_place: Option<SlowResponseGuard>,
+    /// The guard of a slow response that was cut; released at the response's end.
+    slow_response: Option<SlowResponseGuard>,
     deadline: LazyDeadline,
     /// When the first request behind a long response has waited too long.
     behind_deadline: LazyDeadline,
@@ -150,7 +150,7 @@ impl SlotDriver {
             has_lent_slot: false,
             gc_deadline: None,
             discarding_since: None,
-            cut_place: None,
+            slow_response: None,
             deadline: LazyDeadline::new(now),
             behind_deadline: LazyDeadline::new(now),
             cut_deadline: None,
@@ -288,7 +288,7 @@ impl SlotDriver {
                 self.core.pid
             );
             job.answer(Err(Fault::new(FaultKind::AppTimeout, cause)));
-            self.core.place.set_pipelined_since(None);
+            self.core.producer.set_pipelined_since(None);
         }
     }
 
@@ -468,7 +468,7 @@ impl SlotDriver {
     async fn settle_spool(&mut self) {
         self.give_back_unsent();
         let behind_since = self.in_flight.get(1).map(|entry| entry.handed_over_at);
-        self.core.place.set_pipelined_since(behind_since);
+        self.core.producer.set_pipelined_since(behind_since);
         let Some(OpenResponse::Spooling(mut spool)) = self.open_response.take() else {
             return;
         };
@@ -491,7 +491,7 @@ impl SlotDriver {
         match settled {
             Ok(()) => self.open_response = Some(OpenResponse::Spooling(spool)),
             Err(fault) => {
-                self.cut_place = spool.take_slow_response();
+                self.slow_response = spool.take_slow_response();
                 spool.finish(Err(fault));
                 self.discard_response(false);
             }

@@ -322,8 +322,8 @@ fn the_field_that_names_the_client_is_no_strangers() {
         let trust = (*request.trusted_proxies).clone();
         let trust = trust.with_client_address_field(Some("cf-connecting-ip"));
         if request.is_from_trusted_proxy() {
-            let (told, _) = penstock_exchange::ForwardedInfo::read(&request.head, &trust);
-            request.forwarded = Some(told.into());
+            let (info, _) = penstock_exchange::ForwardedInfo::read(&request.head, &trust);
+            request.forwarded = Some(info.into());
         }
         request.trusted_proxies = trust.into();
         let environ = environ(&request, None);

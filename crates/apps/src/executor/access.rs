@@ -32,7 +32,8 @@ pub(super) struct ProgramFiles {
     files: Option<FileAccess>,
 }
 
-/// What processes of an application may use, beside their program and files ([`find_program_files`]).
+/// The rules of what processes of an application may use, beside their program and files
+/// ([`find_program_files`]).
 pub(super) fn access_rules(config: &config::App) -> AccessRules {
     let limits = &config.access;
     let access = AccessRules {

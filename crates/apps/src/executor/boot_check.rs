@@ -43,7 +43,7 @@ pub async fn check_boot(
     let role = LaunchRole::Template {
         ignores_threads: true,
     };
-    let (mut launch, kept, line) = command.build_process_spec(&role)?;
+    let (mut launch, kept, connection) = command.build_process_spec(&role)?;
     let found = access::find_program_files(config)?;
     found.add_to_rules(&mut launch.access);
     launch.program = found.program.into();
@@ -61,7 +61,7 @@ pub async fn check_boot(
     }
     let (inputs, mut messages) = mpsc::channel(MAX_MESSAGES);
     loops::spawn_here(async move {
-        control::serve_control(line, ProcessKey::Template(0), &inputs).await;
+        control::serve_control(connection, ProcessKey::Template(0), &inputs).await;
     });
     let outcome = clock::timeout(config.boot_timeout, messages.recv()).await;
     // Closes its control socket; whatever it does now, it ends.

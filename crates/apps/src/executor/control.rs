@@ -70,13 +70,13 @@ impl ControlHandle {
             ControlDecoder::new()
         };
         let (orders, inbox) = mpsc::channel(MAX_ORDERS);
-        let line = ControlConnection {
+        let connection = ControlConnection {
             stream: Stream::new(socket)?,
             decoder,
             received: Vec::new(),
             orders: inbox,
         };
-        Ok((Self { orders }, line))
+        Ok((Self { orders }, connection))
     }
 
     /// Has a template fork a worker with these descriptors: control socket, standard output,
@@ -126,23 +126,23 @@ impl ControlHandle {
 
 /// Waits for a forked worker's HELLO, and sends the executor its process id or why it has none.
 pub(super) async fn await_hello(
-    mut line: ControlConnection,
+    mut connection: ControlConnection,
     worker: WorkerId,
-    patience: Duration,
+    timeout: Duration,
     inputs: mpsc::Sender<ExecutorInput>,
 ) {
-    let hello = clock::timeout(patience, line.read_hello()).await;
+    let hello = clock::timeout(timeout, connection.read_hello()).await;
     let hello = match hello {
-        Some(Ok(pid)) => Ok((pid, line)),
+        Some(Ok(pid)) => Ok((pid, connection)),
         Some(Err(why)) => {
             // Its template may be about to report why, on a socket of its own.
             clock::sleep(FORK_FAILURE_WAIT).await;
             Err(why)
         }
-        None => Err(format!("it did not say hello within {patience:?}")),
+        None => Err(format!("it did not say hello within {timeout:?}")),
     };
     let call = ExecutorInput::call(move |executor| match hello {
-        Ok((pid, line)) => executor.handle_fork_ready(worker, pid, line),
+        Ok((pid, connection)) => executor.handle_fork_ready(worker, pid, connection),
         Err(why) => executor.handle_fork_missing(worker, &why),
     });
     // The executor may have ended: then the process ends with its socket.
@@ -152,13 +152,13 @@ pub(super) async fn await_hello(
 /// Reads a process's control socket to its end, or to the first message that is not allowed, and
 /// sends orders; ends also when its [`ControlHandle`] is dropped.
 pub(super) async fn serve_control(
-    mut line: ControlConnection,
+    mut connection: ControlConnection,
     key: ProcessKey,
     inputs: &mpsc::Sender<ExecutorInput>,
 ) {
     let mut chunk = vec![0; 4096];
     loop {
-        while let Some(message) = line.next_message() {
+        while let Some(message) = connection.next_message() {
             let is_broken = matches!(message, ControlMessage::ProtocolBroken(_));
             let sent = inputs.send(ExecutorInput::Control { key, message }).await;
             if is_broken || sent.is_err() {
@@ -166,17 +166,17 @@ pub(super) async fn serve_control(
             }
         }
         tokio::select! {
-            order = line.orders.recv() => {
+            order = connection.orders.recv() => {
                 let Some(order) = order else { return };
-                if let Err(message) = line.send_order(order).await {
+                if let Err(message) = connection.send_order(order).await {
                     // The executor ends only after the process.
                     let _ = inputs.send(ExecutorInput::Control { key, message }).await;
                     return;
                 }
             }
-            read = poll_fn(|cx| line.stream.poll_read(cx, &mut chunk)) => match read {
+            read = poll_fn(|cx| connection.stream.poll_read(cx, &mut chunk)) => match read {
                 Ok(0) | Err(_) => return,
-                Ok(count) => line.received.extend_from_slice(&chunk[..count]),
+                Ok(count) => connection.received.extend_from_slice(&chunk[..count]),
             },
         }
     }

@@ -20,7 +20,7 @@ use super::workers::{WorkerSlots, WorkerSockets, error_context};
 use super::{ChildProcess, ControlMessage, Executor, ProcessKey, ProcessRole};
 use crate::supervisor::{SupervisorEvent, WorkerId};
 
-/// How long a forked worker may take to say HELLO.
+/// How long a forked worker may take to send HELLO.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What each worker that is forked before it adds to that: more than a fork of a large process
@@ -51,7 +51,7 @@ impl Executor {
         };
         let WorkerSockets { slots, sockets } = self.create_worker_sockets()?;
         let (socket, theirs) = control::fork_socket_pair().map_err(error_context("socketpair"))?;
-        let (control, line) =
+        let (control, connection) =
             ControlHandle::open(socket, false).map_err(error_context("control socket"))?;
         let (stdout, stdout_theirs) = process::output_pipe().map_err(error_context("pipe"))?;
         let (stderr, stderr_theirs) = process::output_pipe().map_err(error_context("pipe"))?;
@@ -73,9 +73,9 @@ impl Executor {
         };
         // Forks are made one after the other; how many wait for others has a bound.
         let before = u32::try_from(self.templates.pending_forks.len()).unwrap_or(u32::MAX);
-        let patience = HELLO_TIMEOUT + FORK_TIMEOUT.saturating_mul(before);
+        let timeout = HELLO_TIMEOUT + FORK_TIMEOUT.saturating_mul(before);
         self.templates.pending_forks.insert(worker, forking);
-        let greeting = control::await_hello(line, worker, patience, self.inputs.clone());
+        let greeting = control::await_hello(connection, worker, timeout, self.inputs.clone());
         loops::spawn_here(greeting);
         Ok(())
     }
@@ -84,7 +84,7 @@ impl Executor {
         &mut self,
         worker: WorkerId,
         pid: u32,
-        line: ControlConnection,
+        connection: ControlConnection,
     ) {
         let Some(forking) = self.templates.pending_forks.remove(&worker) else {
             return;
@@ -104,7 +104,7 @@ impl Executor {
         let pending = PendingProcess {
             generation: forking.generation,
             started_at: forking.started_at,
-            readiness: ReadinessSource::Control(line),
+            readiness: ReadinessSource::Control(connection),
             control: Some(forking.control),
         };
         let process = self.spawn_process_task(key, started, pending);
@@ -119,7 +119,7 @@ impl Executor {
         self.fork_waiting_workers(template);
     }
 
-    /// A template says that it could not fork a worker: that is this worker's failure, which is
+    /// A template reports that it could not fork a worker: that is this worker's failure, which is
     /// tried again in due time, and no other's.
     pub(super) fn handle_fork_failed(&mut self, key: ProcessKey, worker: WorkerId, why: &str) {
         let forking = self.templates.pending_forks.get(&worker);
@@ -144,7 +144,7 @@ impl Executor {
         }
     }
 
-    /// There will be no such worker: nothing has said HELLO.
+    /// There will be no such worker: nothing has sent HELLO.
     pub(super) fn handle_fork_missing(&mut self, worker: WorkerId, why: &str) {
         let Some(forking) = self.templates.pending_forks.remove(&worker) else {
             return;

@@ -2,7 +2,7 @@
 //!
 //! The first process that has loaded the code tells with READY: a template before it has forked a
 //! worker, a worker of its own while it has sockets for both. The executor uses that from then on,
-//! and requests that wait for it (`shared::model`) are encoded accordingly.
+//! and requests that wait for it (`shared::worker_model`) are encoded accordingly.
 //!
 //! # Invariants
 //! - The kind changes once at most, before any worker has been admitted.
@@ -19,7 +19,7 @@ impl Executor {
         self.config.kind_is_guess && self.shared.model.get().is_none()
     }
 
-    /// Takes in what a process has found its application to be.
+    /// Records the kind that a process has found its application to be.
     ///
     /// # Errors
     /// Others serve as the other kind already.

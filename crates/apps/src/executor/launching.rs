@@ -120,10 +120,10 @@ impl Executor {
     ) {
         let generation = pending.generation;
         let (launcher, inputs) = (self.launcher.clone(), self.inputs.clone());
-        let (config, looking) = (self.config.clone(), Arc::clone(&self.program_lookup));
-        let store = self.shared.buffering_settings.load_full();
+        let (config, program_lookup) = (self.config.clone(), Arc::clone(&self.program_lookup));
+        let settings = self.shared.buffering_settings.load_full();
         let task = loops::spawn_with_handle(async move {
-            let started = match find_program(config, generation, looking, &store).await {
+            let started = match find_program(config, generation, program_lookup, &settings).await {
                 Ok(found) => {
                     found.add_to_rules(&mut launch.access);
                     if launch.program.is_empty() {
@@ -139,12 +139,12 @@ impl Executor {
             let call = ExecutorInput::call(move |it| it.handle_launched(key, started));
             let _ = inputs.send(call).await;
         });
-        let launching = PendingLaunch {
+        let pending_launch = PendingLaunch {
             pending,
             role,
             _start: StartTask(task),
         };
-        self.launching.insert(key, launching);
+        self.pending_launches.insert(key, pending_launch);
     }
 
     pub(super) fn handle_launched(
@@ -155,7 +155,7 @@ impl Executor {
         if started.is_ok() {
             self.shared.metrics.started_workers.increment();
         }
-        let Some(PendingLaunch { pending, role, .. }) = self.launching.remove(&key) else {
+        let Some(PendingLaunch { pending, role, .. }) = self.pending_launches.remove(&key) else {
             // It was given up in the same moment.
             return;
         };
@@ -192,13 +192,13 @@ impl Executor {
 async fn find_program(
     config: config::App,
     generation: u64,
-    looking: ProgramLookup,
-    store: &BufferingSettings,
+    program_lookup: ProgramLookup,
+    settings: &BufferingSettings,
 ) -> Result<ProgramFiles, String> {
     let dir = config.dir.clone();
     let look = async {
         // Kept until the look-up ends, also if its caller has left.
-        let mut known = looking.lock_owned().await;
+        let mut known = program_lookup.lock_owned().await;
         if let Some((of, found)) = &*known
             && *of == generation
         {
@@ -211,7 +211,7 @@ async fn find_program(
             }
             Ok(found)
         };
-        store.pool.run_priority(work).await
+        settings.pool.run_priority(work).await
     };
     match clock::timeout(LOOK_TIMEOUT, look).await {
         Some(Ok(found)) => found,

@@ -3,7 +3,7 @@
 //!
 //! The executor calls it once a second, ten times a second for the load where the number of
 //! processes follows it, and when a worker has served as many requests as it may. The supervisor
-//! gets `ReplacementRequested` or `Exceeded` and starts a successor first.
+//! gets `ReplacementRequested` or `KillRequested` and starts a successor first.
 //!
 //! # Invariants
 //! - Nothing here waits for a disk or walks a process's memory on a loop.
@@ -33,7 +33,7 @@ use crate::supervisor::{
     AppLoad, KillReason, ReplaceReason, SupervisorEvent, WorkerId, WorkerState,
 };
 
-/// How often the supervisor hears how much there is to do, where it decides by it.
+/// How often the load is reported to the supervisor, where it decides by it.
 const LOAD_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often memory is measured when it has a limit, and when it is only shown: the kernel walks
@@ -63,7 +63,7 @@ pub(super) struct ProcessLimits {
     /// When the load is reported next; `None` where it decides nothing.
     pub(super) next_load_at: Option<Instant>,
     restart_file: RestartFile,
-    bounds: CgroupWatch,
+    cgroup_watch: CgroupWatch,
 }
 
 #[derive(Debug)]
@@ -86,13 +86,13 @@ impl ProcessLimits {
                 last_modified: None,
                 is_checking: false,
             },
-            bounds: CgroupWatch::default(),
+            cgroup_watch: CgroupWatch::default(),
         }
     }
 
-    /// What was last seen of the application's group.
+    /// The last reading of the application's cgroup.
     pub(super) fn cgroup_usage(&self) -> Option<CgroupUsage> {
-        self.bounds.cgroup_usage()
+        self.cgroup_watch.cgroup_usage()
     }
 
     /// Proportional memory of a worker when it was last measured, in bytes.
@@ -119,7 +119,7 @@ impl Executor {
         }
     }
 
-    /// Says how much there is to do, when it is time.
+    /// Reports the load to the supervisor, when it is due.
     pub(super) fn report_load(&mut self) {
         let now = clock::now();
         if self.limits.next_load_at.is_none_or(|at| now < at) {
@@ -208,7 +208,7 @@ impl Executor {
             && let Some(slots) = child.slots()
             && slots.stats().take_stacks_request()
         {
-            // One that is gone has nothing to say.
+            // One that is gone writes no stacks.
             let _ = child.process.handle.request_stack_dump();
         }
     }
@@ -265,13 +265,13 @@ impl Executor {
         let workers = self.supervisor.workers();
         let workers = workers.filter_map(|w| Some((ProcessKey::Worker(w.id), w.pid?)));
         let pids: Vec<_> = workers.chain(self.templates.pids()).collect();
-        let group = self.shared.cgroup.clone();
+        let cgroup = self.shared.cgroup.clone();
         let work = move || {
             let measure = |pid| file::process_pss_bytes(pid).ok();
             let memory = pids.into_iter().map(|(id, pid)| (id, measure(pid)));
             MemorySamples {
                 memory: memory.collect(),
-                reading: group.map(|group| group.take_reading()),
+                reading: cgroup.map(|cgroup| cgroup.take_reading()),
             }
         };
         // A pool that has no room measures nothing: the next try is due soon.
@@ -288,14 +288,14 @@ impl Executor {
         work: impl FnOnce() -> T + Send + 'static,
         handle: impl FnOnce(&mut Self, Option<T>) + Send + 'static,
     ) {
-        let (store, inputs) = (
+        let (settings, inputs) = (
             self.shared.buffering_settings.load_full(),
             self.inputs.clone(),
         );
         loops::spawn_here(async move {
             let done = match has_priority {
-                true => store.pool.run_priority(work).await,
-                false => store.pool.run(work).await,
+                true => settings.pool.run_priority(work).await,
+                false => settings.pool.run(work).await,
             };
             // The executor may have ended first.
             let call = ExecutorInput::call(move |executor| handle(executor, done.ok()));
@@ -352,12 +352,12 @@ impl Executor {
         let Some(child) = self.children.get(&worker) else {
             return;
         };
-        // A process that is gone already has nothing to say.
+        // A process that is gone already writes no stacks.
         let _ = child.process.handle.request_stack_dump();
         if is_last {
             return self.schedule_stuck_kill(worker);
         }
-        // Its other threads go on until a new worker has taken their place, and then finish what
+        // Its other threads go on until a new worker has replaced them, and then finish what
         // they have: but not for ever, as the stuck one may be burning a core.
         let until = clock::now() + self.config.boot_timeout + self.config.response_timeout;
         self.schedule(until, move |it| it.handle_stuck_overdue(worker));

@@ -51,7 +51,7 @@ pub(super) enum ListenPlaceholder {
     Stdin,
 }
 
-/// A place to listen at, not used yet.
+/// An address to listen at, not used yet.
 #[derive(Debug)]
 pub(super) struct ListenAddress {
     pub(super) address: ServerAddr,
@@ -136,7 +136,7 @@ impl ListenAddress {
     /// A TCP socket on loopback that listens already.
     ///
     /// # Errors
-    /// What `bind` says.
+    /// Those of `bind`.
     pub(super) fn bind_port() -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         Ok(Self {
@@ -172,13 +172,13 @@ impl ListenAddress {
     /// A Unix socket in `folder` that listens already.
     ///
     /// # Errors
-    /// As [`Place::path`], and what `bind` says.
+    /// As [`ListenAddress::reserve_socket_path`], and those of `bind`.
     pub(super) fn bind_socket(folder: &SocketDir, name: &str) -> io::Result<Self> {
-        let mut place = Self::reserve_socket_path(folder, name)?;
+        let mut address = Self::reserve_socket_path(folder, name)?;
         // A blocking one: that is what programs expect to inherit.
         let listener = UnixListener::bind(folder.path().join(name))?;
-        place.listener = Some((listener.into(), FASTCGI_FD));
-        Ok(place)
+        address.listener = Some((listener.into(), FASTCGI_FD));
+        Ok(address)
     }
 
     /// The command line of `app` with its blank filled in.
@@ -216,7 +216,7 @@ impl SocketDir {
     /// Makes `penstock.PID-NAME` in `parent`, or the like when that is there, for this user alone.
     ///
     /// # Errors
-    /// What `mkdir` says.
+    /// Those of `mkdir`.
     pub(super) fn create(parent: &Path, app: &str) -> io::Result<Self> {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
         let app: String = app.chars().take(24).map(plain).collect();
@@ -322,23 +322,23 @@ mod tests {
 
     #[test]
     fn a_port_is_free_and_not_that_of_another_process() {
-        let place = ListenAddress::reserve_port(|_| false).unwrap();
-        let ServerAddr::Tcp(address) = place.address else {
+        let address = ListenAddress::reserve_port(|_| false).unwrap();
+        let ServerAddr::Tcp(tcp_address) = address.address else {
             panic!("a port is a TCP address");
         };
         assert!(
-            TcpListener::bind(address).is_err(),
+            TcpListener::bind(tcp_address).is_err(),
             "it is kept from others"
         );
-        drop(place.reserved_port);
-        assert!(TcpListener::bind(address).is_ok(), "and then free");
+        drop(address.reserved_port);
+        assert!(TcpListener::bind(tcp_address).is_ok(), "and then free");
         let seen = std::cell::RefCell::new(Vec::new());
         let is_taken = |address: &ServerAddr| {
             seen.borrow_mut().push(address.clone());
             seen.borrow().len() < 3
         };
-        let place = ListenAddress::reserve_port(is_taken).unwrap();
-        assert!(!seen.borrow()[..2].contains(&place.address));
+        let address = ListenAddress::reserve_port(is_taken).unwrap();
+        assert!(!seen.borrow()[..2].contains(&address.address));
         let nothing = ListenAddress::reserve_port(|_| true).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::AddrInUse);
     }
@@ -349,12 +349,12 @@ mod tests {
             AppKind::Command,
             &["thin", "-p", "{port}", "--tag={port}-{x}"],
         );
-        let place = ListenAddress::reserve_port(|_| false).unwrap();
-        let port = match place.address {
+        let address = ListenAddress::reserve_port(|_| false).unwrap();
+        let port = match address.address {
             ServerAddr::Tcp(address) => address.port(),
             _ => 0,
         };
-        let words = place.fill_command(&app);
+        let words = address.fill_command(&app);
         let expected = [
             "thin",
             "-p",
@@ -374,9 +374,9 @@ mod tests {
         assert_ne!(one.path(), other.path(), "an application and its successor");
         let mode = std::fs::metadata(one.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
-        let place = ListenAddress::bind_socket(&one, "1.sock").unwrap();
+        let address = ListenAddress::bind_socket(&one, "1.sock").unwrap();
         assert!(one.path().join("1.sock").exists());
-        drop(place);
+        drop(address);
         assert!(!one.path().join("1.sock").exists(), "gone with its process");
         let too_long = ListenAddress::reserve_socket_path(&one, &"x".repeat(100)).unwrap_err();
         assert!(too_long.to_string().contains("107 bytes"), "{too_long}");

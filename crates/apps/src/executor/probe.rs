@@ -31,9 +31,9 @@ const MIN_ALIVE_TIME: Duration = Duration::from_millis(500);
 /// What shows that a process is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadinessSign {
-    /// It closes a connection that says nothing, or leaves it open for [`PATIENCE`].
+    /// It closes a silent connection, or leaves it open for [`PROBE_CLOSE_TIMEOUT`].
     AcceptsConnections,
-    /// It closes such a connection: the socket is inherited, so that it can be connected to says
+    /// It closes such a connection: the socket is inherited, so a successful connection proves
     /// nothing.
     ClosesConnections,
     /// Its socket is there, and it lives for [`MIN_ALIVE_TIME`]: nothing connects.

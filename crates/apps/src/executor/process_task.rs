@@ -198,8 +198,8 @@ async fn follow_process(
     }
 }
 
-/// Waits until a process is ready or says that it will never be, and for what its control socket is
-/// used for later; ends with it.
+/// Waits until a process is ready or reports that it will never be, and for what its control socket
+/// is used for later; ends with it.
 async fn follow_boot(
     key: ProcessKey,
     started: &SpawnedProcess,
@@ -207,7 +207,9 @@ async fn follow_boot(
     inputs: &mpsc::Sender<ExecutorInput>,
 ) {
     match readiness {
-        ReadinessSource::Control(line) => control::serve_control(line, key, inputs).await,
+        ReadinessSource::Control(connection) => {
+            control::serve_control(connection, key, inputs).await;
+        }
         ReadinessSource::Probe(probe) => tokio::select! {
             answered = clock::timeout_at(probe.deadline, probe.wait_until_ready()) => {
                 let interpreter = probe.program;

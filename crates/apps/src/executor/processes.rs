@@ -115,7 +115,7 @@ impl Executor {
                     format!("the worker did not answer at {place} within {limit:?}\n{tail}");
                 self.handle_event(SupervisorEvent::BootFailed { worker, report });
             }
-            // Said by templates only: the decoder sees to it.
+            // Sent by templates only: the decoder sees to it.
             ControlMessage::ForkFailed { .. } => {}
             ControlMessage::ProtocolBroken(why) => {
                 let pid = child.pid();
@@ -222,12 +222,12 @@ impl Executor {
 }
 
 impl RunningProcess {
-    /// Ends what [`Executor::lower_priority`] began.
+    /// Ends what [`Executor::lower_boot_priority`] began.
     pub(super) fn restore_priority(&self) {
         if self.has_low_priority
             && let Err(error) = self.handle.restore_priority()
         {
-            // It has ended, which its exit will say, or it serves on as it is.
+            // It has ended, which its exit will report, or it serves on as it is.
             let pid = self.handle.pid();
             log::debug!("[{pid}]: its priority is not set back: {error}");
         }

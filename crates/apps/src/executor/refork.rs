@@ -28,7 +28,7 @@ pub(super) enum Promotion {
     /// Once it is retired and idle.
     Planned,
     Requested,
-    /// It was told, and is not wanted as one any more.
+    /// It was promoted, and is not wanted as one any more.
     Cancelled,
 }
 
@@ -101,7 +101,7 @@ impl Executor {
         is_told
     }
 
-    /// What a worker says that was told to become a template; `false` when it was not.
+    /// Handles a message of a worker that was told to become a template; `false` when it was not.
     pub(super) fn handle_promotion_ready(
         &mut self,
         worker: WorkerId,

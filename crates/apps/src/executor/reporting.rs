@@ -250,7 +250,7 @@ impl BootFailures {
     }
 }
 
-/// The line that says why: of a Python traceback the last one, of a Ruby backtrace the first.
+/// The line with the cause: of a Python traceback the last one, of a Ruby backtrace the first.
 fn failure_line(report: &str) -> &str {
     let first = report.lines().next().unwrap_or_default();
     // Ruby adds its suggestions below the message, and leaves out a backtrace of one line.
@@ -263,7 +263,7 @@ fn failure_line(report: &str) -> &str {
         .unwrap_or_else(|| report.trim())
 }
 
-/// The place of a reason in `RECYCLE_REASONS`.
+/// The index of a reason among the labels of recycled workers.
 fn replace_reason_index(why: ReplaceReason) -> usize {
     match why {
         ReplaceReason::Memory { .. } => 0,
@@ -274,7 +274,7 @@ fn replace_reason_index(why: ReplaceReason) -> usize {
     }
 }
 
-/// The place of a reason in `KILL_REASONS`.
+/// The index of a reason among the labels of killed workers.
 fn kill_reason_index(reason: KillReason) -> usize {
     match reason {
         KillReason::BootTimedOut => 0,

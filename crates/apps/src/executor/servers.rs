@@ -28,7 +28,7 @@ use crate::server_set::ServerSet;
 use crate::shared::DispatchMode;
 use crate::supervisor::WorkerId;
 
-/// Between two looks at what a server that is to end still has in progress.
+/// The time between two checks of what a server that is to end still has in progress.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where a process listens, and whether the set knows.
@@ -62,7 +62,7 @@ impl Executor {
                 .shared
                 .cgroup
                 .as_ref()
-                .map(|group| group.name().to_owned()),
+                .map(|cgroup| cgroup.name().to_owned()),
             inherited_fds: Vec::new(),
             placed_fds: place.listener.into_iter().collect(),
             sandbox: process_sandbox(&self.config),
@@ -108,7 +108,10 @@ impl Executor {
 
     /// A child that is ending keeps its address until nothing more can be in progress there.
     fn is_address_taken(&self, address: &ServerAddr) -> bool {
-        let starting = self.launching.values().filter_map(|it| it.role.as_ref());
+        let starting = self
+            .pending_launches
+            .values()
+            .filter_map(|it| it.role.as_ref());
         let children = self.children.values().map(|child| &child.role);
         let mut roles = children.chain(starting);
         roles.any(|role| matches!(role, ProcessRole::Server(listed) if listed.address == *address))

@@ -1,6 +1,7 @@
 //! The resources with which an application starts, and the result of its first start.
 //!
-//! `penstock`'s components pass them in when they start an `App`; the executor reports [`BootStatus`].
+//! `penstock`'s components pass them in when they start an `App`; the executor reports
+//! [`BootStatus`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +21,9 @@ pub struct AppResources {
     pub launcher: Option<Arc<Launcher>>,
     /// The account that the launcher starts them as; `None` is the server's user.
     pub account: Option<Account>,
-    /// Bounds them, with all that they start, if set.
+    /// The cgroup that limits them, with all that they start, if set.
     pub cgroup: Option<Arc<AppCgroup>>,
-    /// The store of bodies.
+    /// The settings for buffered bodies.
     pub buffering_settings: BufferingSettings,
     /// Whether its boot yields to an application that serves already, which it follows.
     pub yields_cpu_at_boot: bool,

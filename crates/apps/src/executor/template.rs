@@ -29,7 +29,7 @@ use crate::supervisor::{SupervisorEvent, WorkerId};
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The most workers that a template is ordered to fork ahead. It forks one after the
-/// other, and what it has been told cannot be taken back.
+/// other, and an order that was sent cannot be taken back.
 const MAX_ORDERED_FORKS: usize = 16;
 
 /// All templates of an application, and the forks in progress.
@@ -90,8 +90,8 @@ impl Template {
 }
 
 impl Templates {
-    /// Notes a fork that this template could not make; how many tries in a row have come to
-    /// nothing. Those that were asked for together are one.
+    /// Records a fork that this template could not make; returns how many tries in a row have come
+    /// to nothing. Those that were asked for together are one.
     pub(super) fn record_fork_failure(&mut self, key: ProcessKey) -> u32 {
         let is_more = self
             .pending_forks
@@ -202,14 +202,14 @@ impl Executor {
     }
 
     fn start_template(&mut self, worker: WorkerId, generation: u64) -> Result<(), String> {
-        let (launch, control, line) = self.prepare_template()?;
+        let (launch, control, connection) = self.prepare_template()?;
         self.templates.started_count += 1;
         let key = ProcessKey::Template(self.templates.started_count);
         let template = Template::new(generation, VecDeque::from([worker]));
         let pending = PendingProcess {
             generation,
             started_at: template.started_at,
-            readiness: ReadinessSource::Control(line),
+            readiness: ReadinessSource::Control(connection),
             control: Some(control),
         };
         self.templates.processes.insert(key, template);
@@ -229,7 +229,10 @@ impl Executor {
     /// A worker is not wanted any more before there is one; `true` when none will come. One that is
     /// being forked is answered for soon in any case.
     pub(super) fn abandon_spawn(&mut self, worker: WorkerId) -> bool {
-        let is_given_up = self.launching.remove(&ProcessKey::Worker(worker)).is_some();
+        let is_given_up = self
+            .pending_launches
+            .remove(&ProcessKey::Worker(worker))
+            .is_some();
         is_given_up
             || self.templates.processes.values_mut().any(|template| {
                 let before = template.waiting_workers.len();
@@ -248,7 +251,7 @@ impl Executor {
             return;
         };
         let generation = template.generation;
-        // It says nothing before it runs.
+        // It sends nothing before it runs.
         let Some(process) = &template.process else {
             return;
         };
@@ -315,16 +318,16 @@ impl Executor {
                     key,
                     format!("the template broke the worker protocol: {why}"),
                 );
-                // A template that says nonsense may do it for ever.
+                // A template that sends nonsense may do it for ever.
                 let _ = process.kill();
             }
-            // Said of servers only.
+            // Reported for servers only.
             ControlMessage::NoAnswer => {}
         }
         self.publish_view();
     }
 
-    /// Has a template fork as many of those that wait as it may be told.
+    /// Has a template fork as many of those that wait as may be ordered.
     pub(super) fn fork_waiting_workers(&mut self, key: ProcessKey) {
         while self.templates.ordered_forks(key) < MAX_ORDERED_FORKS {
             let template = self.templates.processes.get_mut(&key);
@@ -465,7 +468,7 @@ impl Executor {
         let is_starting = |template: &Template| template.process.is_none();
         let is_abandoned = self.templates.processes.get(&key).is_some_and(is_starting);
         if is_abandoned {
-            self.launching.remove(&key);
+            self.pending_launches.remove(&key);
             self.templates.processes.remove(&key);
         }
         is_abandoned

@@ -1,8 +1,8 @@
 //! Real processes of `command` and `fastcgi` applications, started and ended by the executor.
 //!
-//! Small Python programs stand for servers of any kind; [`Servers`] stands for the upstream and
-//! keeps what it is told. Each test drives one [`App`] on a loop of its own and drains it at the
-//! end, which also proves that no process is left.
+//! Small Python programs stand for servers of any kind; [`FakeServerSet`] stands for the upstream
+//! and keeps what it is told. Each test drives one [`App`] on a loop of its own and drains it at
+//! the end, which also proves that no process is left.
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait for a disk")]
 
@@ -26,7 +26,7 @@ use crate::server_set::ServerSet;
 use crate::{App, AppResources, QueueUsage};
 
 /// How long anything may take on a machine that has much to do.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A server in the manner of its first argument (`port`, `path`, `fd`), at the address that is the
 /// second. It answers each connection with its process id.
@@ -131,7 +131,7 @@ impl Drop for TempDir {
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    let done = clock::timeout(PATIENCE, work).await;
+    let done = clock::timeout(TEST_TIMEOUT, work).await;
     done.expect("it comes to something in time")
 }
 
@@ -157,7 +157,7 @@ fn app(dir: &TempDir, kind: AppKind, words: &[&str]) -> config::App {
     let mut app = config::App::new("shop", dir.0.clone(), kind, "");
     app.command = words.iter().map(ToString::to_string).collect();
     app.processes = config::Processes::exactly(1);
-    app.boot_timeout = PATIENCE;
+    app.boot_timeout = TEST_TIMEOUT;
     app
 }
 

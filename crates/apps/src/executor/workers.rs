@@ -116,13 +116,13 @@ impl Executor {
             spare: numbers(SocketKind::Spare),
             reactor: channels.into_iter().zip(files).next(),
         });
-        let (mut launch, control, line) = self.prepare_launch(&role)?;
+        let (mut launch, control, connection) = self.prepare_launch(&role)?;
         let sockets = sockets.into_iter().map(|(_, socket)| socket);
         launch.inherited_fds.extend(sockets);
         Ok(PreparedProcess {
             launch,
             role: ProcessRole::Worker(slots),
-            readiness: ReadinessSource::Control(line),
+            readiness: ReadinessSource::Control(connection),
             control: Some(control),
             reserved_port: None,
         })
@@ -162,7 +162,7 @@ pub(super) fn process_sandbox(config: &config::App) -> Option<Sandbox> {
 pub(super) struct WorkerCommand<'a> {
     pub(super) config: &'a config::App,
     pub(super) account: Option<&'a Account>,
-    /// What bounds it; none is nothing.
+    /// The cgroup that limits it, if any.
     pub(super) cgroup: Option<&'a AppCgroup>,
     pub(super) interface_is_guess: bool,
     pub(super) is_development: bool,
@@ -181,7 +181,7 @@ impl WorkerCommand<'_> {
         let config = self.config;
         let (socket, control) = net::worker_socket_pair().map_err(error_context("socketpair"))?;
         let is_template = matches!(role, LaunchRole::Template { .. });
-        let (handle, line) =
+        let (handle, connection) =
             ControlHandle::open(socket, is_template).map_err(error_context("control socket"))?;
         let bundle = worker_scripts::encode_script_bundle(worker_scripts::dialect(config));
         let bundle =
@@ -194,14 +194,14 @@ impl WorkerCommand<'_> {
             dir: config.dir.clone(),
             env: self.environment(),
             account: self.account.map(|account| account.name.clone()),
-            group: self.cgroup.map(|group| group.name().to_owned()),
+            group: self.cgroup.map(|cgroup| cgroup.name().to_owned()),
             inherited_fds: vec![bundle, control],
             placed_fds: Vec::new(),
             sandbox: process_sandbox(config),
             access: access::access_rules(config),
             app: config.name.clone(),
         };
-        Ok((spec, handle, line))
+        Ok((spec, handle, connection))
     }
 
     fn environment(&self) -> Vec<(OsString, OsString)> {
@@ -215,17 +215,17 @@ impl WorkerCommand<'_> {
         env
     }
 
-    /// What Ruby code asks where it is (`RACK_ENV`): as it was told by any of the usual names, else
-    /// in production, or in development.
+    /// The value of `RACK_ENV`: that of any of the usual variables, else `production`, or
+    /// `development`.
     fn rack_env(&self) -> OsString {
-        let said = ["RACK_ENV", "RAILS_ENV", "APP_ENV"]
+        let configured = ["RACK_ENV", "RAILS_ENV", "APP_ENV"]
             .into_iter()
             .find_map(|name| {
                 let own = self.config.env.get(name).map(OsString::from);
                 own.or_else(|| std::env::var_os(name))
-                    .filter(|said| !said.is_empty())
+                    .filter(|configured| !configured.is_empty())
             });
-        said.unwrap_or_else(|| match self.is_development {
+        configured.unwrap_or_else(|| match self.is_development {
             true => "development".into(),
             false => "production".into(),
         })
@@ -251,7 +251,7 @@ pub(super) fn process_environment(
     env
 }
 
-/// Says what has failed.
+/// Adds what has failed to the error.
 pub(super) fn error_context(what: &'static str) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{what}: {error}")
 }
@@ -285,12 +285,12 @@ impl Executor {
         });
         let spare = slots.spare_sockets.drain(..).map(|socket| (socket, 0));
         for (socket, capacity) in plain.chain(spare) {
-            let home = self.next_loop % self.loops.len();
+            let loop_index = self.next_loop % self.loops.len();
             self.next_loop += 1;
             let spec = SlotSpec {
                 generation,
                 group: worker.0,
-                loop_index: home,
+                loop_index,
                 request_capacity: capacity,
             };
             let now = clock::now();
@@ -299,7 +299,7 @@ impl Executor {
             slots.active_drivers += 1;
             let (app, inputs) = (Arc::clone(&self.shared), self.inputs.clone());
             let files = files.take();
-            self.loops[home].spawn(async move {
+            self.loops[loop_index].spawn(async move {
                 let end = match (Stream::new(socket), files) {
                     (Ok(stream), None) => {
                         SlotDriver::new(app, slot, mailbox, pid, stream).run().await
@@ -323,7 +323,7 @@ impl Executor {
         dispatch.reserve_slots(clock::now(), &slots.stats, idle_threads);
     }
 
-    /// Has as many threads of each worker take requests as the supervisor says. Busy threads stay
+    /// Sets how many threads of each worker take requests. Busy threads stay
     /// as they are until the next call.
     pub(super) fn apply_thread_count(&self) {
         if !self.config.has_spare_threads() {

@@ -1,7 +1,7 @@
-//! The place of one slot, as the responses that hold it see it.
+//! One slot as the producer of spooled responses.
 //!
-//! The slot's driver makes it and hands it to the spools of its responses. They ask here what waits
-//! for the place while their clients hold it.
+//! The slot's driver makes it and hands it to the spools of its responses. They ask here which
+//! requests wait for the slot while a slow client holds it.
 //!
 //! # Invariants
 //! - Nothing waits for a slot that takes no more requests.
@@ -21,8 +21,8 @@ use super::AppShared;
 pub(crate) struct SlotProducer {
     app: Arc<AppShared>,
     slot: SlotId,
-    /// Since when requests wait that the worker has behind the current response.
-    behind_since: Mutex<Option<Instant>>,
+    /// Since when requests wait that are pipelined behind the current response.
+    pipelined_since: Mutex<Option<Instant>>,
 }
 
 impl SlotProducer {
@@ -30,13 +30,13 @@ impl SlotProducer {
         Arc::new(Self {
             app: Arc::clone(app),
             slot,
-            behind_since: Mutex::default(),
+            pipelined_since: Mutex::default(),
         })
     }
 
-    /// Notes since when requests wait behind the current response, if any do.
+    /// Records since when requests wait behind the current response, if any do.
     pub(crate) fn set_pipelined_since(&self, since: Option<Instant>) {
-        *self.behind_since.lock() = since;
+        *self.pipelined_since.lock() = since;
     }
 }
 
@@ -46,17 +46,17 @@ impl ResponseProducer for SlotProducer {
     }
 
     fn capacity_demand(&self, now: Instant) -> CapacityDemand {
-        let behind_since = *self.behind_since.lock();
-        let behind = behind_since.map(|since| now.saturating_duration_since(since));
+        let pipelined_since = *self.pipelined_since.lock();
+        let pipelined_wait = pipelined_since.map(|since| now.saturating_duration_since(since));
         match self.app.dispatch.queue_usage_for_slot(now, self.slot) {
             Some(queue) => CapacityDemand {
                 waiting_requests: queue.waiting,
                 oldest_wait: queue.oldest_wait,
                 max_active_requests: queue.slots,
-                pipelined_wait: behind,
+                pipelined_wait,
             },
             None => CapacityDemand {
-                pipelined_wait: behind,
+                pipelined_wait,
                 ..CapacityDemand::default()
             },
         }

@@ -86,7 +86,7 @@ impl WorkerModelCell {
         }
     }
 
-    /// Settles the model for good.
+    /// Sets the model that the configuration gives, for good.
     pub(crate) fn set_from_config(&self, config: &config::App) {
         let model = match config.kind {
             AppKind::Asgi => WorkerModel::Reactor(RequestEncoding::Scope),
@@ -171,10 +171,10 @@ impl<'a> ModelWaitGuard<'a> {
             .model
             .requests_awaiting_model
             .fetch_add(1, Ordering::Relaxed);
-        let place = Self(&shared.model);
+        let guard = Self(&shared.model);
         let most = shared.queue_limits.max_len;
         if before < most {
-            return Ok(place);
+            return Ok(guard);
         }
         shared.metrics.queue_full.increment();
         let cause = format!("the queue is full: queue.max = {most} requests wait");

@@ -1,6 +1,6 @@
 //! The effect of each event on the workers that it is about.
 //!
-//! The first half of the supervisor's machine; `settle` follows after every event.
+//! The first half of the supervisor's state machine; `reconcile` follows after every event.
 //!
 //! # Invariants
 //! - An event about an unknown worker, or one that does not fit the worker's state, changes
@@ -69,17 +69,18 @@ impl Supervisor {
         self.boot_backoff = RestartBackoff::default();
         self.failure_report = None;
         self.last_boot_time = boot;
-        if let Some(roll) = &mut self.rolling_restart {
-            roll.is_proven |= is_new;
+        if let Some(restart) = &mut self.rolling_restart {
+            restart.is_proven |= is_new;
         }
-        let holds = |seat: &&mut Replica| [seat.worker, seat.successor].contains(&Some(id));
-        let Some(seat) = self.replicas.iter_mut().find(holds) else {
+        let has_worker =
+            |replica: &&mut Replica| [replica.worker, replica.successor].contains(&Some(id));
+        let Some(replica) = self.replicas.iter_mut().find(has_worker) else {
             return;
         };
-        seat.has_served = true;
-        if seat.successor == Some(id) {
-            seat.successor = None;
-            if let Some(old) = seat.worker.replace(id) {
+        replica.has_served = true;
+        if replica.successor == Some(id) {
+            replica.successor = None;
+            if let Some(old) = replica.worker.replace(id) {
                 self.retire_or_stop(now, old);
             }
         }
@@ -144,7 +145,7 @@ impl Supervisor {
             return;
         }
         let ready = self.ready_worker_count();
-        let fleet = CurrentScale {
+        let scale = CurrentScale {
             target: self.target_workers,
             threads: self.threads_per_worker,
             ready,
@@ -156,7 +157,7 @@ impl Supervisor {
             quantity: of,
             target: to,
             reason: why,
-        }) = self.scaling.observe(now, load, fleet, &self.policy)
+        }) = self.scaling.observe(now, load, scale, &self.policy)
         else {
             return;
         };
@@ -182,7 +183,7 @@ impl Supervisor {
 
     pub(super) fn handle_restart(&mut self) {
         if self.phase == SupervisorPhase::Running {
-            // Asked twice is asked once: the code is read when the roll begins.
+            // Asked twice is asked once: the code is read when the restart begins.
             self.is_restart_queued = true;
         } else {
             let why = "the application is not running".to_owned();
@@ -205,8 +206,8 @@ impl Supervisor {
             let why = "the application is stopping".to_owned();
             self.actions.push(SupervisorAction::RestartDone(Err(why)));
         }
-        while let Some(seat) = self.replicas.pop() {
-            self.stop_replica(now, &seat);
+        while let Some(replica) = self.replicas.pop() {
+            self.stop_replica(now, &replica);
         }
     }
 

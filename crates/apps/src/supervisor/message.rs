@@ -81,9 +81,9 @@ impl Default for SupervisorPolicy {
 /// How much an application has to do, in slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AppLoad {
-    /// Requests in line.
+    /// Requests in the queue.
     pub(crate) queued: usize,
-    /// How long the first in line has waited; zero without a line.
+    /// How long the first of them has waited; zero without one.
     pub(crate) oldest_wait: Duration,
     /// Requests that workers have.
     pub(crate) in_progress: usize,
@@ -101,7 +101,7 @@ pub(crate) struct AppLoad {
 /// Everything that can happen to an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SupervisorEvent {
-    /// Begin.
+    /// The application starts.
     Started,
     /// The process exists, which may take a while: a forked one is known once it has spoken.
     Spawned { worker: WorkerId, pid: u32 },
@@ -118,21 +118,20 @@ pub(crate) enum SupervisorEvent {
     },
     /// A retiring worker has nothing in progress.
     Idle { worker: WorkerId },
-    /// It reached a limit at which it is replaced, in due form.
+    /// It reached a limit at which it is replaced after its requests.
     ReplacementRequested {
         worker: WorkerId,
         why: ReplaceReason,
     },
-    /// It did what it is killed for. A closed channel alone is not that: the process is about to
-    /// exit, and `Exited` or `BootFailed` will say more.
+    /// A process must be killed, for this reason. A closed channel alone is none: the process is
+    /// about to exit, and `Exited` or `BootFailed` follows.
     KillRequested {
         worker: WorkerId,
         reason: KillReason,
     },
-    /// How much there is to do: said about ten times a second when the number of workers may
-    /// change.
+    /// The present load: sent about ten times a second when the number of workers may change.
     Load(AppLoad),
-    /// Roll to new code.
+    /// Restart with the new code.
     Restart,
     /// Stop all, finishing requests in progress.
     Drain,
@@ -149,26 +148,26 @@ pub(crate) enum SupervisorAction {
     Spawn { worker: WorkerId, generation: u64 },
     /// Put its slots into the queue; should it exit unasked, they go with it.
     Admit { worker: WorkerId },
-    /// Take its slots out of the queue; say `Idle` when nothing is in progress.
+    /// Take its slots out of the queue; send `Idle` when nothing is in progress.
     Retire { worker: WorkerId },
-    /// It was to be spawned, nothing has been heard of it, and it is not wanted any more: say
+    /// It was to be spawned, nothing has been heard of it, and it is not wanted any more: send
     /// `Spawned` (it gets its signal then) or `SpawnFailed` soon.
     Abandon { worker: WorkerId },
-    /// Send a signal; the process exists as far as the events told.
+    /// Send a signal; the process exists, according to the events.
     Signal {
         worker: WorkerId,
         signal: StopSignal,
     },
     /// Let so many threads of each worker take requests, also of those that are admitted later.
     SetThreads(usize),
-    /// Tell the log.
+    /// Log this.
     Report(SupervisorReport),
-    /// Say `Tick` at this time; replaces what was asked before.
+    /// Send `Tick` at this time; replaces the time set before.
     WakeAt(Instant),
     /// The drain is complete: no process is left.
     Stopped,
     /// A restart is over, and with it every one asked for before it began; the error is the
-    /// traceback or says why.
+    /// traceback or the cause.
     RestartDone(Result<(), String>),
 }
 

@@ -31,12 +31,12 @@ impl RateWindow {
         self.times.push_back(now);
     }
 
-    /// When it happened last, if that is not long ago.
+    /// When it was last recorded, if that is not long ago.
     pub(super) fn last_recorded_at(&self) -> Option<Instant> {
         self.times.back().copied()
     }
 
-    /// When the next may happen; `None` is at once. Only after `room` at the same time.
+    /// When the next is allowed; `None` is at once. Only after `remaining` at the same time.
     pub(super) fn next_allowed_at(&self, max: usize) -> Option<Instant> {
         let last = self.times.len().checked_sub(max)?;
         self.times.get(last)?.checked_add(SECOND)

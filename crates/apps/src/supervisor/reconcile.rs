@@ -1,7 +1,7 @@
-//! The consequences of the state, after every event: workers are spawned, replaced, retired or
-//! killed.
+//! Brings the workers in line with the desired state after every event: spawns, replaces, retires
+//! or kills them.
 //!
-//! The second half of the supervisor's machine, after `events`.
+//! The second half of the supervisor's state machine, after `events`.
 //!
 //! # Invariants
 //! - Called twice in a row it does nothing the second time.
@@ -17,7 +17,7 @@ use super::{
 };
 
 impl Supervisor {
-    /// Brings the workers in line with the state, and returns the actions.
+    /// Brings the workers in line with the desired state, and returns the actions.
     pub(super) fn reconcile(&mut self, now: Instant) -> Vec<SupervisorAction> {
         self.enforce_deadlines(now);
         if self.phase == SupervisorPhase::Running {
@@ -71,26 +71,26 @@ impl Supervisor {
         let threads = self.threads_per_worker.min(self.policy.max_threads);
         self.set_threads(threads.max(self.policy.min_threads));
         while self.replicas.len() > self.target_workers
-            && let Some(place) = self.surplus_replica()
+            && let Some(index) = self.surplus_replica()
         {
-            let seat = self.replicas.remove(place);
-            self.stop_replica(now, &seat);
+            let replica = self.replicas.remove(index);
+            self.stop_replica(now, &replica);
         }
         self.replicas
             .resize_with(self.target_workers, Replica::default);
     }
 
-    /// The seat to give up when there is one too many: one that does not serve, or whose worker is
-    /// to be replaced anyway, else the newest.
+    /// The replica to remove when there is one too many: one that does not serve, or whose worker
+    /// is to be replaced anyway, else the newest.
     fn surplus_replica(&self) -> Option<usize> {
-        let cost = |place: &usize| {
-            let seat = &self.replicas[*place];
-            let worker = self.worker_of(seat);
+        let cost = |index: &usize| {
+            let replica = &self.replicas[*index];
+            let worker = self.worker_of(replica);
             let worker = worker.filter(|w| w.state == WorkerState::Ready);
             let generation = worker.map_or(0, |w| w.generation);
             let is_wanted = worker.is_some_and(|w| self.is_current(w));
-            let is_contested = seat.successor.is_some();
-            (is_wanted, is_contested, generation, Reverse(*place))
+            let has_successor = replica.successor.is_some();
+            (is_wanted, has_successor, generation, Reverse(*index))
         };
         (0..self.replicas.len()).min_by_key(cost)
     }
@@ -110,11 +110,11 @@ impl Supervisor {
         self.replicas.iter_mut().for_each(Replica::reset_crashes);
         let generation = self.generation;
         self.emit_report(SupervisorReport::RestartBegan { generation });
-        // A successor in the making has no place in this roll, and when nothing serves there is
-        // nothing that old code still booting could save.
-        self.stop_workers(now, |seat| seat.successor.take());
+        // This restart has no use for a successor that boots. When nothing serves, nor has it for
+        // old code that boots.
+        self.stop_workers(now, |replica| replica.successor.take());
         if !has_ready {
-            self.stop_workers(now, |seat| seat.worker.take());
+            self.stop_workers(now, |replica| replica.worker.take());
         }
     }
 
@@ -122,25 +122,25 @@ impl Supervisor {
         let fallback = self
             .rolling_restart
             .as_ref()
-            .and_then(|roll| roll.fallback_generation);
+            .and_then(|restart| restart.fallback_generation);
         let fallback = fallback.filter(|_| self.is_restart_unproven());
         let generation = fallback.unwrap_or(self.generation);
-        for place in 0..self.replicas.len() {
-            let seat = &self.replicas[place];
-            if seat.worker.is_some() {
+        for index in 0..self.replicas.len() {
+            let replica = &self.replicas[index];
+            if replica.worker.is_some() {
                 continue;
             }
-            let challenger = seat.successor.and_then(|id| self.workers.get(&id));
-            if challenger.is_some_and(|w| w.generation == generation) {
+            let successor = replica.successor.and_then(|id| self.workers.get(&id));
+            if successor.is_some_and(|w| w.generation == generation) {
                 // It was to replace one that is gone now.
-                let seat = &mut self.replicas[place];
-                seat.worker = seat.successor.take();
+                let replica = &mut self.replicas[index];
+                replica.worker = replica.successor.take();
                 continue;
             }
-            let is_due = seat.next_spawn_at().is_none_or(|at| at <= now);
+            let is_due = replica.next_spawn_at().is_none_or(|at| at <= now);
             if is_due && self.may_boot(now) && self.may_spawn(now) {
-                let worker = self.spawn(now, place, generation);
-                self.replicas[place].worker = Some(worker);
+                let worker = self.spawn(now, index, generation);
+                self.replicas[index].worker = Some(worker);
             }
         }
     }
@@ -153,16 +153,16 @@ impl Supervisor {
                 return;
             }
             match replacement {
-                Replacement::Beside(place) => {
-                    let challenger = self.spawn(now, place, self.generation);
-                    self.replicas[place].successor = Some(challenger);
+                Replacement::Beside(index) => {
+                    let successor = self.spawn(now, index, self.generation);
+                    self.replicas[index].successor = Some(successor);
                 }
-                Replacement::InPlace(place) => {
-                    if let Some(old) = self.replicas[place].worker.take() {
+                Replacement::InPlace(index) => {
+                    if let Some(old) = self.replicas[index].worker.take() {
                         self.retire_or_stop(now, old);
                     }
-                    let worker = self.spawn(now, place, self.generation);
-                    self.replicas[place].worker = Some(worker);
+                    let worker = self.spawn(now, index, self.generation);
+                    self.replicas[index].worker = Some(worker);
                 }
             }
         }
@@ -170,36 +170,39 @@ impl Supervisor {
 
     /// What may be replaced now, as far as numbers go.
     fn next_replacement(&self) -> Option<Replacement> {
-        let challengers = self.replicas.iter().filter(|seat| seat.successor.is_some());
-        let challengers = challengers.count();
+        let successors = self
+            .replicas
+            .iter()
+            .filter(|replica| replica.successor.is_some());
+        let successors = successors.count();
         let surge = self.policy.max_surge.max(1);
         if self.is_restart_unproven() {
             // The first of a new version is alone, and nothing is taken out for it.
-            let place = self.stale_replica().filter(|_| challengers == 0);
-            return place.map(Replacement::Beside);
+            let index = self.stale_replica().filter(|_| successors == 0);
+            return index.map(Replacement::Beside);
         }
-        let room_beside = surge.saturating_sub(challengers);
+        let room_beside = surge.saturating_sub(successors);
         // A worker that is taken out first need not run beside.
         let removable = self.max_removable();
         let room_for_stale = room_beside.saturating_sub(removable);
         let absent = self.replicas.len() - self.ready_replicas();
-        for (place, seat) in self.replicas.iter().enumerate() {
-            let worker = self.worker_of(seat).filter(|w| !self.is_current(w));
-            let Some(worker) = worker.filter(|_| seat.successor.is_none()) else {
+        for (index, replica) in self.replicas.iter().enumerate() {
+            let worker = self.worker_of(replica).filter(|w| !self.is_current(w));
+            let Some(worker) = worker.filter(|_| replica.successor.is_none()) else {
                 continue;
             };
             // One that is only worn is worth a successor beside it always.
             let is_stale = worker.generation != self.generation;
             let is_absent = worker.state != WorkerState::Ready;
-            let may_stand_beside = match is_stale {
+            let may_run_beside = match is_stale {
                 true => room_for_stale > 0,
                 false => room_beside > 0 && !is_absent,
             };
-            if may_stand_beside {
-                return Some(Replacement::Beside(place));
+            if may_run_beside {
+                return Some(Replacement::Beside(index));
             }
             if is_stale && removable > 0 && (is_absent || absent < removable) {
-                return Some(Replacement::InPlace(place));
+                return Some(Replacement::InPlace(index));
             }
         }
         None
@@ -212,12 +215,12 @@ impl Supervisor {
     }
 
     fn finish_restart(&mut self, now: Instant) {
-        let Some(roll) = &self.rolling_restart else {
+        let Some(restart) = &self.rolling_restart else {
             return;
         };
-        let took = now.saturating_duration_since(roll.began_at);
-        let is_done = |seat: &Replica| {
-            let worker = self.worker_of(seat);
+        let took = now.saturating_duration_since(restart.began_at);
+        let is_done = |replica: &Replica| {
+            let worker = self.worker_of(replica);
             worker.is_some_and(|w| w.state == WorkerState::Ready && w.generation == self.generation)
         };
         if self.replicas.iter().all(is_done) {
@@ -253,16 +256,19 @@ impl Supervisor {
         {
             return deadlines;
         }
-        let rush = self
+        let rate_limited = self
             .spawn_rate
             .next_allowed_at(self.max_spawns_per_second());
-        let held_back = self.boot_backoff.next_attempt_at().max(rush);
-        let vacant = self.replicas.iter().filter(|seat| seat.worker.is_none());
-        // A seat without a date of its own waits for the application's.
-        let tries = vacant.filter_map(|seat| seat.next_spawn_at().max(held_back));
+        let held_back = self.boot_backoff.next_attempt_at().max(rate_limited);
+        let vacant = self
+            .replicas
+            .iter()
+            .filter(|replica| replica.worker.is_none());
+        // A replica without a date of its own waits for the application's.
+        let tries = vacant.filter_map(|replica| replica.next_spawn_at().max(held_back));
         let waits = self.next_replacement().is_some();
         let replacement = match self.has_fallback_generation() {
-            true => rush,
+            true => rate_limited,
             false => held_back,
         };
         let replacement = replacement.filter(|_| waits);
@@ -279,12 +285,13 @@ impl Supervisor {
     }
 
     pub(super) fn is_restart_unproven(&self) -> bool {
-        let roll = self.rolling_restart.as_ref();
-        roll.is_some_and(|roll| roll.fallback_generation.is_some() && !roll.is_proven)
+        let restart = self.rolling_restart.as_ref();
+        restart.is_some_and(|restart| restart.fallback_generation.is_some() && !restart.is_proven)
     }
 
     pub(super) fn stale_replica(&self) -> Option<usize> {
-        let is_stale = |seat: &Replica| self.worker_of(seat).is_some_and(|w| !self.is_current(w));
+        let is_stale =
+            |replica: &Replica| self.worker_of(replica).is_some_and(|w| !self.is_current(w));
         self.replicas.iter().position(is_stale)
     }
 
@@ -293,24 +300,27 @@ impl Supervisor {
         worker.replace_reason.is_none() && worker.generation == self.generation
     }
 
-    fn worker_of(&self, seat: &Replica) -> Option<&Worker> {
-        seat.worker.and_then(|id| self.workers.get(&id))
+    fn worker_of(&self, replica: &Replica) -> Option<&Worker> {
+        replica.worker.and_then(|id| self.workers.get(&id))
     }
 
-    /// Seats whose worker serves.
+    /// Replicas whose worker serves.
     fn ready_replicas(&self) -> usize {
         let serves = |w: &&Worker| w.state == WorkerState::Ready;
-        let holders = self.replicas.iter().filter_map(|seat| self.worker_of(seat));
-        holders.filter(serves).count()
+        let workers = self
+            .replicas
+            .iter()
+            .filter_map(|replica| self.worker_of(replica));
+        workers.filter(serves).count()
     }
 }
 
 /// Where a successor is spawned.
 #[derive(Clone, Copy, Debug)]
 enum Replacement {
-    /// In the seat, next to the worker that serves there until it is ready.
+    /// In the replica, next to the worker that serves there until it is ready.
     Beside(usize),
-    /// In the seat, which its worker leaves now.
+    /// In the replica, which its worker leaves now.
     InPlace(usize),
 }
 

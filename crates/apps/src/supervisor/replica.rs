@@ -1,4 +1,4 @@
-//! Replicas and back-off: the place of each worker, and when the next try is allowed.
+//! Replicas and back-off: the desired workers, and when the next try is allowed.
 //!
 //! An application has one replica for each process that it should have. A replica remembers how
 //! often its workers crashed, so that one that crashes in a loop is slowed down without slowing the
@@ -12,9 +12,9 @@ use super::{SupervisorPolicy, WorkerId};
 #[derive(Debug, Default)]
 pub(super) struct Replica {
     pub(super) worker: Option<WorkerId>,
-    /// A worker that boots beside it and takes the seat when it is ready.
+    /// A worker that boots beside it and takes its place when it is ready.
     pub(super) successor: Option<WorkerId>,
-    /// How many workers this seat has had.
+    /// How many workers this replica has had.
     pub(super) spawn_count: u64,
     /// Whether one of them has been ready.
     pub(super) has_served: bool,

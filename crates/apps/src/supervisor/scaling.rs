@@ -168,7 +168,7 @@ impl Autoscaler {
             };
             let slots = match load.slots {
                 1 => "the only slot".to_owned(),
-                places => format!("all {places} slots"),
+                slots => format!("all {slots} slots"),
             };
             let millis = load.oldest_wait.as_millis();
             format!("{line} {millis} ms with {slots} busy")
@@ -313,8 +313,8 @@ impl Autoscaler {
 }
 
 fn describe_unneeded(peak: usize, load: &AppLoad, policy: &SupervisorPolicy) -> String {
-    let (places, time) = (load.slots, policy.scale_down_after);
-    format!("at most {peak} of {places} slots were needed for {time:?}")
+    let (slots, time) = (load.slots, policy.scale_down_after);
+    format!("at most {peak} of {slots} slots were needed for {time:?}")
 }
 
 /// How many threads more each worker should have for a line that they would help. Where the workers

@@ -18,7 +18,7 @@ struct SupervisorSimulation {
     rng: Rng,
     supervisor: Supervisor,
     now: Instant,
-    /// What will be told to the supervisor, by time and order of planning.
+    /// The events that the supervisor will get, by time and order of planning.
     plans: BTreeMap<(Instant, u64), SupervisorEvent>,
     plan_last: u64,
     alarm: Option<Instant>,
@@ -245,12 +245,12 @@ impl SupervisorSimulation {
 
     /// Each worker has two slots.
     fn load(&self, used: usize, waiting: usize) -> AppLoad {
-        let places = 2 * self.count(|p| p.is_admitted && !p.is_retired);
+        let slots = 2 * self.count(|p| p.is_admitted && !p.is_retired);
         AppLoad {
             queued: waiting,
             oldest_wait: Duration::from_millis(if waiting > 3 { 150 } else { 50 }),
-            in_progress: used.min(places),
-            slots: places,
+            in_progress: used.min(slots),
+            slots,
             // As where slots tell, and as of reactors.
             cpu_percent: used.is_multiple_of(3).then_some(used * 40),
             cpu_known_since: Some(self.now),

@@ -31,13 +31,13 @@ impl SupervisorHarness {
 
     /// Started, with workers 1 to `processes` ready.
     fn ready(processes: usize) -> Self {
-        let mut bed = Self::new(processes);
-        bed.send(SupervisorEvent::Started);
+        let mut harness = Self::new(processes);
+        harness.send(SupervisorEvent::Started);
         for id in 1..=processes as u64 {
-            bed.boot(id);
+            harness.boot(id);
         }
-        assert_eq!(bed.supervisor.app_state(), AppState::Ready);
-        bed
+        assert_eq!(harness.supervisor.app_state(), AppState::Ready);
+        harness
     }
 
     fn send(&mut self, event: SupervisorEvent) -> Vec<String> {
@@ -149,46 +149,50 @@ const NOTHING: [&str; 0] = [];
 
 #[test]
 fn spawns_all_processes_and_admits_each_as_it_becomes_ready() {
-    let mut bed = SupervisorHarness::new(2);
-    assert_eq!(bed.supervisor.app_state(), AppState::Stopped);
+    let mut harness = SupervisorHarness::new(2);
+    assert_eq!(harness.supervisor.app_state(), AppState::Stopped);
     assert_eq!(
-        bed.send(SupervisorEvent::Started),
+        harness.send(SupervisorEvent::Started),
         ["spawn 1 of 1", "spawn 2 of 1"]
     );
-    assert_eq!(bed.supervisor.app_state(), AppState::Starting);
-    assert_eq!(bed.boot(2), ["admit 2"]);
-    assert_eq!(bed.supervisor.app_state(), AppState::Starting);
-    assert_eq!(bed.boot(1), ["admit 1"]);
-    assert_eq!(bed.supervisor.app_state(), AppState::Ready);
+    assert_eq!(harness.supervisor.app_state(), AppState::Starting);
+    assert_eq!(harness.boot(2), ["admit 2"]);
+    assert_eq!(harness.supervisor.app_state(), AppState::Starting);
+    assert_eq!(harness.boot(1), ["admit 1"]);
+    assert_eq!(harness.supervisor.app_state(), AppState::Ready);
     let up = SupervisorReport::Up {
         took: Duration::ZERO,
     };
-    assert_eq!(bed.reports.last(), Some(&up));
+    assert_eq!(harness.reports.last(), Some(&up));
 }
 
 #[test]
 fn replaces_the_first_crash_at_once_and_then_backs_off() {
-    let mut bed = SupervisorHarness::ready(2);
-    assert_eq!(bed.exit(1), ["spawn 3 of 1"]);
-    assert_eq!(bed.supervisor.app_state(), AppState::Degraded);
-    bed.boot(3);
+    let mut harness = SupervisorHarness::ready(2);
+    assert_eq!(harness.exit(1), ["spawn 3 of 1"]);
+    assert_eq!(harness.supervisor.app_state(), AppState::Degraded);
+    harness.boot(3);
     for (worker, delay) in [(3, 100), (4, 200), (5, 400), (6, 500)] {
-        assert_eq!(bed.exit(worker), NOTHING, "{worker}");
+        assert_eq!(harness.exit(worker), NOTHING, "{worker}");
         let respawn = vec![format!("spawn {} of 1", worker + 1)];
-        assert_eq!(bed.sleep(), (Duration::from_millis(delay), respawn));
-        bed.boot(worker + 1);
+        assert_eq!(harness.sleep(), (Duration::from_millis(delay), respawn));
+        harness.boot(worker + 1);
     }
-    assert_eq!(bed.exit(2), ["spawn 8 of 1"], "another seat is not slowed");
+    assert_eq!(
+        harness.exit(2),
+        ["spawn 8 of 1"],
+        "another replica is not slowed"
+    );
 }
 
 #[test]
 fn backs_off_no_longer_than_the_maximum() {
-    let mut bed = SupervisorHarness::new(1);
-    bed.send(SupervisorEvent::Started);
+    let mut harness = SupervisorHarness::new(1);
+    harness.send(SupervisorEvent::Started);
     let mut slept = Vec::new();
     for worker in 1..=12 {
-        bed.fail(worker);
-        slept.push(bed.sleep().0.as_millis());
+        harness.fail(worker);
+        slept.push(harness.sleep().0.as_millis());
     }
     let expected = [
         100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000, 30000,
@@ -198,32 +202,32 @@ fn backs_off_no_longer_than_the_maximum() {
 
 #[test]
 fn forgets_crashes_after_a_worker_was_ready_for_a_while() {
-    let mut bed = SupervisorHarness::ready(1);
-    bed.exit(1);
-    bed.boot(2);
-    bed.now += Duration::from_secs(10);
-    assert_eq!(bed.exit(2), ["spawn 3 of 1"]);
+    let mut harness = SupervisorHarness::ready(1);
+    harness.exit(1);
+    harness.boot(2);
+    harness.now += Duration::from_secs(10);
+    assert_eq!(harness.exit(2), ["spawn 3 of 1"]);
 }
 
 #[test]
 fn reports_a_failed_boot_and_retries_with_one_worker() {
-    let mut bed = SupervisorHarness::new(3);
-    bed.send(SupervisorEvent::Started);
+    let mut harness = SupervisorHarness::new(3);
+    harness.send(SupervisorEvent::Started);
     for worker in 1..=3 {
-        assert_eq!(bed.fail(worker), [format!("terminate {worker}")]);
+        assert_eq!(harness.fail(worker), [format!("terminate {worker}")]);
     }
     let failing = AppState::Failing {
         report: "Traceback".to_owned(),
     };
-    assert_eq!(bed.supervisor.app_state(), failing);
+    assert_eq!(harness.supervisor.app_state(), failing);
     let probe = vec!["spawn 4 of 1".to_owned()];
     let delay = Duration::from_millis(100);
     assert_eq!(
-        bed.sleep(),
+        harness.sleep(),
         (delay, probe),
         "three failed together: one failure"
     );
-    let lines = bed.boot(4);
+    let lines = harness.boot(4);
     assert_eq!(lines, ["admit 4", "spawn 5 of 1", "spawn 6 of 1"]);
 }
 
@@ -257,30 +261,30 @@ fn every_way_not_to_boot_is_reported() {
         ),
     ];
     for (name, event, expected) in rows {
-        let mut bed = SupervisorHarness::new(1);
-        bed.send(SupervisorEvent::Started);
-        bed.send(event);
+        let mut harness = SupervisorHarness::new(1);
+        harness.send(SupervisorEvent::Started);
+        harness.send(event);
         let report = expected.to_owned();
         assert_eq!(
-            bed.supervisor.app_state(),
+            harness.supervisor.app_state(),
             AppState::Failing { report },
             "{name}"
         );
-        assert!(bed.wake_at.is_some(), "{name}: it is tried again");
+        assert!(harness.wake_at.is_some(), "{name}: it is tried again");
     }
 }
 
 #[test]
 fn kills_a_worker_that_does_not_become_ready_in_time() {
-    let mut bed = SupervisorHarness::new(1);
-    bed.send(SupervisorEvent::Started);
-    bed.spawned(1);
-    let (slept, lines) = bed.sleep();
+    let mut harness = SupervisorHarness::new(1);
+    harness.send(SupervisorEvent::Started);
+    harness.spawned(1);
+    let (slept, lines) = harness.sleep();
     assert_eq!((slept.as_secs(), lines), (60, vec!["kill 1".to_owned()]));
     let report = "the worker was not ready after 60s and was killed".to_owned();
-    assert_eq!(bed.supervisor.app_state(), AppState::Failing { report });
-    assert_eq!(bed.exit(1), NOTHING);
-    assert_eq!(bed.sleep().1, ["spawn 2 of 1"]);
+    assert_eq!(harness.supervisor.app_state(), AppState::Failing { report });
+    assert_eq!(harness.exit(1), NOTHING);
+    assert_eq!(harness.sleep().1, ["spawn 2 of 1"]);
 }
 
 #[test]
@@ -296,95 +300,98 @@ fn kills_a_stuck_worker_and_replaces_it_at_once() {
             reason: KillReason::ProtocolBroken,
         },
     ] {
-        let mut bed = SupervisorHarness::ready(2);
-        let lines = bed.send(event.clone());
+        let mut harness = SupervisorHarness::ready(2);
+        let lines = harness.send(event.clone());
         assert_eq!(lines, ["retire 1", "kill 1", "spawn 3 of 1"], "{event:?}");
-        bed.boot(3);
-        assert_eq!(bed.send(event), NOTHING, "once is enough");
-        assert_eq!(bed.exit(1), NOTHING);
+        harness.boot(3);
+        assert_eq!(harness.send(event), NOTHING, "once is enough");
+        assert_eq!(harness.exit(1), NOTHING);
     }
 }
 
 #[test]
 fn backs_off_when_workers_get_stuck_again_and_again() {
-    let mut bed = SupervisorHarness::ready(1);
-    bed.send(SupervisorEvent::KillRequested {
+    let mut harness = SupervisorHarness::ready(1);
+    harness.send(SupervisorEvent::KillRequested {
         worker: WorkerId(1),
         reason: KillReason::ResponseTimedOut,
     });
-    bed.boot(2);
-    let lines = bed.send(SupervisorEvent::KillRequested {
+    harness.boot(2);
+    let lines = harness.send(SupervisorEvent::KillRequested {
         worker: WorkerId(2),
         reason: KillReason::ResponseTimedOut,
     });
     assert_eq!(lines, ["retire 2", "kill 2"]);
-    assert_eq!(bed.sleep().1, ["spawn 3 of 1"]);
+    assert_eq!(harness.sleep().1, ["spawn 3 of 1"]);
 }
 
 #[test]
 fn recycles_a_worn_worker_in_due_form() {
-    let mut bed = SupervisorHarness::ready(2);
+    let mut harness = SupervisorHarness::ready(2);
     let worker = WorkerId(2);
-    assert_eq!(bed.send(recycle(worker)), ["spawn 3 of 1"]);
-    assert_eq!(bed.send(recycle(worker)), NOTHING);
-    assert_eq!(bed.boot(3), ["admit 3", "retire 2"]);
-    assert_eq!(bed.idle(2), ["terminate 2"]);
+    assert_eq!(harness.send(recycle(worker)), ["spawn 3 of 1"]);
+    assert_eq!(harness.send(recycle(worker)), NOTHING);
+    assert_eq!(harness.boot(3), ["admit 3", "retire 2"]);
+    assert_eq!(harness.idle(2), ["terminate 2"]);
 }
 
 #[test]
 fn drains_by_finishing_then_terminating_then_killing() {
-    let mut bed = SupervisorHarness::ready(2);
-    assert_eq!(bed.send(SupervisorEvent::Drain), ["retire 2", "retire 1"]);
-    assert_eq!(bed.supervisor.app_state(), AppState::Draining);
-    assert_eq!(bed.send(SupervisorEvent::Drain), NOTHING);
-    assert_eq!(bed.idle(1), ["terminate 1"]);
-    assert_eq!(bed.exit(1), NOTHING);
-    assert_eq!(bed.idle(2), ["terminate 2"]);
+    let mut harness = SupervisorHarness::ready(2);
+    assert_eq!(
+        harness.send(SupervisorEvent::Drain),
+        ["retire 2", "retire 1"]
+    );
+    assert_eq!(harness.supervisor.app_state(), AppState::Draining);
+    assert_eq!(harness.send(SupervisorEvent::Drain), NOTHING);
+    assert_eq!(harness.idle(1), ["terminate 1"]);
+    assert_eq!(harness.exit(1), NOTHING);
+    assert_eq!(harness.idle(2), ["terminate 2"]);
     let killed = vec!["kill 2".to_owned()];
-    assert_eq!(bed.sleep(), (Duration::from_secs(10), killed));
-    assert_eq!(bed.exit(2), ["stopped"]);
-    assert_eq!(bed.supervisor.app_state(), AppState::Stopped);
+    assert_eq!(harness.sleep(), (Duration::from_secs(10), killed));
+    assert_eq!(harness.exit(2), ["stopped"]);
+    assert_eq!(harness.supervisor.app_state(), AppState::Stopped);
 }
 
 #[test]
 fn an_overdue_drain_terminates_those_that_still_work() {
-    let mut bed = SupervisorHarness::ready(1);
+    let mut harness = SupervisorHarness::ready(1);
     assert_eq!(
-        bed.send(SupervisorEvent::DrainOverdue),
+        harness.send(SupervisorEvent::DrainOverdue),
         NOTHING,
         "no drain yet"
     );
-    bed.send(SupervisorEvent::Drain);
-    assert_eq!(bed.send(SupervisorEvent::DrainOverdue), ["terminate 1"]);
-    assert_eq!(bed.exit(1), ["stopped"]);
+    harness.send(SupervisorEvent::Drain);
+    assert_eq!(harness.send(SupervisorEvent::DrainOverdue), ["terminate 1"]);
+    assert_eq!(harness.exit(1), ["stopped"]);
 }
 
 #[test]
 fn a_drain_waits_for_processes_that_are_still_being_spawned() {
-    let mut bed = SupervisorHarness::new(2);
-    bed.send(SupervisorEvent::Started);
-    bed.spawned(1);
+    let mut harness = SupervisorHarness::new(2);
+    harness.send(SupervisorEvent::Started);
+    harness.spawned(1);
     assert_eq!(
-        bed.send(SupervisorEvent::Drain),
+        harness.send(SupervisorEvent::Drain),
         ["abandon 2", "terminate 1"]
     );
-    assert_eq!(bed.exit(1), NOTHING);
-    assert_eq!(bed.spawned(2), ["terminate 2"]);
-    assert_eq!(bed.exit(2), ["stopped"]);
+    assert_eq!(harness.exit(1), NOTHING);
+    assert_eq!(harness.spawned(2), ["terminate 2"]);
+    assert_eq!(harness.exit(2), ["stopped"]);
 }
 
 #[test]
 fn a_drain_answers_every_restart() {
-    let mut bed = SupervisorHarness::ready(1);
-    bed.send(SupervisorEvent::Restart);
-    bed.send(SupervisorEvent::Restart);
+    let mut harness = SupervisorHarness::ready(1);
+    harness.send(SupervisorEvent::Restart);
+    harness.send(SupervisorEvent::Restart);
     let why = "not restarted: the application is stopping";
     assert_eq!(
-        bed.send(SupervisorEvent::Drain),
+        harness.send(SupervisorEvent::Drain),
         [why, why, "abandon 2", "retire 1"]
     );
     let why = "not restarted: the application is not running";
-    assert_eq!(bed.send(SupervisorEvent::Restart), [why]);
+    assert_eq!(harness.send(SupervisorEvent::Restart), [why]);
 }
 
 #[test]
@@ -397,23 +404,23 @@ fn a_drain_before_the_start_completes_at_once() {
 
 #[test]
 fn starts_again_after_a_drain() {
-    let mut bed = SupervisorHarness::ready(1);
-    bed.send(SupervisorEvent::Drain);
-    bed.idle(1);
-    bed.exit(1);
-    assert_eq!(bed.send(SupervisorEvent::Started), ["spawn 2 of 1"]);
-    bed.boot(2);
-    assert_eq!(bed.supervisor.app_state(), AppState::Ready);
+    let mut harness = SupervisorHarness::ready(1);
+    harness.send(SupervisorEvent::Drain);
+    harness.idle(1);
+    harness.exit(1);
+    assert_eq!(harness.send(SupervisorEvent::Started), ["spawn 2 of 1"]);
+    harness.boot(2);
+    assert_eq!(harness.supervisor.app_state(), AppState::Ready);
 }
 
 #[test]
 fn follows_a_change_of_the_number_of_processes() {
-    let mut bed = SupervisorHarness::ready(2);
-    assert_eq!(bed.resize(3), ["spawn 3 of 1"]);
-    assert_eq!(bed.spawned(3), NOTHING);
-    assert_eq!(bed.resize(1), ["terminate 3", "retire 2"]);
-    assert_eq!(bed.supervisor.app_state(), AppState::Ready);
-    assert_eq!(bed.resize(2), ["spawn 4 of 1"]);
+    let mut harness = SupervisorHarness::ready(2);
+    assert_eq!(harness.resize(3), ["spawn 3 of 1"]);
+    assert_eq!(harness.spawned(3), NOTHING);
+    assert_eq!(harness.resize(1), ["terminate 3", "retire 2"]);
+    assert_eq!(harness.supervisor.app_state(), AppState::Ready);
+    assert_eq!(harness.resize(2), ["spawn 4 of 1"]);
 }
 
 #[test]
@@ -431,37 +438,37 @@ fn ignores_unknown_and_unexpected_events() {
             },
         ];
         for event in rows {
-            let mut bed = SupervisorHarness::ready(1);
-            assert_eq!(bed.send(event.clone()), NOTHING, "{event:?}");
-            assert_eq!(bed.states(), [(1, WorkerState::Ready)], "{event:?}");
+            let mut harness = SupervisorHarness::ready(1);
+            assert_eq!(harness.send(event.clone()), NOTHING, "{event:?}");
+            assert_eq!(harness.states(), [(1, WorkerState::Ready)], "{event:?}");
         }
     }
-    let mut bed = SupervisorHarness::ready(1);
+    let mut harness = SupervisorHarness::ready(1);
     let worker = WorkerId(77);
-    assert_eq!(bed.exit(77), NOTHING);
+    assert_eq!(harness.exit(77), NOTHING);
     assert_eq!(
-        bed.send(SupervisorEvent::KillRequested {
+        harness.send(SupervisorEvent::KillRequested {
             worker,
             reason: KillReason::ResponseTimedOut
         }),
         NOTHING
     );
-    assert_eq!(bed.send(recycle(worker)), NOTHING);
+    assert_eq!(harness.send(recycle(worker)), NOTHING);
     let reason = String::new();
     assert_eq!(
-        bed.send(SupervisorEvent::SpawnFailed { worker, reason }),
+        harness.send(SupervisorEvent::SpawnFailed { worker, reason }),
         NOTHING
     );
 }
 
 #[test]
 fn an_early_tick_sets_the_alarm_again() {
-    let mut bed = SupervisorHarness::new(1);
-    bed.send(SupervisorEvent::Started);
-    let at = bed.wake_at.take();
-    bed.now += Duration::from_secs(1);
-    assert_eq!(bed.send(SupervisorEvent::Tick), NOTHING);
-    assert_eq!(bed.wake_at, at);
+    let mut harness = SupervisorHarness::new(1);
+    harness.send(SupervisorEvent::Started);
+    let at = harness.wake_at.take();
+    harness.now += Duration::from_secs(1);
+    assert_eq!(harness.send(SupervisorEvent::Tick), NOTHING);
+    assert_eq!(harness.wake_at, at);
 }
 
 #[test]
@@ -473,10 +480,10 @@ fn time_outs_without_end_are_no_time_outs() {
         max_backoff: Duration::MAX,
         ..SupervisorPolicy::default()
     };
-    let mut bed = SupervisorHarness::new(1);
-    bed.supervisor = Supervisor::new(policy);
-    bed.send(SupervisorEvent::Started);
-    assert_eq!(bed.wake_at, None);
-    assert_eq!(bed.fail(1), ["terminate 1"]);
-    assert!(bed.wake_at.is_some());
+    let mut harness = SupervisorHarness::new(1);
+    harness.supervisor = Supervisor::new(policy);
+    harness.send(SupervisorEvent::Started);
+    assert_eq!(harness.wake_at, None);
+    assert_eq!(harness.fail(1), ["terminate 1"]);
+    assert!(harness.wake_at.is_some());
 }

@@ -25,11 +25,11 @@ pub(crate) struct Worker {
     pub(crate) state: WorkerState,
     /// Since when it has been doing that.
     pub(crate) state_since: Instant,
-    /// How many workers had its seat before it.
+    /// How many workers its replica had before it.
     pub(crate) restarts: u64,
     /// Why it is to be replaced by a fresh one.
     pub(crate) replace_reason: Option<ReplaceReason>,
-    /// When patience with its state ends.
+    /// When its state has to end.
     pub(super) deadline: Option<Instant>,
     /// The strongest signal it was given, or is given as soon as it is spawned.
     pub(super) stop_signal: Option<StopSignal>,

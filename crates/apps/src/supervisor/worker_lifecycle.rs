@@ -1,4 +1,4 @@
-//! Steps that several events share: spawning, failing, retiring, asking.
+//! The steps of a worker's life that several events share: spawning, failing, retiring, stopping.
 //!
 //! # Invariants
 //! - A worker leaves its replica in the same step in which it stops being wanted, so a replica
@@ -14,12 +14,12 @@ use super::{
 
 /// The life of a worker.
 impl Supervisor {
-    pub(super) fn spawn(&mut self, now: Instant, place: usize, generation: u64) -> WorkerId {
+    pub(super) fn spawn(&mut self, now: Instant, index: usize, generation: u64) -> WorkerId {
         self.last_worker_id += 1;
         let id = WorkerId(self.last_worker_id);
-        let seat = &mut self.replicas[place];
-        let restarts = seat.spawn_count;
-        seat.spawn_count += 1;
+        let replica = &mut self.replicas[index];
+        let restarts = replica.spawn_count;
+        replica.spawn_count += 1;
         let worker = Worker {
             id,
             generation,
@@ -40,7 +40,7 @@ impl Supervisor {
         id
     }
 
-    /// Empties the place of a worker that did not boot, and decides when the next one is tried.
+    /// Empties the replica of a worker that did not boot, and decides when the next one is tried.
     pub(super) fn record_boot_failure(&mut self, now: Instant, id: WorkerId, report: String) {
         self.remove_from_replica(id);
         let is_trial = self.has_fallback_generation() && self.is_current_generation(id);
@@ -70,19 +70,19 @@ impl Supervisor {
         }
     }
 
-    /// A worker failed in a way that speaks against its code: a new version's roll ends with it,
+    /// A worker failed in a way that speaks against its code: a new version's restart ends with it,
     /// otherwise it is what the error page shows while nothing serves.
     pub(super) fn record_code_failure(&mut self, now: Instant, id: WorkerId, report: String) {
-        let roll = match self.is_current_generation(id) {
+        let restart = match self.is_current_generation(id) {
             true => self.rolling_restart.take(),
             false => None,
         };
-        let Some(roll) = roll else {
+        let Some(restart) = restart else {
             self.failure_report = Some(report);
             self.is_growing_to_initial_size = false;
             return;
         };
-        match roll.fallback_generation {
+        match restart.fallback_generation {
             Some(old) => self.revert_restart(now, old, &report),
             None => self.failure_report = Some(report.clone()),
         }
@@ -97,7 +97,7 @@ impl Supervisor {
         let is_unproven = |w: &&Worker| w.state == WorkerState::Booting && w.generation == new;
         let booting: Vec<_> = self.workers().filter(is_unproven).map(|w| w.id).collect();
         for id in booting {
-            // The one whose failure is being handled has left its seat already.
+            // The one whose failure is being handled has left its replica already.
             if self.remove_from_replica(id) {
                 self.stop_worker(now, id, StopSignal::Terminate);
             }
@@ -109,26 +109,26 @@ impl Supervisor {
         });
     }
 
-    /// Empties the seat of a worker that failed while ready; answers when it is filled again.
+    /// Empties the replica of a worker that failed while ready; returns the delay of the next one.
     pub(super) fn record_crash(&mut self, now: Instant, id: WorkerId) -> Duration {
         let since = self
             .workers
             .get(&id)
             .map_or(now, |worker| worker.state_since);
         let ready_for = now.saturating_duration_since(since);
-        let holds = |seat: &&mut Replica| seat.worker == Some(id);
-        let Some(seat) = self.replicas.iter_mut().find(holds) else {
+        let has_worker = |replica: &&mut Replica| replica.worker == Some(id);
+        let Some(replica) = self.replicas.iter_mut().find(has_worker) else {
             return Duration::ZERO;
         };
-        seat.worker = None;
-        seat.record_crash(now, ready_for, &self.policy)
+        replica.worker = None;
+        replica.record_crash(now, ready_for, &self.policy)
     }
 
     pub(super) fn remove_from_replica(&mut self, id: WorkerId) -> bool {
-        for seat in &mut self.replicas {
-            for holder in [&mut seat.worker, &mut seat.successor] {
-                if *holder == Some(id) {
-                    *holder = None;
+        for replica in &mut self.replicas {
+            for held in [&mut replica.worker, &mut replica.successor] {
+                if *held == Some(id) {
+                    *held = None;
                     return true;
                 }
             }
@@ -147,13 +147,13 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn stop_replica(&mut self, now: Instant, seat: &Replica) {
-        for id in [seat.successor, seat.worker].into_iter().flatten() {
+    pub(super) fn stop_replica(&mut self, now: Instant, replica: &Replica) {
+        for id in [replica.successor, replica.worker].into_iter().flatten() {
             self.retire_or_stop(now, id);
         }
     }
 
-    /// Sends a worker away in the gentlest way its state allows.
+    /// Retires a ready worker, stops one that boots.
     pub(super) fn retire_or_stop(&mut self, now: Instant, id: WorkerId) {
         match self.workers.get_mut(&id) {
             Some(worker) if worker.state == WorkerState::Ready => {
@@ -178,12 +178,12 @@ impl Supervisor {
     }
 
     pub(super) fn stop_worker(&mut self, now: Instant, id: WorkerId, signal: StopSignal) {
-        let patience = self.policy.stop_timeout;
+        let timeout = self.policy.stop_timeout;
         let Some(worker) = self.workers.get_mut(&id) else {
             return;
         };
         let deadline = match signal {
-            StopSignal::Terminate if worker.pid.is_some() => now.checked_add(patience),
+            StopSignal::Terminate if worker.pid.is_some() => now.checked_add(timeout),
             _ => None,
         };
         worker.set_state(WorkerState::Stopping, now, deadline);
@@ -229,6 +229,6 @@ impl Supervisor {
     pub(super) fn has_fallback_generation(&self) -> bool {
         self.rolling_restart
             .as_ref()
-            .is_some_and(|roll| roll.fallback_generation.is_some())
+            .is_some_and(|restart| restart.fallback_generation.is_some())
     }
 }

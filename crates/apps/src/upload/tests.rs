@@ -146,7 +146,7 @@ fn an_unwanted_body_is_released() {
 #[test]
 fn a_small_body_that_is_there_is_taken_without_a_wait() {
     loops::block_on(async {
-        for (said, whole, length) in [
+        for (script, whole, length) in [
             (vec![BodyScript::Bytes(7), BodyScript::End], true, 7),
             (vec![BodyScript::End], true, 0),
             (vec![BodyScript::Bytes(7)], false, 7),
@@ -158,7 +158,7 @@ fn a_small_body_that_is_there_is_taken_without_a_wait() {
             ),
         ] {
             let (line, mut body) = ScriptedBody::new();
-            said.into_iter().for_each(|said| line.push(said));
+            script.into_iter().for_each(|step| line.push(step));
             let mut first = Vec::new();
             let read =
                 std::future::poll_fn(|cx| Poll::Ready(read_available(&mut body, cx, &mut first)));

@@ -169,7 +169,7 @@ impl Simulation {
             ended_requests: 0,
         };
         for place in 0..scene.workers {
-            let ledger = Arc::default();
+            let stats = Arc::default();
             for number in 0..scene.threads + scene.spare {
                 let spec = SlotSpec {
                     generation: 1,
@@ -177,7 +177,7 @@ impl Simulation {
                     loop_index: place % 2,
                     request_capacity: u32::from(number < scene.threads),
                 };
-                let (id, mailbox) = world.dispatch.add_slot(world.start, spec, &ledger);
+                let (id, mailbox) = world.dispatch.add_slot(world.start, spec, &stats);
                 world.slots.push(SimulatedSlot {
                     id,
                     mailbox,
@@ -219,8 +219,10 @@ impl Simulation {
             frame: number.to_le_bytes().to_vec(),
             ..job("")
         };
-        let home = usize::from(self.random_below(2) == 1);
-        let _ = self.dispatch.submit(self.start + self.now, job, home);
+        let preferred_loop = usize::from(self.random_below(2) == 1);
+        let _ = self
+            .dispatch
+            .submit(self.start + self.now, job, preferred_loop);
         if self.traces.len() < REQUESTS {
             let scene = self.scene;
             let mean = scene.short.mul_f64(1.0 - 1.0 / scene.long_one_in as f64)

@@ -22,7 +22,7 @@ use penstock_runtime::loops;
 pub(super) struct BodyPump {
     /// Held for a move of bytes only.
     state: Mutex<PumpState>,
-    place: CapacityReleaser,
+    releaser: CapacityReleaser,
     driver: Waker,
 }
 
@@ -35,8 +35,8 @@ struct PumpState {
     /// The spool has not taken all of its bytes.
     is_busy: bool,
     is_client_disconnected: bool,
-    /// The place of the response, if it was cut for its client.
-    cut_place: Option<Box<SlowResponseGuard>>,
+    /// The guard of the slow response, if it was cut.
+    slow_response: Option<Box<SlowResponseGuard>>,
     task: Option<Waker>,
 }
 
@@ -60,10 +60,10 @@ impl BodyPump {
                 taken_bytes: 0,
                 is_busy: true,
                 is_client_disconnected: false,
-                cut_place: None,
+                slow_response: None,
                 task: None,
             }),
-            place: writer.capacity_releaser(),
+            releaser: writer.capacity_releaser(),
             driver,
         });
         loops::spawn_here(Arc::clone(&pump).run(writer, over));
@@ -85,7 +85,7 @@ impl BodyPump {
             state.bytes = Vec::new();
         }
         state.end = Some(end);
-        self.place.release();
+        self.releaser.release();
         wake_task(state);
     }
 
@@ -98,16 +98,16 @@ impl BodyPump {
         }
     }
 
-    /// The place of the response, if it was cut for its client.
+    /// The guard of the slow response, if it was cut.
     pub(super) fn take_slow_response(&self) -> Option<Box<SlowResponseGuard>> {
-        self.state.lock().cut_place.take()
+        self.state.lock().slow_response.take()
     }
 
     async fn run(self: Arc<Self>, mut writer: SpoolWriter, over: u32) {
         let mut count = over;
         loop {
             if let Err(fault) = writer.flush().await {
-                self.state.lock().cut_place = writer.take_slow_response().map(Box::new);
+                self.state.lock().slow_response = writer.take_slow_response().map(Box::new);
                 self.record_progress(count, true);
                 writer.finish(Err(fault));
                 return;

@@ -163,7 +163,7 @@ impl ChannelDriver {
         length: Option<u64>,
         first: &[u8],
     ) -> Result<(), DriverEnd> {
-        let place = Arc::<SlotProducer>::clone(&self.core.place);
+        let producer = Arc::<SlotProducer>::clone(&self.core.producer);
         let Some(entry) = self.streams.entry(id) else {
             return Ok(());
         };
@@ -172,7 +172,7 @@ impl ChannelDriver {
         };
         entry.is_unbuffered = head.is_unbuffered;
         let (app, job) = (&self.core.app, &start.job);
-        let (writer, response) = open_spool(app, job, head, length, Some(place));
+        let (writer, response) = open_spool(app, job, head, length, Some(producer));
         let start = std::mem::replace(&mut entry.state, StreamState::Spooling(writer));
         // From the head on an event stream may be silent for any time.
         self.streams.stop_clock(id);
@@ -293,8 +293,8 @@ impl ChannelDriver {
         };
         let progress = pump.take_progress();
         if progress.is_client_disconnected {
-            if let Some(place) = pump.take_slow_response() {
-                self.streams.retain_slow_response(id, place);
+            if let Some(guard) = pump.take_slow_response() {
+                self.streams.retain_slow_response(id, guard);
             }
             return self.abandon_stream(id);
         }

@@ -75,7 +75,7 @@ impl ChannelOutbox {
         self.files_socket = Some(Arc::new(files));
     }
 
-    /// The socket that was sent for this stream, before the frame that announces it.
+    /// Takes the socket that was sent for this stream, before the frame that announces it.
     pub(super) fn take_hijacked_socket(&self, id: u32) -> Option<OwnedFd> {
         let (mut bytes, mut sockets) = ([0; 4], Vec::new());
         let files = self.files_socket.as_ref()?;
@@ -144,11 +144,11 @@ impl ChannelOutbox {
             return false;
         }
         let mut items = self.items.iter().enumerate();
-        let place = items.find(|(_, item)| matches!(item, OutboxItem::Request(of) if *of == id));
-        let place = place.map(|(place, _)| place);
-        match place.filter(|place| *place > 0 || self.sent_bytes == 0) {
-            Some(place) => {
-                self.items[place] = OutboxItem::Removed;
+        let index = items.find(|(_, item)| matches!(item, OutboxItem::Request(of) if *of == id));
+        let index = index.map(|(index, _)| index);
+        match index.filter(|index| *index > 0 || self.sent_bytes == 0) {
+            Some(index) => {
+                self.items[index] = OutboxItem::Removed;
                 true
             }
             None => false,

@@ -48,8 +48,8 @@ pub(super) struct StreamTable {
     wake_list: Arc<WakeList>,
     /// Request bodies that still arrive, by index: a few streams have one.
     uploads: HashMap<u32, UploadReader>,
-    /// Places of responses that were cut for their clients, by index; released at their ends.
-    cut_places: HashMap<u32, Box<SlowResponseGuard>>,
+    /// Slow responses that were cut, by index; released at their ends.
+    slow_responses: HashMap<u32, Box<SlowResponseGuard>>,
 }
 
 /// One index, and the stream that has it.
@@ -106,7 +106,7 @@ pub(super) enum StreamState {
 }
 
 impl StreamTable {
-    pub(super) fn new(notices: Arc<WakeList>) -> Self {
+    pub(super) fn new(wake_list: Arc<WakeList>) -> Self {
         Self {
             entries: Vec::new(),
             free_indices: Vec::new(),
@@ -114,9 +114,9 @@ impl StreamTable {
             stuck_count: 0,
             first_timed: NO_INDEX,
             last_timed: NO_INDEX,
-            wake_list: notices,
+            wake_list,
             uploads: HashMap::new(),
-            cut_places: HashMap::new(),
+            slow_responses: HashMap::new(),
         }
     }
 
@@ -244,7 +244,7 @@ impl StreamTable {
         self.uploads.get(&index_of(id))
     }
 
-    /// Notes that the worker has all of the request's body, or gets no more.
+    /// Records that the worker has all of the request's body, or gets no more.
     pub(super) fn end_request_body(&mut self, id: u32) {
         let Some(entry) = self.entry(id) else {
             return;
@@ -283,8 +283,8 @@ impl StreamTable {
             // It may go back to the queue.
             start.job.upload = upload;
         }
-        if !self.cut_places.is_empty() {
-            self.cut_places.remove(&index_of(id));
+        if !self.slow_responses.is_empty() {
+            self.slow_responses.remove(&index_of(id));
         }
         self.free_indices.push(index_of(id));
         self.open_count -= 1;
@@ -292,9 +292,9 @@ impl StreamTable {
         Some(state)
     }
 
-    /// Keeps the place of a response that was cut, until its stream ends.
-    pub(super) fn retain_slow_response(&mut self, id: u32, place: Box<SlowResponseGuard>) {
-        self.cut_places.insert(index_of(id), place);
+    /// Keeps the guard of a slow response that was cut, until its stream ends.
+    pub(super) fn retain_slow_response(&mut self, id: u32, guard: Box<SlowResponseGuard>) {
+        self.slow_responses.insert(index_of(id), guard);
     }
 
     /// Starts a stream's clock at `now`.

@@ -1,7 +1,7 @@
 //! The driver against a worker that is played here, over a real socket pair.
 //!
-//! [`Rig`] has both ends: requests go in as `handler` makes them, [`Worker`] reads frames and
-//! writes what a test wants. Everything is awaited with a deadline.
+//! [`ChannelHarness`] has both ends: requests go in as `handler` makes them, [`FakeWorker`] reads
+//! frames and writes what a test wants. Everything is awaited with a deadline.
 
 #![allow(clippy::disallowed_methods, reason = "tests may wait for a disk")]
 
@@ -136,7 +136,7 @@ fn shared(terms: &HarnessOptions) -> Arc<AppShared> {
     let mut config = config::App::new("app", "/".into(), config::AppKind::Asgi, "main:app");
     config.response_timeout = terms.response_timeout;
     config.websocket_compression = terms.compresses;
-    let store = BufferingSettings {
+    let settings = BufferingSettings {
         max_body_memory: 1 << 20,
         max_response_memory: terms.memory,
         max_response_spool: terms.spool,
@@ -146,8 +146,8 @@ fn shared(terms: &HarnessOptions) -> Arc<AppShared> {
         temp_space: Arc::default(),
         pool: Pool::new("test", 1, 64),
     };
-    let way = DispatchMode::Workers(Dialect::Python);
-    Arc::new(AppShared::new(&config, way, store))
+    let mode = DispatchMode::Workers(Dialect::Python);
+    Arc::new(AppShared::new(&config, mode, settings))
 }
 
 impl ChannelHarness {
@@ -170,8 +170,8 @@ impl ChannelHarness {
             loop_index: 0,
             request_capacity: terms.capacity,
         };
-        let ledger = Arc::new(WorkerStats::default());
-        let (slot, mailbox) = shared.dispatch.add_slot(clock::now(), spec, &ledger);
+        let stats = Arc::new(WorkerStats::default());
+        let (slot, mailbox) = shared.dispatch.add_slot(clock::now(), spec, &stats);
         let mut driver = ChannelDriver::new(
             Arc::clone(&shared),
             slot,
@@ -355,11 +355,11 @@ impl FakeWorker {
 #[test]
 fn requests_are_sent_and_answered_in_any_order() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
-        let asked: Vec<_> = ["/a", "/b", "/c"].map(|path| rig.get(path)).into();
+        let mut harness = ChannelHarness::new();
+        let asked: Vec<_> = ["/a", "/b", "/c"].map(|path| harness.get(path)).into();
         let mut ids = Vec::new();
         for path in ["/a", "/b", "/c"] {
-            let frame = rig.worker.next().await;
+            let frame = harness.worker.next().await;
             assert_eq!(frame.kind, FrameKind::Open);
             let needle = format!("z\x08raw_paths\x02\0\0\0{path}");
             let is_told = frame
@@ -370,7 +370,7 @@ fn requests_are_sent_and_answered_in_any_order() {
             ids.push(frame.id);
         }
         for (id, text) in [(ids[2], "c"), (ids[0], "a"), (ids[1], "b")] {
-            rig.worker.answer(id, text.as_bytes()).await;
+            harness.worker.answer(id, text.as_bytes()).await;
         }
         for (asked, text) in asked.into_iter().zip(["a", "b", "c"]) {
             let response = asked.response().await;
@@ -378,8 +378,8 @@ fn requests_are_sent_and_answered_in_any_order() {
             assert_eq!(response.timing.app_time, Duration::from_micros(5));
             assert_eq!(body(response).await.unwrap(), text.as_bytes());
         }
-        rig.retire();
-        assert_eq!(rig.ended().await, DriverEnd::Retired);
+        harness.retire();
+        assert_eq!(harness.ended().await, DriverEnd::Retired);
     });
 }
 
@@ -390,31 +390,38 @@ fn a_full_worker_has_the_next_request_when_one_has_ended() {
             capacity: 2,
             ..HarnessOptions::default()
         };
-        let mut rig = ChannelHarness::with(&terms);
-        let asked: Vec<_> = ["/a", "/b", "/c"].map(|path| rig.get(path)).into();
-        let first = rig.worker.opened().await;
-        let second = rig.worker.opened().await;
+        let mut harness = ChannelHarness::with(&terms);
+        let asked: Vec<_> = ["/a", "/b", "/c"].map(|path| harness.get(path)).into();
+        let first = harness.worker.opened().await;
+        let second = harness.worker.opened().await;
         settle().await;
-        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).waiting, 1);
-        rig.worker.answer(second, b"b").await;
-        let third = rig.worker.opened().await;
-        rig.worker.answer(first, b"a").await;
-        rig.worker.answer(third, b"c").await;
+        assert_eq!(harness.shared.dispatch.queue_usage(clock::now()).waiting, 1);
+        harness.worker.answer(second, b"b").await;
+        let third = harness.worker.opened().await;
+        harness.worker.answer(first, b"a").await;
+        harness.worker.answer(third, b"c").await;
         for (asked, text) in asked.into_iter().zip([b"a", b"b", b"c"]) {
             assert_eq!(body(asked.response().await).await.unwrap(), text);
         }
-        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).in_progress, 0);
+        assert_eq!(
+            harness
+                .shared
+                .dispatch
+                .queue_usage(clock::now())
+                .in_progress,
+            0
+        );
     });
 }
 
 #[test]
 fn answers_are_read_wherever_the_bytes_are_cut() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
-        let asked: Vec<_> = ["/a", "/b", "/c"].map(|path| rig.get(path)).into();
+        let mut harness = ChannelHarness::new();
+        let asked: Vec<_> = ["/a", "/b", "/c"].map(|path| harness.get(path)).into();
         let mut ids = Vec::new();
         for _ in 0..3 {
-            ids.push(rig.worker.opened().await);
+            ids.push(harness.worker.opened().await);
         }
         let mut out = Vec::new();
         reactor_encoder::encode_response(
@@ -430,7 +437,7 @@ fn answers_are_read_wherever_the_bytes_are_cut() {
         reactor_encoder::encode_reset(&mut out, 0, ids[2], "no \u{e9}");
         reactor_encoder::encode_data(&mut out, FLAG_END, ids[1], b"e");
         for byte in out {
-            rig.worker.channel.write_all(&[byte]).await.unwrap();
+            harness.worker.channel.write_all(&[byte]).await.unwrap();
             loops::yield_now().await;
         }
         let mut asked = asked.into_iter();
@@ -468,8 +475,8 @@ fn a_websocket_is_not_agreed_for_other_kinds_and_refused_by_the_rules() {
     }
     let mut config = config::App::new("app", "/".into(), config::AppKind::Wsgi, "main:app");
     config.concurrency = config::Concurrency::Gevent;
-    let store = BufferingSettings::clone(&app.buffering_settings.load());
-    let gevent = AppShared::new(&config, DispatchMode::Workers(Dialect::Python), store);
+    let settings = BufferingSettings::clone(&app.buffering_settings.load());
+    let gevent = AppShared::new(&config, DispatchMode::Workers(Dialect::Python), settings);
     assert_eq!(
         gevent.model.get(),
         Some(WorkerModel::Reactor(

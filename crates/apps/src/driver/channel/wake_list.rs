@@ -49,10 +49,10 @@ impl WakeList {
     /// The next index to look at; without one the task is woken when there is one.
     pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Option<u32> {
         let mut state = self.state.lock();
-        if let Some(place) = state.woken.pop_front() {
+        if let Some(stream) = state.woken.pop_front() {
             drop(state);
-            place.is_listed.store(false, Ordering::Release);
-            return Some(place.index);
+            stream.is_listed.store(false, Ordering::Release);
+            return Some(stream.index);
         }
         store_waker(&mut state.driver, cx);
         None
@@ -64,10 +64,10 @@ impl Wake for StreamWaker {
         if self.is_listed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let Some(notices) = self.wake_list.upgrade() else {
+        let Some(wake_list) = self.wake_list.upgrade() else {
             return;
         };
-        let mut state = notices.state.lock();
+        let mut state = wake_list.state.lock();
         state.woken.push_back(self);
         let driver = state.driver.take();
         drop(state);
@@ -80,27 +80,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_noted_keeps_nothing_when_the_driver_has_gone() {
-        let notices = Arc::new(WakeList::default());
-        let waker = notices.waker(3);
+    fn a_listed_stream_keeps_nothing_alive_without_the_driver() {
+        let wake_list = Arc::new(WakeList::default());
+        let waker = wake_list.waker(3);
         waker.wake_by_ref();
-        let rest = Arc::downgrade(&notices);
-        drop(notices);
+        let rest = Arc::downgrade(&wake_list);
+        drop(wake_list);
         assert!(rest.upgrade().is_none());
         // A waker that is left wakes nothing.
         waker.wake();
     }
 
     #[test]
-    fn a_place_is_noted_once_until_it_is_taken() {
-        let notices = Arc::new(WakeList::default());
-        let waker = notices.waker(3);
+    fn a_stream_is_listed_once_until_it_is_taken() {
+        let wake_list = Arc::new(WakeList::default());
+        let waker = wake_list.waker(3);
         let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..2 {
             waker.wake_by_ref();
             waker.wake_by_ref();
-            assert_eq!(notices.poll_next(&mut cx), Some(3));
-            assert_eq!(notices.poll_next(&mut cx), None);
+            assert_eq!(wake_list.poll_next(&mut cx), Some(3));
+            assert_eq!(wake_list.poll_next(&mut cx), None);
         }
     }
 }

@@ -119,7 +119,7 @@ impl WebSocketPipe {
         closed.unwrap_or((close_code::ABNORMAL_CLOSURE, String::new()))
     }
 
-    /// Window to be given back to the worker.
+    /// Takes the freed window, to be given back to the worker.
     pub(super) fn take_freed_window(&self) -> u32 {
         std::mem::take(&mut self.state.lock().freed_window)
     }

@@ -69,8 +69,8 @@ pub(super) struct AcceptedWebSocket {
     deflate: Option<DeflateParams>,
     timeouts: &'static SessionTimeouts,
     app: Arc<AppShared>,
-    /// The prefix of the client's address, for its limits.
-    prefix: Option<AddressPrefix>,
+    /// The client_prefix of the client's address, for its limits.
+    client_prefix: Option<AddressPrefix>,
 }
 
 impl AcceptedWebSocket {
@@ -84,13 +84,13 @@ impl AcceptedWebSocket {
             deflate,
             timeouts: &TIMEOUTS,
             app: Arc::clone(app),
-            prefix: None,
+            client_prefix: None,
         }
     }
 
     /// Counts its bytes for this client, too.
-    pub(super) fn with_client_prefix(mut self, prefix: Option<AddressPrefix>) -> Self {
-        self.prefix = prefix;
+    pub(super) fn with_client_prefix(mut self, client_prefix: Option<AddressPrefix>) -> Self {
+        self.client_prefix = client_prefix;
         self
     }
 
@@ -114,10 +114,10 @@ impl Takeover for AcceptedWebSocket {
         client: Arc<dyn ByteStream>,
         early: Vec<u8>,
     ) -> TakeoverFuture {
-        let patience = self.timeouts;
+        let timeouts = self.timeouts;
         let session = self.pipe.take().map(|pipe| {
-            let mut session = WebSocketSession::new(client, pipe, &self.app, patience);
-            session.prefix = self.prefix;
+            let mut session = WebSocketSession::new(client, pipe, &self.app, timeouts);
+            session.client_prefix = self.client_prefix;
             if let Some(deflate) = self.deflate {
                 session.compress_with(deflate);
             }
@@ -176,8 +176,8 @@ struct WebSocketSession {
     /// Cost of the messages that were written, not reported to the pipe yet.
     freed_window: u32,
     app: Arc<AppShared>,
-    /// The prefix of the client's address, for its limits.
-    prefix: Option<AddressPrefix>,
+    /// The client_prefix of the client's address, for its limits.
+    client_prefix: Option<AddressPrefix>,
     message_limits: Arc<WebSocketMessageLimits>,
     /// Bytes that are counted for it among all unfinished messages.
     held_bytes: usize,
@@ -212,7 +212,7 @@ impl WebSocketSession {
         client: Arc<dyn ByteStream>,
         pipe: Arc<WebSocketPipe>,
         app: &Arc<AppShared>,
-        patience: &'static SessionTimeouts,
+        timeouts: &'static SessionTimeouts,
     ) -> Self {
         let now = clock::now();
         let limits = app.message_limits.load_full();
@@ -222,7 +222,7 @@ impl WebSocketSession {
             decoder: MessageDecoder::new(limits.max_message_bytes),
             compression: None,
             stage: SessionStage::Open,
-            timeouts: patience,
+            timeouts,
             write_buffer: Vec::new(),
             write_offset: 0,
             long_payload: Vec::new(),
@@ -231,7 +231,7 @@ impl WebSocketSession {
             written_cost: 0,
             freed_window: 0,
             app: Arc::clone(app),
-            prefix: None,
+            client_prefix: None,
             message_limits: limits,
             held_bytes: 0,
             partial_message: None,
@@ -240,7 +240,7 @@ impl WebSocketSession {
             read_paused_at: None,
             last_write_at: now,
             is_blocked: false,
-            deadline: LazyDeadline::new(now + patience.ping),
+            deadline: LazyDeadline::new(now + timeouts.ping),
         }
     }
 
@@ -363,11 +363,11 @@ impl WebSocketSession {
         let (before, held) = (self.held_bytes, self.decoder.buffered_bytes());
         self.held_bytes = held;
         let change = (before, held);
-        if self
-            .app
-            .held_message_bytes
-            .record_change(self.prefix, change, &self.message_limits)
-        {
+        if self.app.held_message_bytes.record_change(
+            self.client_prefix,
+            change,
+            &self.message_limits,
+        ) {
             return;
         }
         match self.stage {
@@ -590,7 +590,7 @@ impl Drop for WebSocketSession {
     /// The drain is over, or the loop ends: the client gets a close if its connection has room.
     fn drop(&mut self) {
         self.app.held_message_bytes.record_change(
-            self.prefix,
+            self.client_prefix,
             (self.held_bytes, 0),
             &self.message_limits,
         );

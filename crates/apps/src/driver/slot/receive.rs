@@ -52,7 +52,7 @@ impl SlotDriver {
             if is_last {
                 self.open_response = None;
                 (self.cut_deadline, self.discarding_since) = (None, None);
-                self.cut_place = None;
+                self.slow_response = None;
                 self.end_request_body();
                 if self.deadline_extension.take().is_some() {
                     *self.core.mailbox.deadline_extension.lock() = None;

@@ -41,9 +41,9 @@ impl SlotDriver {
             return;
         };
         self.is_unbuffered = head.is_unbuffered;
-        let place = Arc::<SlotProducer>::clone(&self.core.place);
+        let producer = Arc::<SlotProducer>::clone(&self.core.producer);
         let (app, job) = (&self.core.app, &entry.start.job);
-        let (mut writer, response) = open_spool(app, job, head, length, Some(place));
+        let (mut writer, response) = open_spool(app, job, head, length, Some(producer));
         writer.push(first);
         self.open_response = Some(OpenResponse::Spooling(writer));
         self.answer_request(Ok(response.into()));

@@ -26,14 +26,14 @@ use crate::testing::{BodyScript, ScriptedBody, ScriptedConnection};
 use crate::upload::{Upload, UploadReader};
 
 /// How long anything may take on a machine that has much to do.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Answer = oneshot::Receiver<Result<Reply, Fault>>;
 
 /// An application whose workers are played by the test.
 struct SlotHarness {
     app: Arc<AppShared>,
-    ledger: Arc<WorkerStats>,
+    stats: Arc<WorkerStats>,
 }
 
 /// The worker's end of one slot.
@@ -54,9 +54,9 @@ impl SlotHarness {
     fn new(change: impl FnOnce(&mut config::App)) -> Self {
         let kind = config::AppKind::Wsgi;
         let mut about = config::App::new("stage", std::env::temp_dir(), kind, "app:app");
-        about.response_timeout = PATIENCE;
+        about.response_timeout = TEST_TIMEOUT;
         change(&mut about);
-        let store = BufferingSettings {
+        let settings = BufferingSettings {
             max_body_memory: 1 << 20,
             max_response_memory: 1 << 20,
             max_response_spool: 1 << 20,
@@ -70,20 +70,20 @@ impl SlotHarness {
             app: Arc::new(AppShared::new(
                 &about,
                 DispatchMode::Workers(Dialect::Python),
-                store,
+                settings,
             )),
-            ledger: Arc::default(),
+            stats: Arc::default(),
         }
     }
 
-    fn seat(&self, capacity: u32) -> DrivenSlot {
+    fn driven_slot(&self, capacity: u32) -> DrivenSlot {
         let spec = SlotSpec {
             generation: 1,
             group: 0,
             loop_index: 0,
             request_capacity: capacity,
         };
-        let (slot, mailbox) = self.app.dispatch.add_slot(clock::now(), spec, &self.ledger);
+        let (slot, mailbox) = self.app.dispatch.add_slot(clock::now(), spec, &self.stats);
         let (ours, theirs) = net::worker_socket_pair().unwrap();
         let theirs = UnixStream::from(theirs);
         theirs.set_nonblocking(true).unwrap();
@@ -207,7 +207,7 @@ impl FakeThread {
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    let done = clock::timeout(PATIENCE, work).await;
+    let done = clock::timeout(TEST_TIMEOUT, work).await;
     done.expect("it comes to something in time")
 }
 
@@ -248,11 +248,12 @@ async fn pass(time: Duration) {
 #[test]
 fn a_request_that_takes_too_long_is_answered_and_one_that_asked_for_time_has_it() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|about| about.response_timeout = Duration::from_millis(100));
-        let mut seat = stage.seat(1);
-        let patient = stage.request();
-        assert_eq!(seat.thread.next().await, FrameKind::Request);
-        seat.thread
+        let harness = SlotHarness::new(|about| about.response_timeout = Duration::from_millis(100));
+        let mut driven = harness.driven_slot(1);
+        let patient = harness.request();
+        assert_eq!(driven.thread.next().await, FrameKind::Request);
+        driven
+            .thread
             .write(|out| {
                 let header = FrameHeader {
                     kind: FrameKind::ExtendDeadline,
@@ -265,35 +266,35 @@ fn a_request_that_takes_too_long_is_answered_and_one_that_asked_for_time_has_it(
             })
             .await;
         pass(Duration::from_millis(300)).await;
-        seat.thread.answer(b"late").await;
+        driven.thread.answer(b"late").await;
         assert_eq!(answered(patient).await, Ok(b"late".to_vec()));
         // What one was given another has not.
-        let stuck = stage.request();
-        assert_eq!(seat.thread.next().await, FrameKind::Request);
+        let stuck = harness.request();
+        assert_eq!(driven.thread.next().await, FrameKind::Request);
         assert_eq!(answered(stuck).await, Err(FaultKind::AppTimeout));
-        assert_eq!(within(seat.end).await, Ok(DriverEnd::TimedOut));
-        assert_eq!(stage.app.metrics.timed_out_requests.value(), 1);
+        assert_eq!(within(driven.end).await, Ok(DriverEnd::TimedOut));
+        assert_eq!(harness.app.metrics.timed_out_requests.value(), 1);
     });
 }
 
 #[test]
 fn a_request_that_waits_for_io_gives_its_place_to_a_spare_slot() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|_| {});
-        let (mut plain, mut spare) = (stage.seat(1), stage.seat(0));
-        let waiting = stage.request();
+        let harness = SlotHarness::new(|_| {});
+        let (mut plain, mut spare) = (harness.driven_slot(1), harness.driven_slot(0));
+        let waiting = harness.request();
         assert_eq!(plain.thread.next().await, FrameKind::Request);
-        let second = stage.request();
-        assert_eq!(stage.app.dispatch.queue_usage(clock::now()).waiting, 1);
+        let second = harness.request();
+        assert_eq!(harness.app.dispatch.queue_usage(clock::now()).waiting, 1);
         plain.thread.read_frame(FrameKind::IoBound).await;
         assert_eq!(spare.thread.next().await, FrameKind::Request);
-        // No slot is left to take the place of this one.
+        // No slot is left to replace this one.
         spare.thread.read_frame(FrameKind::IoBound).await;
         spare.thread.answer(b"second").await;
         assert_eq!(answered(second).await, Ok(b"second".to_vec()));
         plain.thread.answer(b"first").await;
         assert_eq!(answered(waiting).await, Ok(b"first".to_vec()));
-        let metrics = &stage.app.metrics;
+        let metrics = &harness.app.metrics;
         assert_eq!(
             (
                 metrics.io_bound_requests.value(),
@@ -301,35 +302,38 @@ fn a_request_that_waits_for_io_gives_its_place_to_a_spare_slot() {
             ),
             (2, 1)
         );
-        // There is one place again, and it is the one that was lent.
-        let third = stage.request();
-        let fourth = stage.request();
+        // One slot is free again, and it is the one that was lent.
+        let third = harness.request();
+        let fourth = harness.request();
         assert_eq!(spare.thread.next().await, FrameKind::Request);
-        assert_eq!(stage.app.dispatch.queue_usage(clock::now()).waiting, 1);
+        assert_eq!(harness.app.dispatch.queue_usage(clock::now()).waiting, 1);
         for answer in [third, fourth] {
             spare.thread.answer(b"").await;
             assert_eq!(answered(answer).await, Ok(Vec::new()));
         }
-        assert_eq!(stage.ledger.served_requests(), 4);
+        assert_eq!(harness.stats.served_requests(), 4);
     });
 }
 
 #[test]
 fn gc_runs_when_idle_and_new_requests_wait() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|about| about.gc_when_idle = true);
-        let mut seat = stage.seat(1);
+        let harness = SlotHarness::new(|about| about.gc_when_idle = true);
+        let mut driven = harness.driven_slot(1);
         let mut heard = BTreeMap::new();
         for round in 0..40 {
-            let answer = stage.request();
-            let mut kind = seat.thread.next().await;
+            let answer = harness.request();
+            let mut kind = driven.thread.next().await;
             if kind == FrameKind::CollectGarbage {
-                heard.insert(round, stage.app.dispatch.queue_usage(clock::now()).waiting);
-                seat.thread.read_frame(FrameKind::GarbageCollected).await;
-                kind = seat.thread.next().await;
+                heard.insert(
+                    round,
+                    harness.app.dispatch.queue_usage(clock::now()).waiting,
+                );
+                driven.thread.read_frame(FrameKind::GarbageCollected).await;
+                kind = driven.thread.next().await;
             }
             assert_eq!(kind, FrameKind::Request);
-            seat.thread.answer(b"").await;
+            driven.thread.answer(b"").await;
             assert_eq!(answered(answer).await, Ok(Vec::new()));
         }
         // When there is another is for the cost of the first to say.
@@ -340,9 +344,12 @@ fn gc_runs_when_idle_and_new_requests_wait() {
                 .all(|(round, waiting)| *round >= 32 && *waiting == 1)
         );
         let others = heard.len() as u64;
-        assert_eq!(stage.app.metrics.gc_runs.value(), 1 + others);
-        stage.app.dispatch.retire_slot(seat.slot, &seat.mailbox);
-        assert_eq!(within(seat.end).await, Ok(DriverEnd::Retired));
+        assert_eq!(harness.app.metrics.gc_runs.value(), 1 + others);
+        harness
+            .app
+            .dispatch
+            .retire_slot(driven.slot, &driven.mailbox);
+        assert_eq!(within(driven.end).await, Ok(DriverEnd::Retired));
     });
 }
 
@@ -350,11 +357,11 @@ fn gc_runs_when_idle_and_new_requests_wait() {
 fn a_word_that_was_not_asked_for_breaks_the_protocol() {
     on_a_loop(async {
         for kind in [FrameKind::GarbageCollected, FrameKind::IoBound] {
-            let stage = SlotHarness::new(|_| {});
-            let seat = stage.seat(1);
-            seat.thread.read_frame(kind).await;
+            let harness = SlotHarness::new(|_| {});
+            let driven = harness.driven_slot(1);
+            driven.thread.read_frame(kind).await;
             assert!(
-                matches!(within(seat.end).await, Ok(DriverEnd::ProtocolBroken(_))),
+                matches!(within(driven.end).await, Ok(DriverEnd::ProtocolBroken(_))),
                 "{kind:?}"
             );
         }
@@ -364,10 +371,10 @@ fn a_word_that_was_not_asked_for_breaks_the_protocol() {
 #[test]
 fn a_stream_of_a_retired_worker_goes_on_until_it_is_cut() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|_| {});
-        let mut seat = stage.seat(1);
-        let answer = stage.request();
-        assert_eq!(seat.thread.next().await, FrameKind::Request);
+        let harness = SlotHarness::new(|_| {});
+        let mut driven = harness.driven_slot(1);
+        let answer = harness.request();
+        assert_eq!(driven.thread.next().await, FrameKind::Request);
         let begin = |out: &mut Vec<u8>| {
             encode_head(
                 out,
@@ -377,38 +384,42 @@ fn a_stream_of_a_retired_worker_goes_on_until_it_is_cut() {
                 b"one",
             );
         };
-        seat.thread.write(begin).await;
+        driven.thread.write(begin).await;
         let response = response(answer).await.unwrap();
         let Body::Stream(mut body) = response.body else {
             panic!("a stream");
         };
-        stage.app.dispatch.retire_slot(seat.slot, &seat.mailbox);
-        seat.thread.write(|out| encode_body(out, 0, b"two")).await;
+        harness
+            .app
+            .dispatch
+            .retire_slot(driven.slot, &driven.mailbox);
+        driven.thread.write(|out| encode_body(out, 0, b"two")).await;
         let mut seen = Vec::new();
         while seen != b"onetwo" {
             let chunk = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await;
             seen.extend_from_slice(&chunk.expect("it goes on").unwrap());
         }
-        seat.mailbox.cut_streams();
+        driven.mailbox.cut_streams();
         let end = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await;
         let fault = end.expect("not a whole one").unwrap_err();
         assert!(fault.cause.contains("stream_timeout"), "{}", fault.cause);
-        assert_eq!(seat.thread.next().await, FrameKind::Cancel);
-        seat.thread
+        assert_eq!(driven.thread.next().await, FrameKind::Cancel);
+        driven
+            .thread
             .write(|out| encode_text(out, FrameKind::Abort, 0, "cancelled"))
             .await;
-        assert_eq!(within(seat.end).await, Ok(DriverEnd::Retired));
+        assert_eq!(within(driven.end).await, Ok(DriverEnd::Retired));
     });
 }
 
 /// Begins a streamed answer with this header field; gives its body.
 async fn stream_with(
-    stage: &SlotHarness,
-    seat: &mut DrivenSlot,
+    harness: &SlotHarness,
+    driven: &mut DrivenSlot,
     field: [&[u8]; 2],
 ) -> Box<dyn BodyStream> {
-    let answer = stage.request();
-    assert_eq!(seat.thread.next().await, FrameKind::Request);
+    let answer = harness.request();
+    assert_eq!(driven.thread.next().await, FrameKind::Request);
     let begin = |out: &mut Vec<u8>| {
         encode_head(
             out,
@@ -418,7 +429,7 @@ async fn stream_with(
             b"one",
         );
     };
-    seat.thread.write(begin).await;
+    driven.thread.write(begin).await;
     match response(answer).await.unwrap().body {
         Body::Stream(body) => body,
         other => panic!("not a stream: {other:?}"),
@@ -429,15 +440,16 @@ async fn stream_with(
 fn a_stream_of_events_may_be_silent_and_another_body_may_not() {
     on_a_loop(async {
         let limit = Duration::from_millis(100);
-        let stage = SlotHarness::new(|about| about.response_timeout = limit);
-        let mut seat = stage.seat(1);
+        let harness = SlotHarness::new(|about| about.response_timeout = limit);
+        let mut driven = harness.driven_slot(1);
         for field in [
             [b"X-Accel-Buffering".as_slice(), b"no"],
             [b"Content-Type", b"text/event-stream"],
         ] {
-            let mut body = stream_with(&stage, &mut seat, field).await;
+            let mut body = stream_with(&harness, &mut driven, field).await;
             pass(limit * 3).await;
-            seat.thread
+            driven
+                .thread
                 .write(|out| encode_body(out, FLAG_END, b"two"))
                 .await;
             let mut seen = Vec::new();
@@ -447,15 +459,15 @@ fn a_stream_of_events_may_be_silent_and_another_body_may_not() {
             assert_eq!(seen, b"onetwo");
         }
         // One whose client has left has as long to end as any.
-        let body = stream_with(&stage, &mut seat, [b"X-Accel-Buffering", b"no"]).await;
+        let body = stream_with(&harness, &mut driven, [b"X-Accel-Buffering", b"no"]).await;
         pass(limit * 3).await;
         drop(body);
-        assert_eq!(seat.thread.next().await, FrameKind::Cancel);
+        assert_eq!(driven.thread.next().await, FrameKind::Cancel);
         let abort = |out: &mut Vec<u8>| encode_text(out, FrameKind::Abort, 0, "cancelled");
-        seat.thread.write(abort).await;
+        driven.thread.write(abort).await;
         let plain: [&[u8]; 2] = [b"Content-Type", b"text/plain"];
-        let mut body = stream_with(&stage, &mut seat, plain).await;
-        assert_eq!(within(seat.end).await, Ok(DriverEnd::TimedOut));
+        let mut body = stream_with(&harness, &mut driven, plain).await;
+        assert_eq!(within(driven.end).await, Ok(DriverEnd::TimedOut));
         let mut end = None;
         while let Some(chunk) = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await {
             end = chunk.err().map(|fault| fault.kind);
@@ -467,41 +479,44 @@ fn a_stream_of_events_may_be_silent_and_another_body_may_not() {
 #[test]
 fn a_request_that_has_not_answered_is_not_cut() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|_| {});
-        let mut seat = stage.seat(1);
-        let answer = stage.request();
-        assert_eq!(seat.thread.next().await, FrameKind::Request);
-        stage.app.dispatch.retire_slot(seat.slot, &seat.mailbox);
-        seat.mailbox.cut_streams();
-        seat.thread.answer(b"whole").await;
+        let harness = SlotHarness::new(|_| {});
+        let mut driven = harness.driven_slot(1);
+        let answer = harness.request();
+        assert_eq!(driven.thread.next().await, FrameKind::Request);
+        harness
+            .app
+            .dispatch
+            .retire_slot(driven.slot, &driven.mailbox);
+        driven.mailbox.cut_streams();
+        driven.thread.answer(b"whole").await;
         assert_eq!(answered(answer).await, Ok(b"whole".to_vec()));
-        assert_eq!(within(seat.end).await, Ok(DriverEnd::Retired));
+        assert_eq!(within(driven.end).await, Ok(DriverEnd::Retired));
     });
 }
 
 #[test]
 fn a_collection_that_takes_longer_than_a_request_may_is_the_workers_end() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|about| {
+        let harness = SlotHarness::new(|about| {
             about.gc_when_idle = true;
             about.response_timeout = Duration::from_secs(1);
         });
-        let mut seat = stage.seat(1);
+        let mut driven = harness.driven_slot(1);
         for _ in 0..16 {
-            let answer = stage.request();
-            assert_eq!(seat.thread.next().await, FrameKind::Request);
-            seat.thread.answer(b"").await;
+            let answer = harness.request();
+            assert_eq!(driven.thread.next().await, FrameKind::Request);
+            driven.thread.answer(b"").await;
             assert_eq!(answered(answer).await, Ok(Vec::new()));
         }
-        assert_eq!(seat.thread.next().await, FrameKind::CollectGarbage);
+        assert_eq!(driven.thread.next().await, FrameKind::CollectGarbage);
         // No harm: the request that waits is for another worker.
-        let waiting = stage.request();
-        let end = within(seat.end).await;
+        let waiting = harness.request();
+        let end = within(driven.end).await;
         let Ok(DriverEnd::ProtocolBroken(why)) = end else {
             panic!("{end:?}");
         };
         assert_eq!(why, "no GARBAGE_COLLECTED within 1s");
-        let mut other = stage.seat(1);
+        let mut other = harness.driven_slot(1);
         assert_eq!(other.thread.next().await, FrameKind::Request);
         other.thread.answer(b"served").await;
         assert_eq!(answered(waiting).await, Ok(b"served".to_vec()));
@@ -509,18 +524,18 @@ fn a_collection_that_takes_longer_than_a_request_may_is_the_workers_end() {
 }
 
 /// Has a worker send more of a dropped stream, again and again, until its driver ends.
-async fn babble(mut seat: DrivenSlot) -> DriverEnd {
-    assert_eq!(seat.thread.next().await, FrameKind::Cancel);
+async fn babble(mut driven: DrivenSlot) -> DriverEnd {
+    assert_eq!(driven.thread.next().await, FrameKind::Cancel);
     let mut pace = clock::PollInterval::new(Duration::from_millis(20));
     within(async {
         loop {
             tokio::select! {
-                end = &mut seat.end => return end.unwrap(),
+                end = &mut driven.end => return end.unwrap(),
                 () = pace.tick() => {
                     let mut frame = Vec::new();
                     encode_body(&mut frame, 0, b"more");
                     // The driver may have ended just now.
-                    let _ = seat.thread.stream.write_all(&frame).await;
+                    let _ = driven.thread.stream.write_all(&frame).await;
                 }
             }
         }
@@ -531,48 +546,51 @@ async fn babble(mut seat: DrivenSlot) -> DriverEnd {
 #[test]
 fn a_discarded_response_has_a_deadline() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|about| about.response_timeout = Duration::from_secs(1));
-        let mut seat = stage.seat(1);
-        let body = stream_with(&stage, &mut seat, [b"A", b"b"]).await;
+        let harness = SlotHarness::new(|about| about.response_timeout = Duration::from_secs(1));
+        let mut driven = harness.driven_slot(1);
+        let body = stream_with(&harness, &mut driven, [b"A", b"b"]).await;
         drop(body);
-        assert_eq!(babble(seat).await, DriverEnd::TimedOut);
+        assert_eq!(babble(driven).await, DriverEnd::TimedOut);
     });
 }
 
 #[test]
 fn a_discarded_response_is_cut_as_any_other() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|_| {});
-        let mut seat = stage.seat(1);
-        let body = stream_with(&stage, &mut seat, [b"A", b"b"]).await;
+        let harness = SlotHarness::new(|_| {});
+        let mut driven = harness.driven_slot(1);
+        let body = stream_with(&harness, &mut driven, [b"A", b"b"]).await;
         drop(body);
-        stage.app.dispatch.retire_slot(seat.slot, &seat.mailbox);
-        seat.mailbox.cut_streams();
-        assert_eq!(babble(seat).await, DriverEnd::Retired);
+        harness
+            .app
+            .dispatch
+            .retire_slot(driven.slot, &driven.mailbox);
+        driven.mailbox.cut_streams();
+        assert_eq!(babble(driven).await, DriverEnd::Retired);
     });
 }
 
 #[test]
 fn a_body_that_comes_is_sent_piece_by_piece_and_its_wait_has_no_clock() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|about| about.response_timeout = Duration::from_millis(200));
-        let mut seat = stage.seat(1);
-        let (line, answer) = stage.request_streaming();
-        assert_eq!(seat.thread.next().await, FrameKind::Request);
-        seat.thread.read_frame(FrameKind::Pull).await;
+        let harness = SlotHarness::new(|about| about.response_timeout = Duration::from_millis(200));
+        let mut driven = harness.driven_slot(1);
+        let (line, answer) = harness.request_streaming();
+        assert_eq!(driven.thread.next().await, FrameKind::Request);
+        driven.thread.read_frame(FrameKind::Pull).await;
         pass(Duration::from_millis(500)).await;
         line.push(BodyScript::Bytes(3));
-        assert_eq!(seat.thread.input().await, (0, b"xxx".to_vec()));
-        seat.thread.read_frame(FrameKind::Pull).await;
+        assert_eq!(driven.thread.input().await, (0, b"xxx".to_vec()));
+        driven.thread.read_frame(FrameKind::Pull).await;
         line.push(BodyScript::End);
-        assert_eq!(seat.thread.input().await, (FLAG_END, Vec::new()));
-        seat.thread.answer(b"whole").await;
+        assert_eq!(driven.thread.input().await, (FLAG_END, Vec::new()));
+        driven.thread.answer(b"whole").await;
         assert_eq!(answered(answer).await, Ok(b"whole".to_vec()));
         // The slot is in order, and the time of a worker that does not wait is its own.
-        let (_line, stuck) = stage.request_streaming();
-        assert_eq!(seat.thread.next().await, FrameKind::Request);
+        let (_line, stuck) = harness.request_streaming();
+        assert_eq!(driven.thread.next().await, FrameKind::Request);
         assert_eq!(answered(stuck).await, Err(FaultKind::AppTimeout));
-        assert_eq!(within(seat.end).await, Ok(DriverEnd::TimedOut));
+        assert_eq!(within(driven.end).await, Ok(DriverEnd::TimedOut));
     });
 }
 
@@ -580,27 +598,31 @@ fn a_body_that_comes_is_sent_piece_by_piece_and_its_wait_has_no_clock() {
 fn a_failed_body_is_cut_for_the_worker_and_reported() {
     on_a_loop(async {
         for is_asked in [true, false] {
-            let stage = SlotHarness::new(|_| {});
-            let mut seat = stage.seat(1);
-            let (line, answer) = stage.request_streaming();
-            assert_eq!(seat.thread.next().await, FrameKind::Request);
+            let harness = SlotHarness::new(|_| {});
+            let mut driven = harness.driven_slot(1);
+            let (line, answer) = harness.request_streaming();
+            assert_eq!(driven.thread.next().await, FrameKind::Request);
             if is_asked {
-                seat.thread.read_frame(FrameKind::Pull).await;
+                driven.thread.read_frame(FrameKind::Pull).await;
             }
             line.push(BodyScript::Bytes(3));
             if is_asked {
-                assert_eq!(seat.thread.input().await, (0, b"xxx".to_vec()));
+                assert_eq!(driven.thread.input().await, (0, b"xxx".to_vec()));
             }
             line.push(BodyScript::Fault(FaultKind::BodyTooLarge));
             assert_eq!(answered(answer).await, Err(FaultKind::BodyTooLarge));
-            seat.thread.read_frame(FrameKind::Pull).await;
-            assert_eq!(seat.thread.input().await, (FLAG_INPUT_ABORTED, Vec::new()));
-            seat.thread
+            driven.thread.read_frame(FrameKind::Pull).await;
+            assert_eq!(
+                driven.thread.input().await,
+                (FLAG_INPUT_ABORTED, Vec::new())
+            );
+            driven
+                .thread
                 .write(|out| encode_text(out, FrameKind::Failed, 0, "OSError"))
                 .await;
-            let next = stage.request();
-            assert_eq!(seat.thread.next().await, FrameKind::Request);
-            seat.thread.answer(b"next").await;
+            let next = harness.request();
+            assert_eq!(driven.thread.next().await, FrameKind::Request);
+            driven.thread.answer(b"next").await;
             assert_eq!(answered(next).await, Ok(b"next".to_vec()));
         }
     });
@@ -609,17 +631,20 @@ fn a_failed_body_is_cut_for_the_worker_and_reported() {
 #[test]
 fn a_pull_is_answered_also_when_its_response_ends_first() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|_| {});
-        let mut seat = stage.seat(1);
-        let (line, answer) = stage.request_streaming();
-        assert_eq!(seat.thread.next().await, FrameKind::Request);
-        seat.thread.read_frame(FrameKind::Pull).await;
-        seat.thread.answer(b"early").await;
+        let harness = SlotHarness::new(|_| {});
+        let mut driven = harness.driven_slot(1);
+        let (line, answer) = harness.request_streaming();
+        assert_eq!(driven.thread.next().await, FrameKind::Request);
+        driven.thread.read_frame(FrameKind::Pull).await;
+        driven.thread.answer(b"early").await;
         assert_eq!(answered(answer).await, Ok(b"early".to_vec()));
-        let next = stage.request();
-        assert_eq!(seat.thread.input().await, (FLAG_INPUT_ABORTED, Vec::new()));
-        assert_eq!(seat.thread.next().await, FrameKind::Request);
-        seat.thread.answer(b"next").await;
+        let next = harness.request();
+        assert_eq!(
+            driven.thread.input().await,
+            (FLAG_INPUT_ABORTED, Vec::new())
+        );
+        assert_eq!(driven.thread.next().await, FrameKind::Request);
+        driven.thread.answer(b"next").await;
         assert_eq!(answered(next).await, Ok(b"next".to_vec()));
         assert!(
             line.is_body_dropped(),
@@ -632,19 +657,19 @@ fn a_pull_is_answered_also_when_its_response_ends_first() {
 fn a_pull_for_nothing_breaks_the_protocol() {
     on_a_loop(async {
         for pulls in [1, 2] {
-            let stage = SlotHarness::new(|_| {});
-            let mut seat = stage.seat(1);
+            let harness = SlotHarness::new(|_| {});
+            let mut driven = harness.driven_slot(1);
             let (_line, answer) = match pulls {
-                1 => (Arc::default(), stage.request()),
-                _ => stage.request_streaming(),
+                1 => (Arc::default(), harness.request()),
+                _ => harness.request_streaming(),
             };
-            assert_eq!(seat.thread.next().await, FrameKind::Request);
+            assert_eq!(driven.thread.next().await, FrameKind::Request);
             for _ in 0..pulls {
-                seat.thread.read_frame(FrameKind::Pull).await;
+                driven.thread.read_frame(FrameKind::Pull).await;
             }
             assert_eq!(answered(answer).await, Err(FaultKind::AppProtocolError));
             assert!(matches!(
-                within(seat.end).await,
+                within(driven.end).await,
                 Ok(DriverEnd::ProtocolBroken(_))
             ));
         }
@@ -654,15 +679,15 @@ fn a_pull_for_nothing_breaks_the_protocol() {
 #[test]
 fn an_unstarted_request_moves_to_another_worker_with_its_body() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|_| {});
-        let seat = stage.seat(1);
-        let (line, answer) = stage.request_streaming();
+        let harness = SlotHarness::new(|_| {});
+        let driven = harness.driven_slot(1);
+        let (line, answer) = harness.request_streaming();
         line.push(BodyScript::Bytes(3));
         // The frame is in the socket, unread, when the worker dies.
         pass(Duration::from_millis(50)).await;
-        drop(seat.thread);
-        assert_eq!(within(seat.end).await, Ok(DriverEnd::WorkerDied));
-        let mut other = stage.seat(1);
+        drop(driven.thread);
+        assert_eq!(within(driven.end).await, Ok(DriverEnd::WorkerDied));
+        let mut other = harness.driven_slot(1);
         assert_eq!(other.thread.next().await, FrameKind::Request);
         other.thread.read_frame(FrameKind::Pull).await;
         assert_eq!(other.thread.input().await, (0, b"xxx".to_vec()));
@@ -685,8 +710,8 @@ async fn hijack(thread: &FakeThread) -> Stream {
 
 /// A slot with a request whose connection the application has taken over.
 struct HijackHarness {
-    stage: SlotHarness,
-    seat: DrivenSlot,
+    harness: SlotHarness,
+    driven: DrivenSlot,
     answer: Answer,
     /// The application's end.
     app: Stream,
@@ -694,14 +719,15 @@ struct HijackHarness {
 
 /// The response timeout is `timeout`, if that matters.
 async fn taken(upgrades: bool, timeout: Option<Duration>) -> HijackHarness {
-    let stage = SlotHarness::new(|about| about.response_timeout = timeout.unwrap_or(PATIENCE));
-    let mut seat = stage.seat(1);
-    let answer = stage.request_for(upgrades);
-    assert_eq!(seat.thread.next().await, FrameKind::Request);
-    let app = hijack(&seat.thread).await;
+    let harness =
+        SlotHarness::new(|about| about.response_timeout = timeout.unwrap_or(TEST_TIMEOUT));
+    let mut driven = harness.driven_slot(1);
+    let answer = harness.request_for(upgrades);
+    assert_eq!(driven.thread.next().await, FrameKind::Request);
+    let app = hijack(&driven.thread).await;
     HijackHarness {
-        stage,
-        seat,
+        harness,
+        driven,
         answer,
         app,
     }
@@ -711,12 +737,12 @@ impl HijackHarness {
     /// The application's call is over.
     async fn end_call(&mut self) {
         let end = |out: &mut Vec<u8>| encode_body(out, FLAG_END, b"");
-        self.seat.thread.write(end).await;
+        self.driven.thread.write(end).await;
     }
 
     fn retire(&self) {
-        let (slot, mailbox) = (self.seat.slot, &self.seat.mailbox);
-        self.stage.app.dispatch.retire_slot(slot, mailbox);
+        let (slot, mailbox) = (self.driven.slot, &self.driven.mailbox);
+        self.harness.app.dispatch.retire_slot(slot, mailbox);
     }
 
     /// The application agrees to a switch of protocols; gives the response, and the client's end of
@@ -763,9 +789,9 @@ fn a_hijacked_connection_is_a_tunnel_and_leaves_the_slot_to_others() {
         assert_eq!(read_some(&taken.app).await, b"early");
         // The call is over, and the thread has the next request.
         taken.end_call().await;
-        let other = taken.stage.request();
-        assert_eq!(taken.seat.thread.next().await, FrameKind::Request);
-        taken.seat.thread.answer(b"other").await;
+        let other = taken.harness.request();
+        assert_eq!(taken.driven.thread.next().await, FrameKind::Request);
+        taken.driven.thread.answer(b"other").await;
         assert_eq!(answered(other).await, Ok(b"other".to_vec()));
         // The worker stays as long as the connection, and both ends go together.
         taken.retire();
@@ -774,7 +800,7 @@ fn a_hijacked_connection_is_a_tunnel_and_leaves_the_slot_to_others() {
         drop(taken.app);
         assert_eq!(read_some(&client).await, b"");
         drop(client);
-        assert_eq!(within(taken.seat.end).await, Ok(DriverEnd::Retired));
+        assert_eq!(within(taken.driven.end).await, Ok(DriverEnd::Retired));
     });
 }
 
@@ -789,12 +815,12 @@ fn a_hijacked_connection_of_a_retired_worker_is_cut_when_its_time_is_over() {
             }
             taken.retire();
             // However long it is silent, response_timeout is not for it.
-            let waited = clock::timeout(Duration::from_millis(200), &mut taken.seat.end).await;
+            let waited = clock::timeout(Duration::from_millis(200), &mut taken.driven.end).await;
             assert!(waited.is_none(), "{waited:?}");
-            taken.seat.mailbox.cut_streams();
+            taken.driven.mailbox.cut_streams();
             assert_eq!(read_some(&client).await, b"");
             assert_eq!(read_some(&taken.app).await, b"");
-            assert_eq!(within(taken.seat.end).await, Ok(DriverEnd::Retired));
+            assert_eq!(within(taken.driven.end).await, Ok(DriverEnd::Retired));
         }
     });
 }
@@ -806,25 +832,25 @@ fn a_call_has_its_time_until_the_head_and_once_its_connection_has_ended() {
         // up.
         let silent = taken(true, Some(Duration::from_millis(50))).await;
         assert_eq!(answered(silent.answer).await, Err(FaultKind::AppTimeout));
-        assert_eq!(within(silent.seat.end).await, Ok(DriverEnd::TimedOut));
+        assert_eq!(within(silent.driven.end).await, Ok(DriverEnd::TimedOut));
         // The client has left, and the call does not come to its end.
         let mut left = taken(true, Some(Duration::from_millis(50))).await;
         let (_, client) = left.switch(b"").await;
-        let waited = clock::timeout(Duration::from_millis(200), &mut left.seat.end).await;
+        let waited = clock::timeout(Duration::from_millis(200), &mut left.driven.end).await;
         assert!(waited.is_none(), "a stream may be silent: {waited:?}");
         client.abort();
         drop(client);
         drop(left.app);
-        assert_eq!(within(left.seat.end).await, Ok(DriverEnd::TimedOut));
+        assert_eq!(within(left.driven.end).await, Ok(DriverEnd::TimedOut));
         // It does, in its time.
         let mut ended = taken(true, None).await;
         let (_, client) = ended.switch(b"").await;
         drop(client);
         assert_eq!(read_some(&ended.app).await, b"");
         ended.end_call().await;
-        let other = ended.stage.request();
-        assert_eq!(ended.seat.thread.next().await, FrameKind::Request);
-        ended.seat.thread.answer(b"other").await;
+        let other = ended.harness.request();
+        assert_eq!(ended.driven.thread.next().await, FrameKind::Request);
+        ended.driven.thread.answer(b"other").await;
         assert_eq!(answered(other).await, Ok(b"other".to_vec()));
     });
 }
@@ -857,10 +883,10 @@ fn what_a_dead_worker_had_not_completed_never_looks_complete() {
             taken.end_call().await;
             // A process that the application forked has the socket still.
             let kept = is_kept.then_some(taken.app);
-            drop(taken.seat.thread);
+            drop(taken.driven.thread);
             assert_eq!(answered(taken.answer).await, expected, "{name}");
             assert_eq!(
-                within(taken.seat.end).await,
+                within(taken.driven.end).await,
                 Ok(DriverEnd::WorkerDied),
                 "{name}"
             );
@@ -927,7 +953,7 @@ fn what_is_written_to_a_hijacked_connection_is_read_as_a_response() {
             drop(taken.app);
             assert_eq!(answered(taken.answer).await, expected, "{name}");
             assert_eq!(
-                within(taken.seat.end).await,
+                within(taken.driven.end).await,
                 Ok(DriverEnd::Retired),
                 "{name}"
             );
@@ -943,9 +969,9 @@ fn an_application_that_takes_a_connection_over_and_is_silent_has_its_time() {
         assert_eq!(answered(taken.answer).await, Err(FaultKind::AppTimeout));
         assert_eq!(read_some(&taken.app).await, b"");
         // The worker is none the worse for it.
-        let other = taken.stage.request();
-        assert_eq!(taken.seat.thread.next().await, FrameKind::Request);
-        taken.seat.thread.answer(b"").await;
+        let other = taken.harness.request();
+        assert_eq!(taken.driven.thread.next().await, FrameKind::Request);
+        taken.driven.thread.answer(b"").await;
         assert_eq!(answered(other).await, Ok(Vec::new()));
     });
 }
@@ -953,17 +979,17 @@ fn an_application_that_takes_a_connection_over_and_is_silent_has_its_time() {
 #[test]
 fn nothing_is_sent_behind_a_request_whose_connection_may_be_taken_over() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|_| {});
-        let mut seat = stage.seat(1);
-        let first = stage.request_for(true);
-        assert_eq!(seat.thread.next().await, FrameKind::Request);
+        let harness = SlotHarness::new(|_| {});
+        let mut driven = harness.driven_slot(1);
+        let first = harness.request_for(true);
+        assert_eq!(driven.thread.next().await, FrameKind::Request);
         // Others wait in the queue, and go where there is room.
-        let second = stage.request();
-        let app = hijack(&seat.thread).await;
+        let second = harness.request();
+        let app = hijack(&driven.thread).await;
         within(app.write_all(SWITCH)).await.unwrap();
         assert_eq!(response(first).await.unwrap().status.code(), 101);
-        assert_eq!(stage.app.dispatch.queue_usage(clock::now()).waiting, 1);
-        let mut other = stage.seat(1);
+        assert_eq!(harness.app.dispatch.queue_usage(clock::now()).waiting, 1);
+        let mut other = harness.driven_slot(1);
         assert_eq!(other.thread.next().await, FrameKind::Request);
         other.thread.answer(b"elsewhere").await;
         assert_eq!(answered(second).await, Ok(b"elsewhere".to_vec()));
@@ -973,24 +999,25 @@ fn nothing_is_sent_behind_a_request_whose_connection_may_be_taken_over() {
 /// A body that is more than the memory and has no file, with two requests behind it that its worker
 /// has: the body, their answers, the slot.
 async fn unread_with_others_behind(
-    stage: &SlotHarness,
+    harness: &SlotHarness,
 ) -> (Box<dyn BodyStream>, [Answer; 2], DrivenSlot) {
-    let store = BufferingSettings {
+    let settings = BufferingSettings {
         max_response_memory: 10,
         max_response_spool: 0,
-        ..BufferingSettings::clone(&stage.app.buffering_settings.load())
+        ..BufferingSettings::clone(&harness.app.buffering_settings.load())
     };
-    stage.app.buffering_settings.store(Arc::new(store));
-    while stage.app.recent_latency.max_batch() == 1 {
-        stage.app.recent_latency.record(Duration::ZERO);
+    harness.app.buffering_settings.store(Arc::new(settings));
+    while harness.app.recent_latency.max_batch() == 1 {
+        harness.app.recent_latency.record(Duration::ZERO);
     }
-    let answers = [stage.request(), stage.request(), stage.request()];
-    let mut seat = stage.seat(1);
+    let answers = [harness.request(), harness.request(), harness.request()];
+    let mut driven = harness.driven_slot(1);
     for _ in &answers {
-        assert_eq!(seat.thread.next().await, FrameKind::Request);
+        assert_eq!(driven.thread.next().await, FrameKind::Request);
     }
     let [first, second, third] = answers;
-    seat.thread
+    driven
+        .thread
         .write(|out| {
             encode_head(out, FLAG_STREAM, 0, &[b"200 OK"], b"one");
             encode_body(out, 0, &[0; 100]);
@@ -1000,7 +1027,7 @@ async fn unread_with_others_behind(
         panic!("no response");
     };
     match response.body {
-        Body::Stream(body) => (body, [second, third], seat),
+        Body::Stream(body) => (body, [second, third], driven),
         other => panic!("not a stream: {other:?}"),
     }
 }
@@ -1008,28 +1035,28 @@ async fn unread_with_others_behind(
 #[test]
 fn a_response_that_its_client_does_not_take_is_cut_for_requests_behind_it() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|_| {});
-        let store = BufferingSettings {
+        let harness = SlotHarness::new(|_| {});
+        let settings = BufferingSettings {
             min_busy_rate: 1000,
             temp_dir: "/nowhere".into(),
-            ..BufferingSettings::clone(&stage.app.buffering_settings.load())
+            ..BufferingSettings::clone(&harness.app.buffering_settings.load())
         };
-        store.temp_space.set_max(0);
-        stage.app.buffering_settings.store(Arc::new(store));
-        let (mut body, behind, mut seat) = unread_with_others_behind(&stage).await;
-        assert_eq!(seat.thread.next().await, FrameKind::Cancel);
+        settings.temp_space.set_max(0);
+        harness.app.buffering_settings.store(Arc::new(settings));
+        let (mut body, behind, mut driven) = unread_with_others_behind(&harness).await;
+        assert_eq!(driven.thread.next().await, FrameKind::Cancel);
         assert_eq!(
-            stage.app.slow_responses().len(),
+            harness.app.slow_responses().len(),
             1,
             "its worker has not stopped"
         );
         let abort = |out: &mut Vec<u8>| encode_text(out, FrameKind::Abort, 0, "cancelled");
-        seat.thread.write(abort).await;
+        driven.thread.write(abort).await;
         for answer in behind {
-            seat.thread.answer(b"behind").await;
+            driven.thread.answer(b"behind").await;
             assert_eq!(answered(answer).await, Ok(b"behind".to_vec()));
         }
-        assert_eq!(stage.app.slow_responses().len(), 0);
+        assert_eq!(harness.app.slow_responses().len(), 0);
         let mut end = None;
         while let Some(chunk) = within(std::future::poll_fn(|cx| body.poll_chunk(cx))).await {
             end = chunk.err().map(|fault| fault.kind);
@@ -1041,14 +1068,15 @@ fn a_response_that_its_client_does_not_take_is_cut_for_requests_behind_it() {
 #[test]
 fn requests_behind_a_response_that_lasts_are_answered_in_time() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|about| about.queue_timeout = Duration::from_millis(300));
-        let (mut body, behind, seat) = unread_with_others_behind(&stage).await;
+        let harness = SlotHarness::new(|about| about.queue_timeout = Duration::from_millis(300));
+        let (mut body, behind, driven) = unread_with_others_behind(&harness).await;
         for answer in behind {
             assert_eq!(answered(answer).await, Err(FaultKind::AppTimeout));
         }
-        assert_eq!(stage.app.metrics.queue_timeout.value(), 2);
+        assert_eq!(harness.app.metrics.queue_timeout.value(), 2);
         // The response goes on, and their worker answers none of them.
-        seat.thread
+        driven
+            .thread
             .write(|out| encode_body(out, FLAG_END, b"two"))
             .await;
         let mut bytes = 0;
@@ -1056,12 +1084,12 @@ fn requests_behind_a_response_that_lasts_are_answered_in_time() {
             bytes += chunk.unwrap().len();
         }
         assert_eq!(bytes, 106);
-        seat.thread.answer(b"for nobody").await;
-        seat.thread.answer(b"for nobody").await;
-        let next = stage.request();
-        let mut seat = seat;
-        assert_eq!(seat.thread.next().await, FrameKind::Request);
-        seat.thread.answer(b"next").await;
+        driven.thread.answer(b"for nobody").await;
+        driven.thread.answer(b"for nobody").await;
+        let next = harness.request();
+        let mut driven = driven;
+        assert_eq!(driven.thread.next().await, FrameKind::Request);
+        driven.thread.answer(b"next").await;
         assert_eq!(answered(next).await, Ok(b"next".to_vec()));
     });
 }
@@ -1069,17 +1097,20 @@ fn requests_behind_a_response_that_lasts_are_answered_in_time() {
 #[test]
 fn a_slot_that_takes_no_more_requests_has_nobody_waiting_for_it() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|_| {});
-        let mut seat = stage.seat(1);
-        let _first = stage.request();
-        assert_eq!(seat.thread.next().await, FrameKind::Request);
-        let _waiting = stage.request();
-        let place = SlotProducer::new(&stage.app, seat.slot);
-        assert_eq!(place.capacity_demand(clock::now()).waiting_requests, 1);
-        assert_eq!(place.waiting_clients().len(), 1);
-        stage.app.dispatch.retire_slot(seat.slot, &seat.mailbox);
+        let harness = SlotHarness::new(|_| {});
+        let mut driven = harness.driven_slot(1);
+        let _first = harness.request();
+        assert_eq!(driven.thread.next().await, FrameKind::Request);
+        let _waiting = harness.request();
+        let producer = SlotProducer::new(&harness.app, driven.slot);
+        assert_eq!(producer.capacity_demand(clock::now()).waiting_requests, 1);
+        assert_eq!(producer.waiting_clients().len(), 1);
+        harness
+            .app
+            .dispatch
+            .retire_slot(driven.slot, &driven.mailbox);
         assert_eq!(
-            place.capacity_demand(clock::now()),
+            producer.capacity_demand(clock::now()),
             CapacityDemand::default()
         );
     });
@@ -1088,17 +1119,17 @@ fn a_slot_that_takes_no_more_requests_has_nobody_waiting_for_it() {
 #[test]
 fn waiting_requests_of_a_client_can_be_refused() {
     on_a_loop(async {
-        let stage = SlotHarness::new(|_| {});
-        let mut seat = stage.seat(1);
-        let first = stage.request();
-        assert_eq!(seat.thread.next().await, FrameKind::Request);
-        let waiting = stage.request();
-        let place = SlotProducer::new(&stage.app, seat.slot);
-        let clients: Vec<_> = place.waiting_clients().into_iter().flatten().collect();
-        place.refuse_waiting(&clients, "too slow");
+        let harness = SlotHarness::new(|_| {});
+        let mut driven = harness.driven_slot(1);
+        let first = harness.request();
+        assert_eq!(driven.thread.next().await, FrameKind::Request);
+        let waiting = harness.request();
+        let producer = SlotProducer::new(&harness.app, driven.slot);
+        let clients: Vec<_> = producer.waiting_clients().into_iter().flatten().collect();
+        producer.refuse_waiting(&clients, "too slow");
         assert_eq!(answered(waiting).await, Err(FaultKind::Overloaded));
-        seat.thread.answer(b"first").await;
+        driven.thread.answer(b"first").await;
         assert_eq!(answered(first).await, Ok(b"first".to_vec()));
-        assert_eq!(stage.app.dispatch.queue_usage(clock::now()).waiting, 0);
+        assert_eq!(harness.app.dispatch.queue_usage(clock::now()).waiting, 0);
     });
 }

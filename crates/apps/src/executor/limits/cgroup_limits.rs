@@ -1,9 +1,9 @@
-//! Bounds on an application with all that it starts: counting and logging what ran into them.
+//! The cgroup limits of an application: counts and logs what ran into them.
 //!
-//! Read with the memory of processes, and when one was killed. The kernel enforces the bounds.
+//! Read with the memory of processes, and when one was killed. The kernel enforces the limits.
 //!
 //! # Invariants
-//! - Each kind of bound is logged once a minute at most, with all that has happened since.
+//! - Each kind of limit is logged once a minute at most, with all that has happened since.
 
 use std::time::{Duration, Instant};
 
@@ -13,45 +13,45 @@ use penstock_sys::cgroup::{AppCgroupLimits, CgroupReading, CgroupUsage};
 use crate::executor::Executor;
 use crate::shared::AppShared;
 
-/// The least time between two log lines about the same bound.
-const PAUSE: Duration = Duration::from_secs(60);
+/// The least time between two log lines about the same limit.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long a reading may take: a pool may wait for a disk.
-const PATIENCE: Duration = Duration::from_secs(1);
+const READING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reads what the application takes, if it has bounds.
+/// Reads what the application uses, if it has a cgroup.
 pub(in crate::executor) async fn read_cgroup(shared: &AppShared) -> Option<CgroupReading> {
-    let group = shared.cgroup.clone()?;
-    let store = shared.buffering_settings.load_full();
-    let read = store.pool.run(move || group.take_reading());
-    clock::timeout(PATIENCE, read).await?.ok()
+    let cgroup = shared.cgroup.clone()?;
+    let settings = shared.buffering_settings.load_full();
+    let read = settings.pool.run(move || cgroup.take_reading());
+    clock::timeout(READING_TIMEOUT, read).await?.ok()
 }
 
-/// The last reading of an application's bounds, and the log lines about it.
+/// The last reading of an application's cgroup, and the log lines about it.
 #[derive(Debug, Default)]
 pub(super) struct CgroupWatch {
     cgroup_usage: Option<CgroupUsage>,
-    tasks: Untold<u64>,
-    kills: Untold<u64>,
-    throttled: Untold<Duration>,
+    tasks: Unlogged<u64>,
+    kills: Unlogged<u64>,
+    throttled: Unlogged<Duration>,
 }
 
-/// What has happened since it was told, and when that was.
+/// The sum since it was last logged, and when that was.
 #[derive(Debug, Default)]
-struct Untold<T> {
+struct Unlogged<T> {
     sum: T,
-    told_at: Option<Instant>,
+    logged_at: Option<Instant>,
 }
 
-impl<T: Default + PartialEq + std::ops::AddAssign> Untold<T> {
-    /// Adds to it; all of it when it is time to tell.
+impl<T: Default + PartialEq + std::ops::AddAssign> Unlogged<T> {
+    /// Adds to it; returns the sum if it is due for the log.
     fn add(&mut self, more: T, now: Instant) -> Option<T> {
         self.sum += more;
-        let is_time = |at| now.saturating_duration_since(at) >= PAUSE;
-        if self.sum == T::default() || !self.told_at.is_none_or(is_time) {
+        let is_due = |at| now.saturating_duration_since(at) >= LOG_INTERVAL;
+        if self.sum == T::default() || !self.logged_at.is_none_or(is_due) {
             return None;
         }
-        self.told_at = Some(now);
+        self.logged_at = Some(now);
         Some(std::mem::take(&mut self.sum))
     }
 }
@@ -61,8 +61,8 @@ impl CgroupWatch {
         self.cgroup_usage
     }
 
-    /// Takes note of a reading: the lines that the log gets for it.
-    fn note(
+    /// Records a reading; returns the lines to log.
+    fn record(
         &mut self,
         reading: &CgroupReading,
         plan: &AppCgroupLimits,
@@ -94,7 +94,7 @@ impl CgroupWatch {
         }
         // Short waits are what a share is for.
         let waited = self.throttled.add(reading.throttled, now);
-        if let Some(waited) = waited.filter(|waited| *waited > PAUSE / 10) {
+        if let Some(waited) = waited.filter(|waited| *waited > LOG_INTERVAL / 10) {
             let bound = plan
                 .max_cpu
                 .map(|max| format!(" of {max}"))
@@ -109,9 +109,9 @@ impl CgroupWatch {
 }
 
 impl Executor {
-    /// Counts and logs what has happened at the application's bounds.
+    /// Counts and logs what the reading says of the application's limits.
     pub(in crate::executor) fn record_cgroup_reading(&mut self, reading: &CgroupReading) {
-        let Some(group) = &self.shared.cgroup else {
+        let Some(cgroup) = &self.shared.cgroup else {
             return;
         };
         let metrics = &self.shared.metrics;
@@ -119,7 +119,11 @@ impl Executor {
         metrics.out_of_memory_kills.add(reading.out_of_memory_kills);
         let throttled = u64::try_from(reading.throttled.as_micros()).unwrap_or(u64::MAX);
         metrics.throttled_micros.add(throttled);
-        for line in self.limits.bounds.note(reading, group.plan(), clock::now()) {
+        for line in self
+            .limits
+            .cgroup_watch
+            .record(reading, cgroup.plan(), clock::now())
+        {
             log::warn!("{}: {line}", self.shared.name);
         }
     }
@@ -141,12 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn each_bound_is_named_and_told_once_a_minute() {
+    fn each_bound_is_named_and_logged_once_a_minute() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut watch = CgroupWatch::default();
-        let mut note = |reading: &CgroupReading, seconds| watch.note(reading, &plan(), at(seconds));
-        assert!(note(&CgroupReading::default(), 0).is_empty());
+        let mut record =
+            |reading: &CgroupReading, seconds| watch.record(reading, &plan(), at(seconds));
+        assert!(record(&CgroupReading::default(), 0).is_empty());
         let mut reading = CgroupReading {
             tasks_refused: 7,
             out_of_memory_kills: 2,
@@ -154,7 +159,7 @@ mod tests {
             ..CgroupReading::default()
         };
         reading.usage.has_met_memory_bound = true;
-        let lines = note(&reading, 2);
+        let lines = record(&reading, 2);
         let [tasks, memory, cpu] = &lines[..] else {
             panic!("{lines:?}");
         };
@@ -173,8 +178,8 @@ mod tests {
         // The next line covers the whole minute.
         reading.out_of_memory_kills = 0;
         reading.throttled = Duration::ZERO;
-        assert!(note(&reading, 30).is_empty());
-        let lines = note(&reading, 63);
+        assert!(record(&reading, 30).is_empty());
+        let lines = record(&reading, 63);
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(
             lines[0].starts_with("could not start 14 processes"),
@@ -189,7 +194,7 @@ mod tests {
             out_of_memory_kills: 1,
             ..CgroupReading::default()
         };
-        let lines = watch.note(&reading, &plan(), Instant::now());
+        let lines = watch.record(&reading, &plan(), Instant::now());
         assert!(!lines[0].contains("max_total_memory"), "{lines:?}");
     }
 }

@@ -20,7 +20,7 @@ use super::*;
 use crate::{App, AppResources, testing};
 
 /// How long anything may take on a machine that has much to do.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Does what its path says and answers with its process's number.
 const APP: &str = r#"
@@ -184,7 +184,7 @@ async fn next(body: &mut Body) -> Option<Result<Bytes, Fault>> {
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    let done = clock::timeout(PATIENCE, work).await;
+    let done = clock::timeout(TEST_TIMEOUT, work).await;
     done.expect("it comes to something in time")
 }
 
@@ -206,139 +206,146 @@ fn mebibytes(soft: u64, hard: u64) -> Option<MemoryLimit> {
 #[test]
 fn a_worker_above_its_soft_limit_is_replaced_without_errors() {
     on_a_loop(async {
-        let rig =
+        let harness =
             LimitsHarness::start("soft", |about| about.max_memory = mebibytes(70, 10_000)).await;
-        let before = number(rig.ask("/grow").await.unwrap());
-        rig.until(|app| app.metrics().recycled_workers[0].value() == 1)
+        let before = number(harness.ask("/grow").await.unwrap());
+        harness
+            .until(|app| app.metrics().recycled_workers[0].value() == 1)
             .await;
-        assert_ne!(rig.pid().await, before);
-        let killed: u64 = rig
+        assert_ne!(harness.pid().await, before);
+        let killed: u64 = harness
             .app
             .metrics()
             .killed_workers
             .iter()
             .map(|k| k.value())
             .sum();
-        assert_eq!((killed, rig.app.metrics().worker_deaths.value()), (0, 0));
+        assert_eq!(
+            (killed, harness.app.metrics().worker_deaths.value()),
+            (0, 0)
+        );
         let measured = |app: &App| {
             let workers = app.snapshot().workers;
             workers
                 .iter()
                 .all(|w| w.proportional_bytes.is_some_and(|b| b < 70 << 20))
         };
-        rig.until(measured).await;
-        rig.end().await;
+        harness.until(measured).await;
+        harness.end().await;
     });
 }
 
 #[test]
 fn a_worker_above_its_hard_limit_is_killed_with_a_request_inside() {
     on_a_loop(async {
-        let rig = LimitsHarness::start("hard", |about| {
+        let harness = LimitsHarness::start("hard", |about| {
             (about.min_threads, about.threads) = (2, 2);
             about.max_memory = mebibytes(75, 75);
         })
         .await;
-        let fault = rig.ask("/grow-and-rest").await.unwrap_err();
+        let fault = harness.ask("/grow-and-rest").await.unwrap_err();
         assert_eq!(fault.kind, FaultKind::WorkerDied);
-        assert_eq!(rig.app.metrics().killed_workers[4].value(), 1);
-        let _ = rig.pid().await;
-        rig.end().await;
+        assert_eq!(harness.app.metrics().killed_workers[4].value(), 1);
+        let _ = harness.pid().await;
+        harness.end().await;
     });
 }
 
 #[test]
 fn a_request_that_asked_for_time_has_it_beside_a_stuck_one() {
     on_a_loop(async {
-        let rig = LimitsHarness::start("beside", |about| {
+        let harness = LimitsHarness::start("beside", |about| {
             (about.min_threads, about.threads) = (2, 2);
             about.response_timeout = Duration::from_secs(1);
             about.boot_timeout = Duration::from_secs(5);
         })
         .await;
-        let held = loops::spawn_with_handle(ask(Arc::clone(&rig.app), "/held".to_owned()));
+        let held = loops::spawn_with_handle(ask(Arc::clone(&harness.app), "/held".to_owned()));
         let is_begun = |app: &App| app.snapshot().workers.iter().any(|w| w.in_progress > 0);
-        rig.until(is_begun).await;
-        let fault = rig.ask("/rest").await.unwrap_err();
+        harness.until(is_begun).await;
+        let fault = harness.ask("/rest").await.unwrap_err();
         assert_eq!(fault.kind, FaultKind::AppTimeout);
         // By now a stuck worker would have been killed, whatever else it does.
         let nothing = std::future::pending::<()>();
         clock::timeout(Duration::from_secs(8), nothing).await;
-        assert_eq!(rig.app.metrics().worker_deaths.value(), 0);
-        std::fs::write(rig.dir.join("go"), "").unwrap();
+        assert_eq!(harness.app.metrics().worker_deaths.value(), 0);
+        std::fs::write(harness.dir.join("go"), "").unwrap();
         let body = within(held).await.unwrap();
         assert!(body.is_ok(), "{body:?}");
-        rig.end().await;
+        harness.end().await;
     });
 }
 
 #[test]
 fn workers_are_replaced_after_so_many_requests_and_at_their_age() {
     on_a_loop(async {
-        let rig = LimitsHarness::start("requests", |about| about.max_requests = Some(20)).await;
+        let harness = LimitsHarness::start("requests", |about| about.max_requests = Some(20)).await;
         let mut pids = HashSet::new();
         let mut pace = clock::PollInterval::new(Duration::from_millis(1));
         within(async {
             while pids.len() < 4 {
                 pace.tick().await;
-                pids.insert(rig.pid().await);
+                pids.insert(harness.pid().await);
             }
         })
         .await;
-        assert!(rig.app.metrics().recycled_workers[1].value() >= 3);
-        rig.end().await;
-        let rig =
+        assert!(harness.app.metrics().recycled_workers[1].value() >= 3);
+        harness.end().await;
+        let harness =
             LimitsHarness::start("age", |about| about.max_age = Some(Duration::from_secs(1))).await;
-        rig.until(|app| app.metrics().recycled_workers[2].value() >= 2)
+        harness
+            .until(|app| app.metrics().recycled_workers[2].value() >= 2)
             .await;
-        assert_eq!(rig.app.metrics().worker_deaths.value(), 0);
-        rig.end().await;
+        assert_eq!(harness.app.metrics().worker_deaths.value(), 0);
+        harness.end().await;
     });
 }
 
 #[test]
 fn a_stuck_worker_shows_where_it_is_stuck_and_is_killed() {
     on_a_loop(async {
-        let rig = LimitsHarness::start("stuck", |about| {
+        let harness = LimitsHarness::start("stuck", |about| {
             about.response_timeout = Duration::from_millis(300);
         })
         .await;
-        let before = rig.pid().await;
-        let fault = rig.ask("/rest").await.unwrap_err();
+        let before = harness.pid().await;
+        let fault = harness.ask("/rest").await.unwrap_err();
         assert_eq!(fault.kind, FaultKind::AppTimeout);
-        assert_ne!(rig.pid().await, before);
-        assert_eq!(rig.app.metrics().killed_workers[1].value(), 1);
-        let output = rig.app.output(Some(before), 0).join("\n");
+        assert_ne!(harness.pid().await, before);
+        assert_eq!(harness.app.metrics().killed_workers[1].value(), 1);
+        let output = harness.app.output(Some(before), 0).join("\n");
         assert!(output.contains("rest_for_long"), "{output}");
-        rig.end().await;
+        harness.end().await;
     });
 }
 
 #[test]
 fn a_stuck_threads_neighbour_finishes_before_its_worker_is_killed() {
     on_a_loop(async {
-        let rig = LimitsHarness::start("neighbour", |about| {
+        let harness = LimitsHarness::start("neighbour", |about| {
             (about.min_threads, about.threads) = (2, 2);
             about.response_timeout = Duration::from_secs(1);
         })
         .await;
-        let before = rig.pid().await;
-        let stuck = spawn(ask(Arc::clone(&rig.app), "/rest".into()));
+        let before = harness.pid().await;
+        let stuck = spawn(ask(Arc::clone(&harness.app), "/rest".into()));
         let mut pace = clock::PollInterval::new(Duration::from_millis(10));
         // The other thread is at work until the stuck request is reported, and then still finishes.
-        while rig.app.metrics().timed_out_requests.value() == 0 {
+        while harness.app.metrics().timed_out_requests.value() == 0 {
             pace.tick().await;
-            assert_eq!(number(rig.ask("/work").await.unwrap()), before);
+            assert_eq!(number(harness.ask("/work").await.unwrap()), before);
         }
         let fault = within(stuck).await.unwrap().unwrap_err();
         assert_eq!(fault.kind, FaultKind::AppTimeout);
-        rig.until(|app| app.metrics().recycled_workers[3].value() == 1)
+        harness
+            .until(|app| app.metrics().recycled_workers[3].value() == 1)
             .await;
-        rig.until(|app| app.metrics().killed_workers[1].value() == 1)
+        harness
+            .until(|app| app.metrics().killed_workers[1].value() == 1)
             .await;
-        assert_ne!(rig.pid().await, before);
-        assert_eq!(rig.app.metrics().worker_deaths.value(), 0);
-        rig.end().await;
+        assert_ne!(harness.pid().await, before);
+        assert_eq!(harness.app.metrics().worker_deaths.value(), 0);
+        harness.end().await;
     });
 }
 
@@ -355,35 +362,40 @@ fn spawn<T: Send + 'static>(
 #[test]
 fn a_request_that_waits_for_another_lets_it_in() {
     on_a_loop(async {
-        let rig = LimitsHarness::start("io", |about| about.io_threads = 2).await;
-        let pid = rig.pid().await;
-        let waiting = spawn(ask(Arc::clone(&rig.app), "/wait".into()));
+        let harness = LimitsHarness::start("io", |about| about.io_threads = 2).await;
+        let pid = harness.pid().await;
+        let waiting = spawn(ask(Arc::clone(&harness.app), "/wait".into()));
         let mut pace = clock::PollInterval::new(Duration::from_millis(5));
-        while rig.app.metrics().io_bound_requests.value() == 0 {
+        while harness.app.metrics().io_bound_requests.value() == 0 {
             pace.tick().await;
         }
-        assert_eq!(number(rig.ask("/meet").await.unwrap()), pid);
+        assert_eq!(number(harness.ask("/meet").await.unwrap()), pid);
         assert_eq!(number(within(waiting).await.unwrap().unwrap()), pid);
-        assert_eq!(rig.app.metrics().io_bound_without_spare_slot.value(), 0);
-        rig.until(|app| app.snapshot().queue.usage.slots == 1).await;
-        rig.end().await;
+        assert_eq!(harness.app.metrics().io_bound_without_spare_slot.value(), 0);
+        harness
+            .until(|app| app.snapshot().queue.usage.slots == 1)
+            .await;
+        harness.end().await;
     });
 }
 
 #[test]
 fn a_request_may_ask_for_more_time_and_garbage_is_collected_beside_requests() {
     on_a_loop(async {
-        let rig = LimitsHarness::start("extend", |about| {
+        let harness = LimitsHarness::start("extend", |about| {
             about.response_timeout = Duration::from_millis(400);
             about.gc_when_idle = true;
         })
         .await;
-        let pid = rig.pid().await;
-        assert_eq!(number(rig.ask("/long").await.unwrap()), pid);
-        rig.until(|app| app.metrics().gc_runs.value() >= 2).await;
-        assert_eq!(rig.pid().await, pid);
+        let pid = harness.pid().await;
+        assert_eq!(number(harness.ask("/long").await.unwrap()), pid);
+        harness
+            .until(|app| app.metrics().gc_runs.value() >= 2)
+            .await;
+        assert_eq!(harness.pid().await, pid);
         assert_eq!(
-            rig.app
+            harness
+                .app
                 .snapshot()
                 .workers
                 .iter()
@@ -391,70 +403,72 @@ fn a_request_may_ask_for_more_time_and_garbage_is_collected_beside_requests() {
                 .count(),
             1
         );
-        assert_eq!(rig.app.metrics().timed_out_requests.value(), 0);
-        rig.end().await;
+        assert_eq!(harness.app.metrics().timed_out_requests.value(), 0);
+        harness.end().await;
     });
 }
 
 #[test]
 fn a_touched_file_restarts_and_new_code_that_does_not_boot_leaves_the_old() {
     on_a_loop(async {
-        let rig = LimitsHarness::start("touch", |_| {}).await;
-        let touch = |text: &str| std::fs::write(rig.dir.join("tmp/restart.txt"), text).unwrap();
-        let before = rig.pid().await;
+        let harness = LimitsHarness::start("touch", |_| {}).await;
+        let touch = |text: &str| std::fs::write(harness.dir.join("tmp/restart.txt"), text).unwrap();
+        let before = harness.pid().await;
         touch("1");
-        rig.until(|app| app.snapshot().generation == 2 && !app.snapshot().is_restarting)
+        harness
+            .until(|app| app.snapshot().generation == 2 && !app.snapshot().is_restarting)
             .await;
-        let after = rig.pid().await;
+        let after = harness.pid().await;
         assert_ne!(after, before);
-        std::fs::write(rig.dir.join("code.py"), "raise ValueError('new')").unwrap();
-        std::fs::remove_file(rig.dir.join("tmp/restart.txt")).unwrap();
+        std::fs::write(harness.dir.join("code.py"), "raise ValueError('new')").unwrap();
+        std::fs::remove_file(harness.dir.join("tmp/restart.txt")).unwrap();
         let mut round = clock::PollInterval::new(Duration::from_millis(1100));
         // It is seen to be gone, which is no wish.
         round.tick().await;
         round.tick().await;
-        assert_eq!(rig.app.snapshot().restart_error, None);
+        assert_eq!(harness.app.snapshot().restart_error, None);
         touch("2");
-        rig.until(|app| app.snapshot().restart_error.is_some())
+        harness
+            .until(|app| app.snapshot().restart_error.is_some())
             .await;
-        let error = rig.app.snapshot().restart_error.unwrap();
+        let error = harness.app.snapshot().restart_error.unwrap();
         assert!(error.contains("ValueError: new"), "{error}");
-        assert_eq!(rig.pid().await, after);
-        rig.end().await;
+        assert_eq!(harness.pid().await, after);
+        harness.end().await;
     });
 }
 
 #[test]
 fn who_asks_while_a_restart_is_under_way_hears_of_the_next_one() {
     on_a_loop(async {
-        let rig = LimitsHarness::start("twice", |_| {}).await;
+        let harness = LimitsHarness::start("twice", |_| {}).await;
         let (one, other) = within(async {
-            tokio::join!(rig.app.restart(), async {
+            tokio::join!(harness.app.restart(), async {
                 let mut pace = clock::PollInterval::new(Duration::from_millis(1));
-                while !rig.app.snapshot().is_restarting {
+                while !harness.app.snapshot().is_restarting {
                     pace.tick().await;
                 }
-                let done = rig.app.restart().await;
-                (done, rig.app.snapshot().generation)
+                let done = harness.app.restart().await;
+                (done, harness.app.snapshot().generation)
             })
         })
         .await;
         assert_eq!((one, other), (Ok(()), (Ok(()), 3)));
-        rig.end().await;
+        harness.end().await;
     });
 }
 
 #[test]
 fn streams_go_on_while_their_worker_is_replaced_until_their_time_is_over() {
     on_a_loop(async {
-        let rig = LimitsHarness::start("streams", |about| {
+        let harness = LimitsHarness::start("streams", |about| {
             about.stream_timeout = Duration::from_secs(1);
-            about.response_timeout = PATIENCE;
+            about.response_timeout = TEST_TIMEOUT;
         })
         .await;
-        let mut body = rig.ask("/stream").await.unwrap();
+        let mut body = harness.ask("/stream").await.unwrap();
         assert!(next(&mut body).await.unwrap().is_ok());
-        within(rig.app.restart()).await.unwrap();
+        within(harness.app.restart()).await.unwrap();
         assert!(next(&mut body).await.unwrap().is_ok(), "it goes on");
         let fault = loop {
             match next(&mut body).await.expect("it does not end well") {
@@ -463,47 +477,48 @@ fn streams_go_on_while_their_worker_is_replaced_until_their_time_is_over() {
             }
         };
         assert!(fault.cause.contains("stream_timeout"), "{}", fault.cause);
-        rig.until(|app| app.snapshot().workers.iter().all(|w| w.generation == 2))
+        harness
+            .until(|app| app.snapshot().workers.iter().all(|w| w.generation == 2))
             .await;
-        rig.end().await;
+        harness.end().await;
     });
 }
 
 #[test]
 fn the_number_of_workers_follows_the_load() {
     on_a_loop(async {
-        let rig = LimitsHarness::start("scale", |about| {
+        let harness = LimitsHarness::start("scale", |about| {
             about.processes = config::Processes { min: 1, max: 3 };
             about.scaling.up_after = Duration::from_millis(50);
             about.scaling.idle_timeout = Duration::from_secs(1);
         })
         .await;
         let asked: Vec<_> = (0..20)
-            .map(|_| spawn(ask(Arc::clone(&rig.app), "/work".into())))
+            .map(|_| spawn(ask(Arc::clone(&harness.app), "/work".into())))
             .collect();
         let mut pids = HashSet::new();
         for answer in asked {
             pids.insert(number(within(answer).await.unwrap().unwrap()));
         }
         assert!(pids.len() > 1, "{pids:?}");
-        let now = rig.app.snapshot();
+        let now = harness.app.snapshot();
         assert!(now.last_scaling.is_some(), "it is said why");
-        assert!(rig.app.metrics().scale_ups.value() >= 1);
+        assert!(harness.app.metrics().scale_ups.value() >= 1);
         // There is no load.
-        watch(&rig, |now| {
+        watch(&harness, |now| {
             (now.processes.target, now.processes.ready) == (1, 1)
         })
         .await;
-        assert!(rig.app.metrics().scale_downs.value() >= 1);
-        rig.end().await;
+        assert!(harness.app.metrics().scale_downs.value() >= 1);
+        harness.end().await;
     });
 }
 
 /// Waits until an application is so, without asking anything of it.
-async fn watch(rig: &LimitsHarness, is_so: impl Fn(&crate::AppSnapshot) -> bool) {
+async fn watch(harness: &LimitsHarness, is_so: impl Fn(&crate::AppSnapshot) -> bool) {
     let mut pace = clock::PollInterval::new(Duration::from_millis(10));
     within(async {
-        while !is_so(&rig.app.snapshot()) {
+        while !is_so(&harness.app.snapshot()) {
             pace.tick().await;
         }
     })
@@ -513,20 +528,20 @@ async fn watch(rig: &LimitsHarness, is_so: impl Fn(&crate::AppSnapshot) -> bool)
 #[test]
 fn the_number_of_threads_follows_the_load() {
     on_a_loop(async {
-        let rig = LimitsHarness::start("threads", |about| {
+        let harness = LimitsHarness::start("threads", |about| {
             (about.min_threads, about.threads) = (1, 6);
             about.scaling.up_after = Duration::from_millis(50);
             about.scaling.idle_timeout = Duration::from_secs(3);
         })
         .await;
-        let pid = rig.pid().await;
-        let before = rig.app.snapshot();
+        let pid = harness.pid().await;
+        let before = harness.app.snapshot();
         assert_eq!((before.threads, before.queue.usage.slots), (1, 1));
         assert_eq!((before.min_threads, before.max_threads), (1, 6));
         let asked: Vec<_> = (0..30)
-            .map(|_| spawn(ask(Arc::clone(&rig.app), "/work".into())))
+            .map(|_| spawn(ask(Arc::clone(&harness.app), "/work".into())))
             .collect();
-        watch(&rig, |now| now.threads > 2).await;
+        watch(&harness, |now| now.threads > 2).await;
         for answer in asked {
             assert_eq!(
                 number(within(answer).await.unwrap().unwrap()),
@@ -534,34 +549,37 @@ fn the_number_of_threads_follows_the_load() {
                 "the same process"
             );
         }
-        let now = rig.app.snapshot();
+        let now = harness.app.snapshot();
         let why = now.last_scaling.expect("it is said why");
         assert!(why.starts_with("threads from "), "{why}");
         // There is no load.
-        watch(&rig, |now| (now.threads, now.queue.usage.slots) == (1, 1)).await;
-        assert_eq!(rig.pid().await, pid);
-        rig.end().await;
+        watch(&harness, |now| {
+            (now.threads, now.queue.usage.slots) == (1, 1)
+        })
+        .await;
+        assert_eq!(harness.pid().await, pid);
+        harness.end().await;
     });
 }
 
 #[test]
 fn a_reactor_full_of_requests_that_never_end_is_replaced() {
     on_a_loop(async {
-        let rig = LimitsHarness::start("reactor", |about| {
+        let harness = LimitsHarness::start("reactor", |about| {
             about.kind = AppKind::Asgi;
             about.entry = "code:reactor".to_owned();
             about.max_concurrent = 2;
             about.response_timeout = Duration::from_millis(500);
         })
         .await;
-        let first = rig.pid().await;
-        let hang = || spawn(ask(Arc::clone(&rig.app), "/hang".into()));
+        let first = harness.pid().await;
+        let hang = || spawn(ask(Arc::clone(&harness.app), "/hang".into()));
         for hangs in [hang(), hang()] {
             let fault = within(hangs).await.unwrap().expect_err("no answer");
             assert_eq!(fault.kind, FaultKind::AppTimeout);
         }
-        // All its places are taken by dropped requests.
-        assert_ne!(rig.pid().await, first);
-        rig.end().await;
+        // Dropped requests hold all its slots.
+        assert_ne!(harness.pid().await, first);
+        harness.end().await;
     });
 }

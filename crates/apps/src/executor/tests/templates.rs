@@ -81,7 +81,7 @@ pub(super) fn python_app_config(dir: &TempDir, processes: usize) -> config::App 
     dir.put("app.py", PYTHON);
     let mut app = config::App::new("shop", dir.0.clone(), AppKind::Wsgi, "app:application");
     app.processes = Processes::exactly(processes);
-    app.boot_timeout = PATIENCE;
+    app.boot_timeout = TEST_TIMEOUT;
     app
 }
 
@@ -181,7 +181,7 @@ impl RunningApp {
         self.dir.0.join(name)
     }
 
-    /// Drains the application; gives the text of a file of its folder then.
+    /// Drains the application; then reads a file of its folder.
     pub(super) async fn drain_and_read_file(&self, name: &str) -> String {
         within(self.app.drain(clock::now() + Duration::from_secs(2))).await;
         std::fs::read_to_string(self.file(name)).unwrap_or_default()
@@ -408,7 +408,7 @@ fn a_template_that_ends_or_hangs_while_it_loads_is_reported() {
             let mut config = python_app_config(&dir, 2);
             config.boot_timeout = match name {
                 "hangs" => Duration::from_secs(5),
-                _ => PATIENCE,
+                _ => TEST_TIMEOUT,
             };
             let running = RunningApp::start(config, dir);
             let report = running.wait_for_boot_failure().await;

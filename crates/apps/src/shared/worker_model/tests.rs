@@ -14,7 +14,7 @@ fn shared(change: impl FnOnce(&mut config::App)) -> Arc<AppShared> {
     let mut config = config::App::new("site", "/".into(), AppKind::Wsgi, "app:app");
     config.kind_is_guess = true;
     change(&mut config);
-    let store = BufferingSettings {
+    let settings = BufferingSettings {
         max_body_memory: 1024,
         max_response_memory: 1024,
         max_response_spool: 1024,
@@ -24,8 +24,8 @@ fn shared(change: impl FnOnce(&mut config::App)) -> Arc<AppShared> {
         temp_space: Arc::default(),
         pool: Pool::new("test", 1, 1),
     };
-    let way = DispatchMode::Workers(Dialect::Python);
-    Arc::new(AppShared::new(&config, way, store))
+    let mode = DispatchMode::Workers(Dialect::Python);
+    Arc::new(AppShared::new(&config, mode, settings))
 }
 
 fn asgi() -> config::App {
@@ -52,11 +52,11 @@ fn waiting_requests_continue_when_settled() {
         let waiter = Arc::clone(&shared);
         let client = ClientState::default();
         let wait = async move { waiter.wait_for_model(&client).await };
-        let settle = async {
+        let set = async {
             assert_eq!(shared.model.requests_awaiting_model(), 1);
             shared.model.set_from_config(&asgi());
         };
-        let (model, ()) = tokio::join!(wait, settle);
+        let (model, ()) = tokio::join!(wait, set);
         model
     });
     let model = model.unwrap().unwrap();

@@ -1,8 +1,8 @@
-//! The supervisor under load: a line, slots that take from it, workers that need time to boot.
+//! The supervisor under load: a queue, slots that take from it, workers that need time to boot.
 //!
-//! [`World`] is a queue in steps of 10 ms. Ten minutes of each kind of load pass in it; what counts
-//! is how often the number of workers changes, and for how long anybody waits. At the end, the
-//! rules one by one.
+//! [`ScalingSimulation`] is a queue in steps of 10 ms. Ten minutes of each kind of load pass in it;
+//! what counts is how often the number of workers changes, and for how long anybody waits. At the
+//! end, the rules one by one.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ struct ScalingSimulation {
     serving: BTreeMap<WorkerId, Vec<Instant>>,
     /// Workers that finish what they have.
     retired: BTreeMap<WorkerId, Vec<Instant>>,
-    /// Since when each in line has waited, and how long it will take.
+    /// Since when each queued request has waited, and how long it will take.
     line: VecDeque<(Instant, Duration)>,
     /// When the number of workers changed, and to what.
     changes: Vec<(Duration, usize)>,
@@ -42,7 +42,7 @@ struct ScalingSimulation {
     percent: usize,
     watched_from: Option<Instant>,
     admitted: BTreeMap<WorkerId, Instant>,
-    /// The last time at which the first in line had waited longer than it should.
+    /// The last time at which the first in the queue had waited longer than it should.
     last_late: Duration,
     random: u64,
 }

@@ -19,25 +19,33 @@ impl SupervisorSimulation {
             assert!(self.processes[&worker.id].is_abandoned, "it is asked about");
         }
         for worker in s.workers().filter(serves) {
-            let holds = |seat: &&Replica| [seat.worker, seat.successor].contains(&Some(worker.id));
-            assert_eq!(s.replicas.iter().filter(holds).count(), 1, "one seat each");
+            let holds =
+                |replica: &&Replica| [replica.worker, replica.successor].contains(&Some(worker.id));
+            assert_eq!(
+                s.replicas.iter().filter(holds).count(),
+                1,
+                "one replica each"
+            );
         }
         let seated = s
             .replicas
             .iter()
-            .flat_map(|seat| [seat.worker, seat.successor]);
+            .flat_map(|replica| [replica.worker, replica.successor]);
         let mut seated = seated.flatten();
         assert!(seated.all(|id| s.workers.get(&id).is_some_and(|w| serves(&w))));
-        let mut challengers = s.replicas.iter().filter_map(|seat| seat.successor);
-        assert!(challengers.all(|id| s.workers[&id].generation == s.generation));
-        let challengers = s.replicas.iter().filter(|seat| seat.successor.is_some());
-        let challengers = challengers.count();
-        assert!(challengers <= self.max_surge);
+        let mut successors = s.replicas.iter().filter_map(|replica| replica.successor);
+        assert!(successors.all(|id| s.workers[&id].generation == s.generation));
+        let successors = s
+            .replicas
+            .iter()
+            .filter(|replica| replica.successor.is_some());
+        let successors = successors.count();
+        assert!(successors <= self.max_surge);
         assert!(
-            challengers <= 1 || !s.is_restart_unproven(),
+            successors <= 1 || !s.is_restart_unproven(),
             "the first is alone"
         );
-        self.max_surge = challengers.max(policy.max_surge);
+        self.max_surge = successors.max(policy.max_surge);
         let rate = policy.spawn_rate as usize;
         for (times, max) in [(&mut self.spawns, 20 * rate), (&mut self.growth, rate)] {
             times.retain(|at| self.now - *at < Duration::from_secs(1));

@@ -98,7 +98,7 @@ class Vectors(unittest.TestCase):
                 slot._scanned_to = 0
                 self.assertTrue(slot.is_cancelled())
 
-    def test_words_beside_responses_are_written(self):
+    def test_frames_beside_responses_are_written(self):
         for block in blocks("words_of_worker"):
             with self.subTest(block["name"]):
                 peer, slot = self.slot()

@@ -108,7 +108,7 @@ class VectorsTest < Minitest::Test
     end
   end
 
-  def test_words_beside_responses_are_written
+  def test_frames_beside_responses_are_written
     Harness.blocks("words_of_worker").each do |block|
       peer, slot = self.slot
       # The first request has been received.

@@ -5,18 +5,23 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::*;
 
 /// Has the application take the connection of stream `id` over; gives its end.
-async fn hijack(rig: &ChannelHarness, id: u32) -> Stream {
-    send_socket(rig, id, |theirs| {
-        net::send_descriptor(rig.worker.files.as_fd(), &id.to_le_bytes(), theirs).unwrap();
+async fn hijack(harness: &ChannelHarness, id: u32) -> Stream {
+    send_socket(harness, id, |theirs| {
+        net::send_descriptor(harness.worker.files.as_fd(), &id.to_le_bytes(), theirs).unwrap();
     })
     .await
 }
 
 /// Says HIJACK after `send` has had a socket to send.
-async fn send_socket(rig: &ChannelHarness, id: u32, send: impl FnOnce(BorrowedFd<'_>)) -> Stream {
+async fn send_socket(
+    harness: &ChannelHarness,
+    id: u32,
+    send: impl FnOnce(BorrowedFd<'_>),
+) -> Stream {
     let (ours, theirs) = UnixStream::pair().unwrap();
     send(theirs.as_fd());
-    rig.worker
+    harness
+        .worker
         .write(|out| reactor_encoder::encode_hijack(out, id))
         .await;
     ours.set_nonblocking(true).unwrap();
@@ -24,10 +29,10 @@ async fn send_socket(rig: &ChannelHarness, id: u32, send: impl FnOnce(BorrowedFd
 }
 
 /// A request whose connection the application has taken over.
-async fn taken(rig: &mut ChannelHarness) -> (PendingRequest, u32, Stream) {
-    let asked = rig.get("/");
-    let id = rig.worker.opened().await;
-    let app = hijack(rig, id).await;
+async fn taken(harness: &mut ChannelHarness) -> (PendingRequest, u32, Stream) {
+    let asked = harness.get("/");
+    let id = harness.worker.opened().await;
+    let app = hijack(harness, id).await;
     (asked, id, app)
 }
 
@@ -43,20 +48,20 @@ const RESPONSE: &[u8] = b"HTTP/1.1 202 OK\r\nX-A: b\r\n\r\nbody";
 #[test]
 fn a_hijacked_connection_has_the_response_and_outlives_its_call() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
-        let (asked, id, app) = taken(&mut rig).await;
+        let mut harness = ChannelHarness::new();
+        let (asked, id, app) = taken(&mut harness).await;
         within(app.write_all(RESPONSE)).await.unwrap();
         let response = asked.response().await;
         assert_eq!(response.status.code(), 202);
         assert_eq!(response.fields.get("x-a"), Some(&b"b"[..]));
-        rig.worker.data(id, b"", true).await;
+        harness.worker.data(id, b"", true).await;
         // The reactor stays as long as the connection does.
-        rig.retire();
+        harness.retire();
         settle().await;
         within(app.write_all(b" and more")).await.unwrap();
         drop(app);
         assert_eq!(body(response).await, Ok(b"body and more".to_vec()));
-        assert_eq!(rig.ended().await, DriverEnd::Retired);
+        assert_eq!(harness.ended().await, DriverEnd::Retired);
     });
 }
 
@@ -64,24 +69,24 @@ fn a_hijacked_connection_has_the_response_and_outlives_its_call() {
 fn a_hijacked_connection_of_a_retired_reactor_is_cut_when_its_time_is_over() {
     on_a_loop(async {
         for is_call_over in [false, true] {
-            let mut rig = ChannelHarness::with(&HarnessOptions {
+            let mut harness = ChannelHarness::with(&HarnessOptions {
                 read_timeout: Duration::from_millis(50),
                 ..HarnessOptions::default()
             });
-            let (asked, id, app) = taken(&mut rig).await;
+            let (asked, id, app) = taken(&mut harness).await;
             within(app.write_all(RESPONSE)).await.unwrap();
             let response = asked.response().await;
             if is_call_over {
-                rig.worker.data(id, b"", true).await;
+                harness.worker.data(id, b"", true).await;
             }
-            rig.retire();
+            harness.retire();
             let silence = poll_fn(|cx| app.poll_peer_activity(cx));
             let early = clock::timeout(Duration::from_millis(200), silence).await;
             assert!(early.is_none(), "a stream may be silent");
-            rig.mailbox.cut_streams();
+            harness.mailbox.cut_streams();
             assert_eq!(body(response).await, Err(FaultKind::WorkerDied));
             expect_closed(&app).await;
-            assert_eq!(rig.ended().await, DriverEnd::Retired);
+            assert_eq!(harness.ended().await, DriverEnd::Retired);
         }
     });
 }
@@ -89,31 +94,32 @@ fn a_hijacked_connection_of_a_retired_reactor_is_cut_when_its_time_is_over() {
 #[test]
 fn a_call_has_its_time_once_its_connection_has_ended() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::with(&HarnessOptions {
+        let mut harness = ChannelHarness::with(&HarnessOptions {
             response_timeout: Duration::from_millis(50),
             ..HarnessOptions::default()
         });
-        let (asked, id, app) = taken(&mut rig).await;
+        let (asked, id, app) = taken(&mut harness).await;
         within(app.write_all(RESPONSE)).await.unwrap();
         let response = asked.response().await;
-        let next = clock::timeout(Duration::from_millis(200), rig.worker.next()).await;
+        let next = clock::timeout(Duration::from_millis(200), harness.worker.next()).await;
         assert!(next.is_none(), "a stream may be silent: {next:?}");
         drop(app);
         assert_eq!(body(response).await, Ok(b"body".to_vec()));
-        rig.worker.expect(FrameKind::StreamCancel, id).await;
-        rig.worker.data(id, b"", true).await;
+        harness.worker.expect(FrameKind::StreamCancel, id).await;
+        harness.worker.data(id, b"", true).await;
         // Nothing is written, and the call does not come to its end.
-        let (asked, id, app) = taken(&mut rig).await;
+        let (asked, id, app) = taken(&mut harness).await;
         assert_eq!(asked.fault().await, FaultKind::AppTimeout);
         expect_closed(&app).await;
-        rig.worker.expect(FrameKind::StreamCancel, id).await;
-        rig.worker
+        harness.worker.expect(FrameKind::StreamCancel, id).await;
+        harness
+            .worker
             .write(|out| reactor_encoder::encode_reset(out, 0, id, "x"))
             .await;
         // The reactor goes on with the others.
-        let asked = rig.get("/");
-        let id = rig.worker.opened().await;
-        rig.worker.answer(id, b"other").await;
+        let asked = harness.get("/");
+        let id = harness.worker.opened().await;
+        harness.worker.answer(id, b"other").await;
         assert_eq!(body(asked.response().await).await, Ok(b"other".to_vec()));
     });
 }
@@ -121,27 +127,27 @@ fn a_call_has_its_time_once_its_connection_has_ended() {
 #[test]
 fn a_late_hijack_of_a_disconnected_client_is_closed() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
-        let asked = rig.get("/");
-        let id = rig.worker.opened().await;
+        let mut harness = ChannelHarness::new();
+        let asked = harness.get("/");
+        let id = harness.worker.opened().await;
         asked.disconnect().await;
-        rig.worker.expect(FrameKind::StreamCancel, id).await;
-        let app = hijack(&rig, id).await;
+        harness.worker.expect(FrameKind::StreamCancel, id).await;
+        let app = hijack(&harness, id).await;
         expect_closed(&app).await;
-        rig.worker.data(id, b"", true).await;
-        rig.retire();
-        assert_eq!(rig.ended().await, DriverEnd::Retired);
+        harness.worker.data(id, b"", true).await;
+        harness.retire();
+        assert_eq!(harness.ended().await, DriverEnd::Retired);
     });
 }
 
 #[test]
 fn what_a_dead_reactor_had_not_completed_never_looks_complete() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
-        let (asked, _, app) = taken(&mut rig).await;
+        let mut harness = ChannelHarness::new();
+        let (asked, _, app) = taken(&mut harness).await;
         within(app.write_all(RESPONSE)).await.unwrap();
         let response = asked.response().await;
-        let ChannelHarness { worker, driver, .. } = rig;
+        let ChannelHarness { worker, driver, .. } = harness;
         drop((app, worker));
         assert_eq!(body(response).await, Err(FaultKind::WorkerDied));
         assert_eq!(within(driver).await.unwrap(), DriverEnd::WorkerDied);
@@ -152,34 +158,40 @@ fn what_a_dead_reactor_had_not_completed_never_looks_complete() {
 fn a_hijack_that_contradicts_itself_ends_the_reactor() {
     on_a_loop(async {
         for (name, named) in [("no socket", None), ("another's", Some(1))] {
-            let mut rig = ChannelHarness::new();
-            let asked = rig.get("/");
-            let id = rig.worker.opened().await;
-            let _app = send_socket(&rig, id, |theirs| {
+            let mut harness = ChannelHarness::new();
+            let asked = harness.get("/");
+            let id = harness.worker.opened().await;
+            let _app = send_socket(&harness, id, |theirs| {
                 if let Some(other) = named {
                     let id = (id + other).to_le_bytes();
-                    net::send_descriptor(rig.worker.files.as_fd(), &id, theirs).unwrap();
+                    net::send_descriptor(harness.worker.files.as_fd(), &id, theirs).unwrap();
                 }
             })
             .await;
             assert_eq!(asked.fault().await, FaultKind::AppProtocolError, "{name}");
-            let end = rig.ended().await;
+            let end = harness.ended().await;
             assert!(
                 matches!(end, DriverEnd::ProtocolBroken(_)),
                 "{name}: {end:?}"
             );
         }
         // Neither a hijack behind an answer, nor a body behind a hijack.
-        let mut rig = ChannelHarness::new();
-        let asked = rig.get("/");
-        let id = rig.worker.opened().await;
-        rig.worker.begin(id, &[b"200 OK"], b"begun").await;
+        let mut harness = ChannelHarness::new();
+        let asked = harness.get("/");
+        let id = harness.worker.opened().await;
+        harness.worker.begin(id, &[b"200 OK"], b"begun").await;
         let _response = asked.response().await;
-        let _app = hijack(&rig, id).await;
-        assert!(matches!(rig.ended().await, DriverEnd::ProtocolBroken(_)));
-        let mut rig = ChannelHarness::new();
-        let (_asked, id, _app) = taken(&mut rig).await;
-        rig.worker.data(id, b"x", false).await;
-        assert!(matches!(rig.ended().await, DriverEnd::ProtocolBroken(_)));
+        let _app = hijack(&harness, id).await;
+        assert!(matches!(
+            harness.ended().await,
+            DriverEnd::ProtocolBroken(_)
+        ));
+        let mut harness = ChannelHarness::new();
+        let (_asked, id, _app) = taken(&mut harness).await;
+        harness.worker.data(id, b"x", false).await;
+        assert!(matches!(
+            harness.ended().await,
+            DriverEnd::ProtocolBroken(_)
+        ));
     });
 }

@@ -1,4 +1,4 @@
-//! The session of one client: pings, patience, and a server that stops.
+//! The session of one client: pings, timeouts, and a server that stops.
 
 use penstock_http::websocket::{compress_message, negotiate_deflate};
 use penstock_runtime::loops;

@@ -265,9 +265,9 @@ async fn run(seed: u64) {
             (plan, brings)
         })
         .collect();
-    let rig = ChannelHarness::with(&terms);
+    let harness = ChannelHarness::with(&terms);
     let mut clients = Vec::new();
-    let pool = rig.shared.buffering_settings.load().pool.clone();
+    let pool = harness.shared.buffering_settings.load().pool.clone();
     for (n, (plan, brings)) in plans.iter().copied().enumerate() {
         let mut coming = None;
         let (len, body_of): (_, RequestContent) = match brings {
@@ -297,7 +297,7 @@ async fn run(seed: u64) {
             }
         };
         let head = format!("POST /n{n} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n");
-        let asked = rig.request(request(&head), body_of);
+        let asked = harness.request(request(&head), body_of);
         let leaves = plan == ResponsePlan::Wait || dice.below(3) == 0;
         let pauses = dice.below(200);
         if let Some((line, rest, step)) = coming {
@@ -335,7 +335,7 @@ async fn run(seed: u64) {
         mailbox,
         slot,
         driver,
-    } = rig;
+    } = harness;
     let worker = loops::spawn_with_handle(play(worker, plans, dice));
     for client in clients {
         within(client).await.expect("every client is served");

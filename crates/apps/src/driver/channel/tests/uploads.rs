@@ -42,25 +42,25 @@ impl FakeWorker {
 #[test]
 fn a_body_is_sent_as_it_is_pulled_and_the_answer_may_begin_before_its_end() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
-        let (line, asked) = rig.upload();
-        let frame = rig.worker.next().await;
+        let mut harness = ChannelHarness::new();
+        let (line, asked) = harness.upload();
+        let frame = harness.worker.next().await;
         assert!(frame.rest.ends_with(b"first"), "{frame:?}");
         let id = frame.id;
         line.push(BodyScript::Bytes(3));
-        rig.worker.pull(id).await;
-        assert_eq!(rig.worker.input(id).await, (0, b"xxx".to_vec()));
-        rig.worker.begin(id, &[b"200 OK"], b"so far ").await;
+        harness.worker.pull(id).await;
+        assert_eq!(harness.worker.input(id).await, (0, b"xxx".to_vec()));
+        harness.worker.begin(id, &[b"200 OK"], b"so far ").await;
         let response = asked.response().await;
-        rig.worker.pull(id).await;
+        harness.worker.pull(id).await;
         line.push(BodyScript::Bytes(1));
         line.push(BodyScript::End);
-        assert_eq!(rig.worker.input(id).await, (FLAG_END, b"x".to_vec()));
+        assert_eq!(harness.worker.input(id).await, (FLAG_END, b"x".to_vec()));
         assert!(line.is_body_dropped());
-        rig.worker.data(id, b"and the rest", true).await;
+        harness.worker.data(id, b"and the rest", true).await;
         assert_eq!(body(response).await, Ok(b"so far and the rest".to_vec()));
-        rig.retire();
-        assert_eq!(rig.ended().await, DriverEnd::Retired);
+        harness.retire();
+        assert_eq!(harness.ended().await, DriverEnd::Retired);
     });
 }
 
@@ -68,23 +68,23 @@ fn a_body_is_sent_as_it_is_pulled_and_the_answer_may_begin_before_its_end() {
 fn a_client_that_leaves_within_its_body_is_gone_for_the_worker() {
     on_a_loop(async {
         for is_pulled in [false, true] {
-            let mut rig = ChannelHarness::new();
-            let (line, asked) = rig.upload();
-            let id = rig.worker.opened().await;
+            let mut harness = ChannelHarness::new();
+            let (line, asked) = harness.upload();
+            let id = harness.worker.opened().await;
             if is_pulled {
-                rig.worker.pull(id).await;
+                harness.worker.pull(id).await;
                 settle().await;
             }
             line.push(BodyScript::Fault(FaultKind::ClientDisconnected));
-            rig.worker.expect(FrameKind::StreamCancel, id).await;
+            harness.worker.expect(FrameKind::StreamCancel, id).await;
             assert_eq!(asked.fault().await, FaultKind::ClientDisconnected);
             // A PULL that crosses is no breach.
             if !is_pulled {
-                rig.worker.pull(id).await;
+                harness.worker.pull(id).await;
             }
-            rig.worker.reset(id).await;
-            rig.retire();
-            assert_eq!(rig.ended().await, DriverEnd::Retired);
+            harness.worker.reset(id).await;
+            harness.retire();
+            assert_eq!(harness.ended().await, DriverEnd::Retired);
         }
     });
 }
@@ -92,44 +92,44 @@ fn a_client_that_leaves_within_its_body_is_gone_for_the_worker() {
 #[test]
 fn a_wait_for_the_client_has_no_clock_and_one_for_the_worker_has() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::with(&HarnessOptions {
+        let mut harness = ChannelHarness::with(&HarnessOptions {
             response_timeout: Duration::from_millis(150),
             ..HarnessOptions::default()
         });
-        let (line, asked) = rig.upload();
-        let id = rig.worker.opened().await;
-        rig.worker.pull(id).await;
+        let (line, asked) = harness.upload();
+        let id = harness.worker.opened().await;
+        harness.worker.pull(id).await;
         let nothing = std::future::pending::<()>();
         assert_eq!(
             clock::timeout(Duration::from_millis(500), nothing).await,
             None
         );
         line.push(BodyScript::Bytes(2));
-        assert_eq!(rig.worker.input(id).await.1, b"xx");
+        assert_eq!(harness.worker.input(id).await.1, b"xx");
         // It neither answers nor reads on.
-        rig.worker.expect(FrameKind::StreamCancel, id).await;
+        harness.worker.expect(FrameKind::StreamCancel, id).await;
         assert_eq!(asked.fault().await, FaultKind::AppTimeout);
         settle().await;
         assert!(line.is_body_dropped());
-        rig.worker.reset(id).await;
-        rig.retire();
-        assert_eq!(rig.ended().await, DriverEnd::Retired);
+        harness.worker.reset(id).await;
+        harness.retire();
+        assert_eq!(harness.ended().await, DriverEnd::Retired);
     });
 }
 
 #[test]
 fn an_answer_that_is_whole_gives_the_connection_back_at_once() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
-        let (line, asked) = rig.upload();
-        let id = rig.worker.opened().await;
-        rig.worker.pull(id).await;
-        rig.worker.answer(id, b"early").await;
+        let mut harness = ChannelHarness::new();
+        let (line, asked) = harness.upload();
+        let id = harness.worker.opened().await;
+        harness.worker.pull(id).await;
+        harness.worker.answer(id, b"early").await;
         let response = asked.response().await;
         assert!(line.is_body_dropped(), "before it is answered");
         assert_eq!(body(response).await, Ok(b"early".to_vec()));
-        rig.retire();
-        assert_eq!(rig.ended().await, DriverEnd::Retired);
+        harness.retire();
+        assert_eq!(harness.ended().await, DriverEnd::Retired);
     });
 }
 
@@ -137,17 +137,20 @@ fn an_answer_that_is_whole_gives_the_connection_back_at_once() {
 fn a_pull_for_nothing_ends_the_worker() {
     on_a_loop(async {
         for pulls in [1, 2] {
-            let mut rig = ChannelHarness::new();
+            let mut harness = ChannelHarness::new();
             let (_line, asked) = match pulls {
-                1 => (Arc::default(), rig.get("/")),
-                _ => rig.upload(),
+                1 => (Arc::default(), harness.get("/")),
+                _ => harness.upload(),
             };
-            let id = rig.worker.opened().await;
+            let id = harness.worker.opened().await;
             for _ in 0..pulls {
-                rig.worker.pull(id).await;
+                harness.worker.pull(id).await;
             }
             assert_eq!(asked.fault().await, FaultKind::AppProtocolError);
-            assert!(matches!(rig.ended().await, DriverEnd::ProtocolBroken(_)));
+            assert!(matches!(
+                harness.ended().await,
+                DriverEnd::ProtocolBroken(_)
+            ));
         }
     });
 }
@@ -175,16 +178,16 @@ fn what_was_not_sent_goes_to_another_worker_with_its_body() {
 #[test]
 fn a_body_that_comes_is_cut_when_the_time_of_a_replaced_worker_is_over() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
-        let (_line, asked) = rig.upload();
-        let id = rig.worker.opened().await;
-        rig.worker.pull(id).await;
-        rig.retire();
+        let mut harness = ChannelHarness::new();
+        let (_line, asked) = harness.upload();
+        let id = harness.worker.opened().await;
+        harness.worker.pull(id).await;
+        harness.retire();
         settle().await;
-        rig.mailbox.cut_streams();
-        rig.worker.expect(FrameKind::StreamCancel, id).await;
+        harness.mailbox.cut_streams();
+        harness.worker.expect(FrameKind::StreamCancel, id).await;
         assert_eq!(asked.fault().await, FaultKind::WorkerDied);
-        rig.worker.reset(id).await;
-        assert_eq!(rig.ended().await, DriverEnd::Retired);
+        harness.worker.reset(id).await;
+        assert_eq!(harness.ended().await, DriverEnd::Retired);
     });
 }

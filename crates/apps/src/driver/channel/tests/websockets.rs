@@ -93,9 +93,9 @@ impl Client {
 }
 
 /// Asks for a WebSocket, and has the worker take it.
-async fn opened(rig: &mut ChannelHarness) -> (u32, Response) {
-    let asked = rig.send(ASKS);
-    let request = rig.worker.next().await;
+async fn opened(harness: &mut ChannelHarness) -> (u32, Response) {
+    let asked = harness.send(ASKS);
+    let request = harness.worker.next().await;
     assert_eq!(
         (request.kind, request.flags),
         (FrameKind::Open, FLAG_WEBSOCKET)
@@ -104,7 +104,8 @@ async fn opened(rig: &mut ChannelHarness) -> (u32, Response) {
     let fields = [["X-A", "b"], ["Upgrade", "evil"], ["Grip-Hold", "stream"]];
     let mut strings = vec![&b"chat.v1"[..]];
     strings.extend(fields.iter().flatten().map(|part| part.as_bytes()));
-    rig.worker
+    harness
+        .worker
         .write(|out| reactor_encoder::encode_accept(out, id, &strings))
         .await;
     (id, asked.response().await)
@@ -122,8 +123,8 @@ fn take(response: Response, early: &[u8]) -> (Client, TakeoverFuture) {
 }
 
 /// The same with its session running.
-async fn connected(rig: &mut ChannelHarness) -> (u32, Client, TaskHandle<()>) {
-    let (id, response) = opened(rig).await;
+async fn connected(harness: &mut ChannelHarness) -> (u32, Client, TaskHandle<()>) {
+    let (id, response) = opened(harness).await;
     let (client, session) = take(response, b"");
     (id, client, loops::spawn_with_handle(session))
 }
@@ -139,8 +140,8 @@ fn close_of_client(code: u16, reason: &str) -> Vec<u8> {
 #[test]
 fn the_handshake_is_answered_and_messages_go_both_ways() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
-        let (id, response) = opened(&mut rig).await;
+        let mut harness = ChannelHarness::new();
+        let (id, response) = opened(&mut harness).await;
         assert_eq!(response.status.code(), 101);
         let field = |name: &str| response.fields.get(name).map(<[u8]>::to_vec);
         let accept = field("sec-websocket-accept");
@@ -157,13 +158,14 @@ fn the_handshake_is_answered_and_messages_go_both_ways() {
         // What came behind the request is the first message.
         let (mut client, session) = take(response, &frame(0x81, "früh".as_bytes()));
         let session = loops::spawn_with_handle(session);
-        let early = rig.worker.next().await;
+        let early = harness.worker.next().await;
         assert_eq!(
             (early.kind, early.flags, early.id),
             (FrameKind::Message, FLAG_TEXT, id)
         );
         assert_eq!(early.rest, "früh".as_bytes());
-        rig.worker
+        harness
+            .worker
             .write(|out| {
                 reactor_encoder::encode_message(out, FLAG_TEXT, id, b"one");
                 reactor_encoder::encode_message(out, 0, id, &[0, 255]);
@@ -178,7 +180,7 @@ fn the_handshake_is_answered_and_messages_go_both_ways() {
         client.send(0x80, b"parts").await;
         client.expect(0x8a, b"are you there").await;
         loop {
-            let frame = rig.worker.next().await;
+            let frame = harness.worker.next().await;
             match frame.kind {
                 // What the client has taken.
                 FrameKind::Window => {}
@@ -192,7 +194,7 @@ fn the_handshake_is_answered_and_messages_go_both_ways() {
         client.expect(0x88, &1000_u16.to_be_bytes()).await;
         assert_eq!(client.next().await, None);
         loop {
-            let frame = rig.worker.next().await;
+            let frame = harness.worker.next().await;
             match frame.kind {
                 FrameKind::Window => {}
                 kind => {
@@ -203,15 +205,16 @@ fn the_handshake_is_answered_and_messages_go_both_ways() {
         }
         within(session).await.unwrap();
         // The worker may have said more before it knew.
-        rig.worker
+        harness
+            .worker
             .write(|out| {
                 reactor_encoder::encode_message(out, 0, id, b"late");
                 reactor_encoder::encode_window(out, id, 5);
                 reactor_encoder::encode_close(out, id, 1000, "");
             })
             .await;
-        rig.retire();
-        assert_eq!(rig.ended().await, DriverEnd::Retired);
+        harness.retire();
+        assert_eq!(harness.ended().await, DriverEnd::Retired);
     });
 }
 
@@ -233,14 +236,15 @@ fn compression_is_agreed_where_client_and_application_want_it() {
             ),
             (true, ASKS.to_owned(), None),
         ] {
-            let mut rig = ChannelHarness::with(&HarnessOptions {
+            let mut harness = ChannelHarness::with(&HarnessOptions {
                 compresses: wanted,
                 ..HarnessOptions::default()
             });
-            let asked = rig.send(&asks);
-            let id = rig.worker.opened().await;
+            let asked = harness.send(&asks);
+            let id = harness.worker.opened().await;
             let own = ["", "Sec-WebSocket-Extensions", "mystery"].map(str::as_bytes);
-            rig.worker
+            harness
+                .worker
                 .write(|out| reactor_encoder::encode_accept(out, id, &own))
                 .await;
             let response = asked.response().await;
@@ -253,30 +257,33 @@ fn compression_is_agreed_where_client_and_application_want_it() {
 #[test]
 fn the_application_refuses_closes_or_fails() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
-        let asked = rig.send(ASKS);
-        let id = rig.worker.opened().await;
-        rig.worker
+        let mut harness = ChannelHarness::new();
+        let asked = harness.send(ASKS);
+        let id = harness.worker.opened().await;
+        harness
+            .worker
             .write(|out| reactor_encoder::encode_response(out, FLAG_END, id, 0, &[b"403"], b"no"))
             .await;
         assert_eq!(asked.response().await.status.code(), 403);
 
-        let asked = rig.send(ASKS);
-        let id = rig.worker.opened().await;
-        rig.worker.reset(id).await;
+        let asked = harness.send(ASKS);
+        let id = harness.worker.opened().await;
+        harness.worker.reset(id).await;
         assert_eq!(asked.fault().await, FaultKind::AppRaised);
 
-        let asked = rig.send(ASKS);
-        let id = rig.worker.opened().await;
-        rig.worker
+        let asked = harness.send(ASKS);
+        let id = harness.worker.opened().await;
+        harness
+            .worker
             .write(|out| reactor_encoder::encode_accept(out, id, &[b"two words"]))
             .await;
         assert_eq!(asked.fault().await, FaultKind::AppProtocolError);
-        rig.worker.expect(FrameKind::Close, id).await;
-        rig.worker.close(id).await;
+        harness.worker.expect(FrameKind::Close, id).await;
+        harness.worker.close(id).await;
 
-        let (id, mut client, session) = connected(&mut rig).await;
-        rig.worker
+        let (id, mut client, session) = connected(&mut harness).await;
+        harness
+            .worker
             .write(|out| {
                 reactor_encoder::encode_message(out, FLAG_TEXT, id, b"last");
                 reactor_encoder::encode_close(out, id, 4001, "done");
@@ -288,21 +295,36 @@ fn the_application_refuses_closes_or_fails() {
         assert_eq!(client.next().await, None);
         within(session).await.unwrap();
 
-        let (id, mut client, _) = connected(&mut rig).await;
-        rig.worker.reset(id).await;
+        let (id, mut client, _) = connected(&mut harness).await;
+        harness.worker.reset(id).await;
         client.expect(0x88, &1011_u16.to_be_bytes()).await;
 
-        let (id, mut client, _) = connected(&mut rig).await;
-        rig.worker
+        let (id, mut client, _) = connected(&mut harness).await;
+        harness
+            .worker
             .write(|out| reactor_encoder::encode_message(out, FLAG_TEXT, id, b"\xff"))
             .await;
         client.expect(0x88, &1011_u16.to_be_bytes()).await;
-        let frame = rig.worker.expect(FrameKind::Close, id).await;
+        let frame = harness.worker.expect(FrameKind::Close, id).await;
         assert_eq!(frame[..2], 1007_u16.to_le_bytes());
-        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).in_progress, 1);
-        rig.worker.close(id).await;
+        assert_eq!(
+            harness
+                .shared
+                .dispatch
+                .queue_usage(clock::now())
+                .in_progress,
+            1
+        );
+        harness.worker.close(id).await;
         settle().await;
-        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).in_progress, 0);
+        assert_eq!(
+            harness
+                .shared
+                .dispatch
+                .queue_usage(clock::now())
+                .in_progress,
+            0
+        );
     });
 }
 
@@ -323,8 +345,8 @@ fn what_breaks_the_rules_closes_at_once_with_its_code_on_both_sides() {
     ];
     for (code, bytes) in cases {
         on_a_loop(async {
-            let mut rig = ChannelHarness::new();
-            let (_, mut client, session) = connected(&mut rig).await;
+            let mut harness = ChannelHarness::new();
+            let (_, mut client, session) = connected(&mut harness).await;
             // More is on its way: it neither delays the end nor resets the connection.
             let bytes = [bytes, frame(0x82, &[0; 5000])].concat();
             within(client.stream.write_all(&bytes)).await.unwrap();
@@ -336,7 +358,7 @@ fn what_breaks_the_rules_closes_at_once_with_its_code_on_both_sides() {
             // It need not answer with a close of its own.
             assert_eq!(ended.await, Some(None), "{code}");
             loop {
-                let frame = rig.worker.next().await;
+                let frame = harness.worker.next().await;
                 if frame.kind != FrameKind::Message {
                     assert_eq!(frame.kind, FrameKind::Close);
                     break assert_eq!(frame.rest[..2], code.to_le_bytes());
@@ -354,8 +376,8 @@ const PATIENCE_OF_CLIENT: Duration = Duration::from_secs(2);
 #[test]
 fn windows_stop_each_side_and_long_messages_wait_for_a_whole_one() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
-        let (id, client, _) = connected(&mut rig).await;
+        let mut harness = ChannelHarness::new();
+        let (id, client, _) = connected(&mut harness).await;
         let window = channel::WINDOW_BYTES as usize;
         // To the worker: two halves of a window, then nothing until it gives some back.
         let half = vec![1; window / 2 - 64];
@@ -367,44 +389,49 @@ fn windows_stop_each_side_and_long_messages_wait_for_a_whole_one() {
             client
         });
         for _ in 0..2 {
-            let payload = rig.worker.expect(FrameKind::Message, id).await;
+            let payload = harness.worker.expect(FrameKind::Message, id).await;
             assert_eq!(payload.len(), window / 2 - 64);
         }
-        rig.worker
+        harness
+            .worker
             .write(|out| reactor_encoder::encode_window(out, id, channel::WINDOW_BYTES - 1))
             .await;
         settle().await;
-        let none = poll_once(std::pin::pin!(rig.worker.try_next())).await;
+        let none = poll_once(std::pin::pin!(harness.worker.try_next())).await;
         assert!(none.is_none(), "{none:?}");
-        rig.worker
+        harness
+            .worker
             .write(|out| reactor_encoder::encode_window(out, id, 1))
             .await;
-        let payload = rig.worker.expect(FrameKind::Message, id).await;
+        let payload = harness.worker.expect(FrameKind::Message, id).await;
         assert_eq!(payload.len(), window + 5);
         let mut client = within(sending).await.unwrap();
         // To the client: what it has taken comes back, also when it is little.
-        rig.worker
+        harness
+            .worker
             .write(|out| reactor_encoder::encode_message(out, 0, id, b"little"))
             .await;
         client.expect(0x82, b"little").await;
-        let back = rig.worker.expect(FrameKind::Window, id).await;
+        let back = harness.worker.expect(FrameKind::Window, id).await;
         assert_eq!(back, 70_u32.to_le_bytes());
         let long = vec![4; window + 1];
-        rig.worker
+        harness
+            .worker
             .write(|out| reactor_encoder::encode_message(out, 0, id, &long))
             .await;
         client.expect(0x82, &long).await;
-        let back = rig.worker.expect(FrameKind::Window, id).await;
+        let back = harness.worker.expect(FrameKind::Window, id).await;
         assert_eq!(back, channel::WINDOW_BYTES.to_le_bytes());
         // More than there is room for ends the worker.
-        rig.worker
+        harness
+            .worker
             .write(|out| {
                 reactor_encoder::encode_message(out, 0, id, &long);
                 reactor_encoder::encode_message(out, 0, id, b"x");
             })
             .await;
         client.expect(0x82, &long).await;
-        let end = rig.ended().await;
+        let end = harness.ended().await;
         assert!(
             matches!(&end, DriverEnd::ProtocolBroken(why) if why.contains("window")),
             "{end:?}"
@@ -421,88 +448,93 @@ fn windows_stop_each_side_and_long_messages_wait_for_a_whole_one() {
 #[test]
 fn vanished_clients_and_workers_close_the_other_side() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
+        let mut harness = ChannelHarness::new();
         // Before the head was out.
-        let (id, response) = opened(&mut rig).await;
+        let (id, response) = opened(&mut harness).await;
         drop(response);
         assert_eq!(
-            rig.worker.expect(FrameKind::Close, id).await,
+            harness.worker.expect(FrameKind::Close, id).await,
             close(1006, "")
         );
         // Before the application took it, when it does so all the same.
-        let asked = rig.send(ASKS);
-        let id = rig.worker.opened().await;
+        let asked = harness.send(ASKS);
+        let id = harness.worker.opened().await;
         asked.disconnect().await;
-        rig.worker.expect(FrameKind::StreamCancel, id).await;
-        rig.worker
+        harness.worker.expect(FrameKind::StreamCancel, id).await;
+        harness
+            .worker
             .write(|out| reactor_encoder::encode_accept(out, id, &[b""]))
             .await;
         assert_eq!(
-            rig.worker.expect(FrameKind::Close, id).await,
+            harness.worker.expect(FrameKind::Close, id).await,
             close(1006, "")
         );
         // In the middle, behind what it said.
-        let (id, client, session) = connected(&mut rig).await;
+        let (id, client, session) = connected(&mut harness).await;
         client.send(0x81, b"last").await;
         drop(client);
-        assert_eq!(rig.worker.expect(FrameKind::Message, id).await, b"last");
+        assert_eq!(harness.worker.expect(FrameKind::Message, id).await, b"last");
         assert_eq!(
-            rig.worker.expect(FrameKind::Close, id).await,
+            harness.worker.expect(FrameKind::Close, id).await,
             close(1006, "")
         );
         within(session).await.unwrap();
         // The worker.
-        let (_, mut client, _) = connected(&mut rig).await;
-        drop(rig.worker);
+        let (_, mut client, _) = connected(&mut harness).await;
+        drop(harness.worker);
         client
             .expect(
                 0x88,
                 &close_of_client(1011, "the application's worker ended"),
             )
             .await;
-        assert_eq!(within(rig.driver).await.unwrap(), DriverEnd::WorkerDied);
+        assert_eq!(within(harness.driver).await.unwrap(), DriverEnd::WorkerDied);
     });
 }
 
 #[test]
 fn a_websocket_of_a_worker_that_goes_is_cut_when_its_time_is_over() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
-        let (id, mut client, _) = connected(&mut rig).await;
-        rig.retire();
+        let mut harness = ChannelHarness::new();
+        let (id, mut client, _) = connected(&mut harness).await;
+        harness.retire();
         client.send(0x81, b"goes on").await;
-        assert_eq!(rig.worker.expect(FrameKind::Message, id).await, b"goes on");
-        rig.mailbox.cut_streams();
-        let frame = rig.worker.expect(FrameKind::Close, id).await;
+        assert_eq!(
+            harness.worker.expect(FrameKind::Message, id).await,
+            b"goes on"
+        );
+        harness.mailbox.cut_streams();
+        let frame = harness.worker.expect(FrameKind::Close, id).await;
         assert_eq!(frame[..2], 1012_u16.to_le_bytes());
         let (first, payload) = client.next().await.unwrap();
         assert_eq!((first, &payload[..2]), (0x88, &1012_u16.to_be_bytes()[..]));
-        rig.worker.close(id).await;
-        assert_eq!(rig.ended().await, DriverEnd::Retired);
+        harness.worker.close(id).await;
+        assert_eq!(harness.ended().await, DriverEnd::Retired);
     });
 }
 
 #[test]
 fn messages_without_a_byte_cost_something_both_ways() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
-        let (id, client, _) = connected(&mut rig).await;
+        let mut harness = ChannelHarness::new();
+        let (id, client, _) = connected(&mut harness).await;
         let fit = channel::WINDOW_BYTES as usize / channel::MESSAGE_OVERHEAD;
         // What the worker may be sent is full of them.
         let empties = frame(0x82, b"").repeat(fit + 10);
         within(client.stream.write_all(&empties)).await.unwrap();
         for _ in 0..fit {
-            assert_eq!(rig.worker.expect(FrameKind::Message, id).await, b"");
+            assert_eq!(harness.worker.expect(FrameKind::Message, id).await, b"");
         }
         settle().await;
-        let none = poll_once(std::pin::pin!(rig.worker.try_next())).await;
+        let none = poll_once(std::pin::pin!(harness.worker.try_next())).await;
         assert!(none.is_none(), "{none:?}");
         let size = u32::try_from(channel::MESSAGE_OVERHEAD).unwrap();
-        rig.worker
+        harness
+            .worker
             .write(|out| reactor_encoder::encode_window(out, id, 2 * size))
             .await;
         for _ in 0..2 {
-            assert_eq!(rig.worker.expect(FrameKind::Message, id).await, b"");
+            assert_eq!(harness.worker.expect(FrameKind::Message, id).await, b"");
         }
         // The worker that does not count them is ended. (Some may have reached the client
         // meanwhile.)
@@ -511,8 +543,8 @@ fn messages_without_a_byte_cost_something_both_ways() {
             reactor_encoder::encode_message(&mut out, 0, id, b"");
         }
         // It may be ended before it has said all.
-        let _ = within(rig.worker.channel.write_all(&out)).await;
-        let end = rig.ended().await;
+        let _ = within(harness.worker.channel.write_all(&out)).await;
+        let end = harness.ended().await;
         assert!(
             matches!(&end, DriverEnd::ProtocolBroken(why) if why.contains("window")),
             "{end:?}"
@@ -523,17 +555,18 @@ fn messages_without_a_byte_cost_something_both_ways() {
 #[test]
 fn a_subprotocol_that_was_not_offered_is_refused() {
     on_a_loop(async {
-        let mut rig = ChannelHarness::new();
-        let asked = rig.send(ASKS);
-        let id = rig.worker.opened().await;
-        rig.worker
+        let mut harness = ChannelHarness::new();
+        let asked = harness.send(ASKS);
+        let id = harness.worker.opened().await;
+        harness
+            .worker
             .write(|out| reactor_encoder::encode_accept(out, id, &[b"chat.v2"]))
             .await;
         let fault = asked.answer().await.expect_err("refused");
         assert_eq!(fault.kind, FaultKind::AppProtocolError);
         assert!(fault.cause.contains("chat.v2"), "{}", fault.cause);
-        rig.worker.expect(FrameKind::Close, id).await;
-        rig.worker.close(id).await;
+        harness.worker.expect(FrameKind::Close, id).await;
+        harness.worker.close(id).await;
     });
 }
 
@@ -544,8 +577,8 @@ fn an_application_that_reads_nothing_still_gets_the_close() {
             response_timeout: Duration::from_millis(30),
             ..HarnessOptions::default()
         };
-        let mut rig = ChannelHarness::with(&terms);
-        let (id, mut client, session) = connected(&mut rig).await;
+        let mut harness = ChannelHarness::with(&terms);
+        let (id, mut client, session) = connected(&mut harness).await;
         let long = vec![1; channel::WINDOW_BYTES as usize];
         client.send(0x82, &long).await;
         client.send(0x82, b"more").await;
@@ -553,14 +586,21 @@ fn an_application_that_reads_nothing_still_gets_the_close() {
         client.expect(0x88, &1000_u16.to_be_bytes()).await;
         assert_eq!(client.next().await, None);
         within(session).await.unwrap();
-        rig.worker.expect(FrameKind::Message, id).await;
+        harness.worker.expect(FrameKind::Message, id).await;
         // No window comes back: the rest is dropped in time.
         assert_eq!(
-            rig.worker.expect(FrameKind::Close, id).await,
+            harness.worker.expect(FrameKind::Close, id).await,
             close(1000, "")
         );
-        rig.worker.close(id).await;
+        harness.worker.close(id).await;
         settle().await;
-        assert_eq!(rig.shared.dispatch.queue_usage(clock::now()).in_progress, 0);
+        assert_eq!(
+            harness
+                .shared
+                .dispatch
+                .queue_usage(clock::now())
+                .in_progress,
+            0
+        );
     });
 }
