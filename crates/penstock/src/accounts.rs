@@ -17,7 +17,7 @@ use penstock_sys::cgroup::AppCgroup;
 use penstock_sys::net::{SocketAccess, set_socket_access};
 use penstock_sys::process::{CommandLine, Privileges};
 
-/// A user to switch to.
+/// The account that the server switches to.
 #[derive(Debug)]
 pub(crate) struct ServerAccount {
     account: Account,
@@ -25,25 +25,25 @@ pub(crate) struct ServerAccount {
     pub(crate) keeps_signal_right: bool,
 }
 
-/// The user that the server must switch to; `None` if it is that user already. May block.
+/// The account that the server must switch to; `None` if it runs as that user already. May block.
 ///
 /// # Errors
 /// The user or group does not exist, or this process cannot switch to it.
 pub(crate) fn account_to_switch_to(server: &Server) -> Result<Option<ServerAccount>, String> {
-    let Some(identity) = configured_account(server)? else {
+    let Some(server_account) = configured_account(server)? else {
         return Ok(None);
     };
     let (uid, gid) = account::effective_ids();
-    if (identity.account.user.uid, identity.account.gid) == (uid, gid) {
+    if (server_account.account.user.uid, server_account.account.gid) == (uid, gid) {
         return Ok(None);
     }
     if uid != 0 {
-        let shown = &identity.account.name;
+        let user_name = &server_account.account.name;
         return Err(format!(
-            "server.user: only root can become `{shown}`, and this is user {uid}, group {gid}"
+            "server.user: only root can become `{user_name}`, and this is user {uid}, group {gid}"
         ));
     }
-    Ok(Some(identity))
+    Ok(Some(server_account))
 }
 
 /// The configured user and group, if any. May block.
@@ -120,9 +120,9 @@ impl AppAccounts {
             }
             let Some(account) = found else { continue };
             if !is_own && uid != 0 {
-                let shown = &account.name;
+                let user_name = &account.name;
                 return Err(format!(
-                    "{section}.user: only root can start programs as `{shown}`, and this is user \
+                    "{section}.user: only root can start programs as `{user_name}`, and this is user \
                      {uid}, group {gid}"
                 ));
             }
@@ -204,7 +204,7 @@ impl ServerAccount {
         cwd: &Path,
         made: impl Iterator<Item = &'p Path>,
     ) -> Result<(), String> {
-        let shown = &self.account.name;
+        let user_name = &self.account.name;
         let access = SocketAccess {
             mode: None,
             user: Some(self.account.user.uid),
@@ -212,12 +212,12 @@ impl ServerAccount {
         };
         for path in made {
             set_socket_access(path, access)
-                .map_err(|error| format!("{} for `{shown}`: {error}", path.display()))?;
+                .map_err(|error| format!("{} for `{user_name}`: {error}", path.display()))?;
         }
         self.switch_user()
-            .map_err(|error| format!("server.user: cannot become `{shown}`: {error}"))?;
+            .map_err(|error| format!("server.user: cannot become `{user_name}`: {error}"))?;
         log::info!(
-            "server: running as {shown} (uid={} gid={})",
+            "server: running as {user_name} (uid={} gid={})",
             self.account.user.uid,
             self.account.gid
         );
@@ -227,7 +227,7 @@ impl ServerAccount {
 
     /// Warns of files that root could read but the new user cannot: later reads will fail.
     fn warn_of_unreadable_files(&self, config: &Config, cwd: &Path) {
-        let shown = &self.account.name;
+        let user_name = &self.account.name;
         let key_file = config
             .join_target
             .as_ref()
@@ -240,13 +240,13 @@ impl ServerAccount {
         for path in config.path.iter().chain(key_file) {
             if let Err(error) = account::check_file_readable(path) {
                 let path = path.display();
-                log::warn!("server: user {shown} cannot read {path}: {error}. {lost}");
+                log::warn!("server: user {user_name} cannot read {path}: {error}. {lost}");
             }
         }
         if let Err(error) = account::check_dir_enterable(cwd) {
             let cwd = cwd.display();
             log::warn!(
-                "server: user {shown} cannot enter {cwd}: {error}. Upgrades will fail: start the server in \
+                "server: user {user_name} cannot enter {cwd}: {error}. Upgrades will fail: start the server in \
                      another directory"
             );
         }
@@ -255,8 +255,8 @@ impl ServerAccount {
     fn check_directories(&self, config: &Config) -> Result<(), String> {
         for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
             account::check_dir_enterable(&app.dir).map_err(|error| {
-                let (shown, dir) = (&self.account.name, app.dir.display());
-                format!("apps.{name}: `{shown}` cannot enter {dir}: {error}")
+                let (user_name, dir) = (&self.account.name, app.dir.display());
+                format!("apps.{name}: `{user_name}` cannot enter {dir}: {error}")
             })?;
         }
         let caches = config.caches.iter();

@@ -1,7 +1,7 @@
 //! The running server behind the admin API: composes snapshots and makes changes.
 //!
-//! Holds the server weakly, so that the admin API does not keep it alive. A reload or restart runs in
-//! its own task, so it continues when the client disconnects.
+//! Holds the server weakly, so that the admin API does not keep it alive. A reload or restart runs
+//! in its own task, so it continues when the client disconnects.
 
 mod caches;
 mod hub;

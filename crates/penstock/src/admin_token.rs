@@ -21,18 +21,18 @@ use penstock_sys::account;
 const MAX_FILE_BYTES: u64 = 4096;
 
 /// Returns the token of the configured file, if any. A successor that may no longer read the file
-/// uses the digest from its predecessor (`handed_over`). May block.
+/// uses the digest from its predecessor (`inherited_digest`). May block.
 ///
 /// # Errors
 /// What is wrong with the file, and what to do.
 pub(crate) fn load_admin_token(
     path: Option<&Path>,
-    handed_over: Option<[u8; 32]>,
+    inherited_digest: Option<[u8; 32]>,
 ) -> Result<Option<AdminToken>, String> {
     let Some(path) = path else {
         return Ok(None);
     };
-    match (read_token_file(path), handed_over) {
+    match (read_token_file(path), inherited_digest) {
         (Ok(text), _) => Ok(Some(AdminToken::new(&text))),
         (Err(_), Some(digest)) if account::check_file_readable(path).is_err() => {
             Ok(Some(AdminToken::from_digest(digest)))

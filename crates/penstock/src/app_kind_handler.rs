@@ -52,7 +52,7 @@ impl Handler for AppKindHandler {
         }
     }
 
-    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
-        self.current_handler().try_inline(asked, take);
+    fn try_inline(&self, request: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.current_handler().try_inline(request, take);
     }
 }

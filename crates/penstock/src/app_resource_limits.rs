@@ -1,12 +1,12 @@
-//! Resource bounds of applications and all their processes: from the configuration to cgroups.
+//! Resource limits of applications and all their processes: from the configuration to cgroups.
 //!
 //! `cli` creates the cgroups before the launcher is forked, which puts programs into them.
-//! `components` asks for an application's group; the log, the status page and `check` report bounds
-//! that cannot be enforced.
+//! `components` asks for an application's cgroup; the log, the status page and `check` report
+//! limits that cannot be enforced.
 //!
 //! # Invariants
 //!
-//! - Bounds are those of the start. A reload that changes them is refused: a process that could
+//! - Limits are those of the start. A reload that changes them is refused: a process that could
 //!   change them later could lift them.
 
 use std::collections::BTreeMap;
@@ -20,24 +20,24 @@ use penstock_sys::cgroup::{
 
 use crate::accounts::AppAccounts;
 
-/// The bounds of applications as of the start.
+/// The resource limits of applications as of the start, and their cgroups.
 #[derive(Debug)]
 pub(crate) struct AppResourceLimits {
-    stated: BTreeMap<String, Stated>,
+    stated: BTreeMap<String, ConfiguredLimits>,
     cgroups: ServerCgroups,
 }
 
-/// The bounds in an application's table.
-type Stated = (Option<u64>, Option<u64>, Option<f64>);
+/// The limits in an application's table.
+type ConfiguredLimits = (Option<u64>, Option<u64>, Option<f64>);
 
 type Apps = BTreeMap<String, App>;
 
-fn stated(app: &App) -> Stated {
+fn stated(app: &App) -> ConfiguredLimits {
     (app.max_tasks, app.max_total_memory, app.max_cpu)
 }
 
 impl AppResourceLimits {
-    /// Creates a cgroup for each application if any has a bound; within one hierarchy they share
+    /// Creates a cgroup for each application if any has a limit; within one hierarchy they share
     /// the processors. Blocks. `parent_waits`: the parent process waits for this one.
     pub(crate) fn create_cgroups(
         config: &Config,
@@ -56,15 +56,15 @@ impl AppResourceLimits {
         }
     }
 
-    /// The groups, for the launcher.
+    /// The cgroups, for the launcher.
     pub(crate) fn cgroups(&self) -> impl Iterator<Item = &AppCgroup> {
         self.cgroups.iter()
     }
 
-    /// The group of an application; `None` without bounds.
+    /// The cgroup of an application; `None` without limits.
     ///
     /// # Errors
-    /// The bounds differ from those of the start.
+    /// The limits differ from those of the start.
     pub(crate) fn cgroup_of(
         &self,
         app: &App,
@@ -75,7 +75,9 @@ impl AppResourceLimits {
         let restart = |why: &str| Err(format!("apps.{name}: {why}: restart the server"));
         let Some(then) = self.stated.get(name) else {
             let is_bounded = |group: &AppCgroup| user.is_some() && group.is_for_account(user);
-            return match stated(app) == Stated::default() && !self.cgroups.iter().any(is_bounded) {
+            return match stated(app) == ConfiguredLimits::default()
+                && !self.cgroups.iter().any(is_bounded)
+            {
                 true => Ok(None),
                 false => restart("it did not exist when the server was started, and has bounds"),
             };
@@ -104,7 +106,7 @@ impl AppResourceLimits {
     }
 }
 
-/// Bounds that would not be enforced if this process were the server, a line each. Changes nothing.
+/// Limits that would not be enforced if this process were the server, a line each. Changes nothing.
 pub(crate) fn unenforceable_limits(config: &Config) -> Vec<String> {
     let server = crate::accounts::configured_account(&config.server)
         .ok()
@@ -200,7 +202,7 @@ mod tests {
         App::new(name, "/".into(), AppKind::Wsgi, "app")
     }
 
-    fn bounds(apps: &Apps) -> AppResourceLimits {
+    fn limits(apps: &Apps) -> AppResourceLimits {
         AppResourceLimits {
             stated: apps
                 .iter()
@@ -226,13 +228,13 @@ mod tests {
     fn other_bounds_take_a_restart() {
         let mut shop = app("shop");
         shop.max_tasks = Some(100);
-        let bounds = bounds(&apps(&[shop.clone(), app("plain")]));
+        let limits = limits(&apps(&[shop.clone(), app("plain")]));
         assert!(
-            bounds.cgroup_of(&shop, None).is_ok() && bounds.cgroup_of(&app("plain"), None).is_ok()
+            limits.cgroup_of(&shop, None).is_ok() && limits.cgroup_of(&app("plain"), None).is_ok()
         );
         // The number of workers, and so on, may change.
         shop.processes.max += 1;
-        assert!(bounds.cgroup_of(&shop, None).is_ok());
+        assert!(limits.cgroup_of(&shop, None).is_ok());
         let changes: [fn(&mut App); 4] = [
             |app| app.max_tasks = Some(101),
             |app| app.max_tasks = None,
@@ -242,14 +244,14 @@ mod tests {
         for change in changes {
             let mut changed = shop.clone();
             change(&mut changed);
-            let error = bounds.cgroup_of(&changed, None).unwrap_err();
+            let error = limits.cgroup_of(&changed, None).unwrap_err();
             assert!(error.starts_with("apps.shop: max_tasks, "), "{error}");
             assert!(error.ends_with("restart the server"), "{error}");
         }
         let mut new = app("new");
-        assert!(bounds.cgroup_of(&new, None).is_ok());
+        assert!(limits.cgroup_of(&new, None).is_ok());
         new.max_cpu = Some(1.0);
-        let error = bounds.cgroup_of(&new, None).unwrap_err();
+        let error = limits.cgroup_of(&new, None).unwrap_err();
         assert!(error.starts_with("apps.new: it did not exist"), "{error}");
     }
 

@@ -22,15 +22,15 @@ pub(crate) type Caches = BTreeMap<String, Arc<Store>>;
 pub(crate) type PoolLimits = BTreeMap<String, BlockingPool>;
 
 /// Starts caches that are new or configured differently, on the current loop, and keeps the rest. A
-/// store keeps its pool for life: if the pool's bounds differ from `bounds`, the store is started
+/// store keeps its pool for life: if the pool's limits differ from `limits`, the store is started
 /// again.
 pub(crate) fn start_caches(
     config: &Config,
-    (old, bounds): (&Caches, &PoolLimits),
+    (old, limits): (&Caches, &PoolLimits),
     pool_named: impl Fn(&str) -> Pool,
 ) -> Caches {
     let start = |(name, wanted): (&String, &penstock_config::Cache)| {
-        let has_its_pool = config.blocking.get(&wanted.blocking) == bounds.get(&wanted.blocking);
+        let has_its_pool = config.blocking.get(&wanted.blocking) == limits.get(&wanted.blocking);
         let kept = old.get(name);
         let kept = kept.filter(|running| has_its_pool && running.config() == wanted);
         let store = match kept {

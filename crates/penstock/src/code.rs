@@ -94,7 +94,7 @@ pub(crate) fn code_dirs_in(folder: &Path) -> Vec<PathBuf> {
 pub(crate) fn find_change_since(
     dir: &Path,
     since: SystemTime,
-    apart: &NonCodePaths,
+    non_code_paths: &NonCodePaths,
 ) -> Result<Option<PathBuf>, String> {
     // File systems date by the clock's last tick, some milliseconds ago. A file written within the
     // tick in which loading begins is read by an interpreter that has yet to start.
@@ -115,7 +115,7 @@ pub(crate) fn find_change_since(
                 return Err(format!("there are more than {MAX_ENTRIES} files"));
             }
             let path = entry.path();
-            let is_code = apart.is_code(&path, dir);
+            let is_code = non_code_paths.is_code(&path, dir);
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if is_code && !is_folder && entry.metadata().is_ok_and(|of| is_newer(&of)) {
                 return Ok(Some(path));
@@ -125,7 +125,7 @@ pub(crate) fn find_change_since(
         left.extend(
             below
                 .into_iter()
-                .filter(|folder| apart.is_code(folder, dir)),
+                .filter(|folder| non_code_paths.is_code(folder, dir)),
         );
     }
     Ok(None)
@@ -185,24 +185,30 @@ mod tests {
     fn a_file_of_code_that_was_written_since_is_found_and_nothing_else() {
         let folder = Folder::new("written");
         let app = folder.0.join("app");
-        let apart = NonCodePaths(vec![app.join("public")]);
+        let non_code_paths = NonCodePaths(vec![app.join("public")]);
         let began = now(&folder.0);
-        assert_eq!(find_change_since(&app, began, &apart), Ok(None));
+        assert_eq!(find_change_since(&app, began, &non_code_paths), Ok(None));
         fs::create_dir(app.join("public")).unwrap();
         for written in ["log/app.log", "db.sqlite3", "public/new.py", ".hidden"] {
             fs::write(app.join(written), "2").unwrap();
         }
-        assert_eq!(find_change_since(&app, began, &apart), Ok(None));
+        assert_eq!(find_change_since(&app, began, &non_code_paths), Ok(None));
         let deep = app.join("lib/deep.rb");
         fs::write(&deep, "2").unwrap();
-        assert_eq!(find_change_since(&app, began, &apart), Ok(Some(deep)));
+        assert_eq!(
+            find_change_since(&app, began, &non_code_paths),
+            Ok(Some(deep))
+        );
         let later = now(&folder.0);
-        assert_eq!(find_change_since(&app, later, &apart), Ok(None));
+        assert_eq!(find_change_since(&app, later, &non_code_paths), Ok(None));
         // As deployments do that keep dates.
         let old = app.join("app.py");
         let file = fs::File::options().write(true).open(&old).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(find_change_since(&app, later, &apart), Ok(Some(old)));
+        assert_eq!(
+            find_change_since(&app, later, &non_code_paths),
+            Ok(Some(old))
+        );
     }
 
     #[test]
@@ -211,13 +217,16 @@ mod tests {
         let current = folder.0.join("current");
         std::os::unix::fs::symlink("app", &current).unwrap();
         let began = now(&folder.0);
-        let apart = NonCodePaths::default();
-        assert_eq!(find_change_since(&current, began, &apart), Ok(None));
+        let non_code_paths = NonCodePaths::default();
+        assert_eq!(
+            find_change_since(&current, began, &non_code_paths),
+            Ok(None)
+        );
         let next = folder.0.join("next");
         std::os::unix::fs::symlink("app", &next).unwrap();
         fs::rename(&next, &current).unwrap();
         assert_eq!(
-            find_change_since(&current, began, &apart),
+            find_change_since(&current, began, &non_code_paths),
             Ok(Some(current))
         );
     }

@@ -38,7 +38,7 @@ pub(crate) struct Components {
     pub(crate) upstreams: Upstreams,
     pub(crate) caches: Caches,
     pub(crate) pools: Pools,
-    /// The bounds that the pools were started with.
+    /// The limits that the pools were started with.
     pub(crate) pool_limits: PoolLimits,
     /// The space of temporary files; one for the life of the server.
     pub(crate) temp_space: Arc<TempSpace>,
@@ -72,7 +72,7 @@ pub(crate) fn start_components(
     config: &Config,
     old: &Components,
     pools: Pools,
-    beside: AppStartContext<'_>,
+    context: AppStartContext<'_>,
     started: &mut StartedComponents,
 ) -> Result<(), String> {
     let pool = default_pool(&pools);
@@ -88,22 +88,22 @@ pub(crate) fn start_components(
         let kept = old.upstreams.get(name);
         let upstream = match kept.filter(|running| running.config() == wanted) {
             Some(running) => Arc::clone(running),
-            None => start_upstream(wanted, &store, beside.loops),
+            None => start_upstream(wanted, &store, context.loops),
         };
         started.components.upstreams.insert(name.clone(), upstream);
     }
     let setup = AppSetup {
-        loops: beside.loops.to_vec(),
-        launcher: Some(Arc::clone(&beside.options.launcher)),
+        loops: context.loops.to_vec(),
+        launcher: Some(Arc::clone(&context.options.launcher)),
         account: None,
         cgroup: None,
         buffering_settings: store.clone(),
-        yields_cpu_at_boot: beside.low_priority,
-        is_development: beside.options.development,
+        yields_cpu_at_boot: context.low_priority,
+        is_development: context.options.development,
         initial_size: None,
     };
     for (name, wanted) in &config.apps {
-        let wanted = &*beside.publishing.with_grip_url(config, wanted);
+        let wanted = &*context.publishing.with_grip_url(config, wanted);
         let kept = old.apps.get(name);
         let app = match kept.filter(|running| running.config() == wanted) {
             Some(running) => {
@@ -116,14 +116,14 @@ pub(crate) fn start_components(
             None => {
                 // A replacement for the same load begins with the same size.
                 let before = old.apps.get(name).map(|app| app.current_size());
-                let account = beside.options.accounts.account_of(wanted)?;
+                let account = context.options.accounts.account_of(wanted)?;
                 let setup = AppSetup {
-                    initial_size: before.or_else(|| beside.sizes.get(name).copied()),
-                    cgroup: beside.options.app_limits.cgroup_of(wanted, account)?,
+                    initial_size: before.or_else(|| context.sizes.get(name).copied()),
+                    cgroup: context.options.app_limits.cgroup_of(wanted, account)?,
                     account: account.cloned(),
                     ..setup.clone()
                 };
-                let app = start_app(wanted, &setup, beside.loops, started);
+                let app = start_app(wanted, &setup, context.loops, started);
                 app.set_websocket_message_limits(wiring::websocket_message_limits(&config.limits));
                 app
             }
@@ -237,7 +237,7 @@ impl Handler for ServerAppHandler {
         }
     }
 
-    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
-        self.upstream.try_inline(asked, take);
+    fn try_inline(&self, request: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.upstream.try_inline(request, take);
     }
 }

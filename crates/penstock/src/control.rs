@@ -130,7 +130,7 @@ fn is_private(folder: &Path, uid: u32) -> Result<(), String> {
 pub(crate) fn open_control_socket(
     config: &Config,
     first: Option<&ListenAddr>,
-    supply: &mut SocketSource<'_>,
+    source: &mut SocketSource<'_>,
     follows: bool,
 ) -> Result<Option<Listener>, String> {
     let server = &config.server;
@@ -141,10 +141,10 @@ pub(crate) fn open_control_socket(
             check_socket_creator(
                 config,
                 ("server.control_socket", path, ListenerRole::Control),
-                supply,
+                source,
                 follows,
             )?;
-            let opened = listeners::open_listener(&ListenAddr::Unix(path.clone()), role, supply, 1);
+            let opened = listeners::open_listener(&ListenAddr::Unix(path.clone()), role, source, 1);
             return opened
                 .map(Some)
                 .map_err(|error| format!("{error} (server.control_socket)"));
@@ -155,9 +155,9 @@ pub(crate) fn open_control_socket(
         }
         ControlSocket::Auto => {}
     }
-    if let Some(wanted) = supply.inherited.configured_address(ListenerRole::Control) {
+    if let Some(wanted) = source.inherited.configured_address(ListenerRole::Control) {
         // Root's socket stays root's: a server that has become another user has other directories.
-        return listeners::open_listener(&wanted, role, supply, 1).map(Some);
+        return listeners::open_listener(&wanted, role, source, 1).map(Some);
     }
     let (uid, _) = account::effective_ids();
     if let Some(why) = wrong_creator_reason(config, follows) {
@@ -174,7 +174,7 @@ pub(crate) fn open_control_socket(
             causes.push(error);
             continue;
         }
-        match open_in_dir(&folder.path, &name, supply) {
+        match open_in_dir(&folder.path, &name, source) {
             Ok(opened) => return Ok(Some(opened)),
             Err(error) => causes.push(error),
         }
@@ -208,11 +208,11 @@ fn wrong_creator_reason(config: &Config, follows: bool) -> Option<String> {
 pub(crate) fn check_socket_creator(
     config: &Config,
     (key, path, role): (&str, &Path, ListenerRole),
-    supply: &SocketSource<'_>,
+    source: &SocketSource<'_>,
     follows: bool,
 ) -> Result<(), String> {
-    let given = supply.inherited.configured_address(role);
-    if matches!(given, Some(ListenAddr::Unix(given)) if given == *path) {
+    let inherited = source.inherited.configured_address(role);
+    if matches!(inherited, Some(ListenAddr::Unix(inherited)) if inherited == *path) {
         return Ok(());
     }
     match wrong_creator_reason(config, follows) {
@@ -227,7 +227,7 @@ pub(crate) fn check_socket_creator(
 fn open_in_dir(
     folder: &Path,
     name: &str,
-    supply: &mut SocketSource<'_>,
+    source: &mut SocketSource<'_>,
 ) -> Result<Listener, String> {
     for number in 1..=MAX_SAME_NAME {
         let file = match number {
@@ -237,7 +237,7 @@ fn open_in_dir(
         let path = folder.join(file);
         if UnixStream::connect(&path).is_err() {
             let wanted = ListenAddr::Unix(path);
-            return listeners::open_listener(&wanted, (ListenerRole::Control, false), supply, 1);
+            return listeners::open_listener(&wanted, (ListenerRole::Control, false), source, 1);
         }
     }
     Err(format!(

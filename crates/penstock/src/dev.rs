@@ -84,14 +84,14 @@ enum Action {
 async fn watch_and_apply(server: Arc<Server>, watch: DirWatcher, mut changes: ChangeQueue) {
     let watch = Arc::new(Mutex::new(watch));
     let outputs = code::standard_output_files();
-    let mut places = WatchedPaths::default();
+    let mut watched_paths = WatchedPaths::default();
     let (mut due, mut ongoing) = (BTreeSet::new(), BTreeSet::new());
     let (done, mut finished) = mpsc::channel(1);
     while !server.is_draining() {
         let now = WatchedPaths::from_live(&server.live_state(), &outputs);
-        if now != places {
-            places = now;
-            watch_folders(&server, &watch, places.roots()).await;
+        if now != watched_paths {
+            watched_paths = now;
+            watch_folders(&server, &watch, watched_paths.roots()).await;
         }
         start_actions(&server, &mut due, &mut ongoing, &done);
         let change = tokio::select! {
@@ -103,7 +103,7 @@ async fn watch_and_apply(server: Arc<Server>, watch: DirWatcher, mut changes: Ch
             () = clock::sleep(APPS_POLL_INTERVAL) => continue,
         };
         let Some(change) = change else { return };
-        let folders = gather_changes(change, &mut changes, &places, &mut due).await;
+        let folders = gather_changes(change, &mut changes, &watched_paths, &mut due).await;
         watch_folders(&server, &watch, folders).await;
     }
 }
@@ -112,14 +112,14 @@ async fn watch_and_apply(server: Arc<Server>, watch: DirWatcher, mut changes: Ch
 async fn gather_changes(
     first: FileChange,
     changes: &mut ChangeQueue,
-    places: &WatchedPaths,
+    watched_paths: &WatchedPaths,
     due: &mut BTreeSet<Action>,
 ) -> Vec<(PathBuf, WatchDepth)> {
     let end = clock::now() + MAX_GATHER_TIME;
     let mut folders = BTreeSet::new();
     let mut next = Some(first);
     while let Some(change) = next {
-        let concerned = places.record_change(&change.path, due);
+        let concerned = watched_paths.record_change(&change.path, due);
         if concerned && change.is_new_dir {
             folders.insert(change.path);
         }
@@ -135,10 +135,10 @@ async fn gather_changes(
         .map(|path| (path, WatchDepth::Recursive))
         .collect();
     if changes.take_lost_flag() {
-        due.extend(places.config_file.iter().map(|_| Action::Reload));
-        let names = places.app_dirs.iter().map(|(name, _)| name.clone());
+        due.extend(watched_paths.config_file.iter().map(|_| Action::Reload));
+        let names = watched_paths.app_dirs.iter().map(|(name, _)| name.clone());
         due.extend(names.map(Action::Restart));
-        folders.extend(places.roots());
+        folders.extend(watched_paths.roots());
     }
     folders
 }
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_change_is_due_for_those_whose_code_it_is() {
-        let places = WatchedPaths {
+        let watched_paths = WatchedPaths {
             app_dirs: vec![
                 ("a".to_owned(), "/srv/tmp/a".into()),
                 ("b".to_owned(), "/srv/tmp/a/sub".into()),
@@ -283,7 +283,7 @@ mod tests {
         for (path, reload, apps) in rows {
             let mut due = BTreeSet::new();
             assert_eq!(
-                places.record_change(Path::new(path), &mut due),
+                watched_paths.record_change(Path::new(path), &mut due),
                 !apps.is_empty(),
                 "{path}"
             );

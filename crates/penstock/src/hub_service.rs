@@ -84,7 +84,7 @@ impl HubService {
         self.bus.get().map(|bus| &**bus)
     }
 
-    /// Switches to the bounds of another configuration.
+    /// Applies the limits of another configuration.
     pub(crate) fn apply_config(&self, config: &Config, connections: usize) {
         self.hub.configure(hub_limits(config, connections));
         let namespaces = channel_namespaces(config);
@@ -144,9 +144,10 @@ impl HubRouteBuilder<'_> {
         &self,
         (site, route): (&Site, &Route),
     ) -> Result<Option<Arc<dyn Handler>>, String> {
-        let said = |error: String| format!("route {}: {error}", route.path);
+        let with_path = |error: String| format!("route {}: {error}", route.path);
         if let Some(streams) = &route.hub {
-            let handler = HubRouteHandler::new(self.service.hub.clone(), streams).map_err(said)?;
+            let handler =
+                HubRouteHandler::new(self.service.hub.clone(), streams).map_err(with_path)?;
             return Ok(Some(Arc::new(handler)));
         }
         let Some(mercure) = &route.mercure else {
@@ -157,12 +158,12 @@ impl HubRouteBuilder<'_> {
             .service
             .mercure_hubs
             .handler_for_route(&name, mercure)
-            .map_err(said)?;
+            .map_err(with_path)?;
         Ok(Some(Arc::new(handler.with_base_path(&route.path))))
     }
 }
 
-/// Errors in the keys of a configuration, each with its place.
+/// Errors in the GRIP and Mercure keys of a configuration, each with its place.
 pub(crate) fn validate_signing_keys(config: &Config) -> Vec<String> {
     let mut wrong: Vec<String> = grip_signer(config).err().into_iter().collect();
     let routes = config.sites.iter().flat_map(|site| &site.routes);
@@ -242,7 +243,7 @@ mod tests {
     use super::*;
 
     /// The warnings about a file with a Mercure hub that begins with `begin`.
-    fn told(name: &str, begin: &str) -> Vec<String> {
+    fn errors_of(name: &str, begin: &str) -> Vec<String> {
         let name = format!("penstock-held-{name}-{}.toml", std::process::id());
         let path = std::env::temp_dir().join(name);
         let text = format!(
@@ -262,8 +263,8 @@ mod tests {
 
     #[test]
     fn a_mercure_hub_that_is_not_shared_is_told_where_others_are() {
-        assert_eq!(told("alone", ""), [""; 0]);
-        let shared = told("shared", "[server]\nredis = \"redis://127.0.0.1:6379\"");
+        assert_eq!(errors_of("alone", ""), [""; 0]);
+        let shared = errors_of("shared", "[server]\nredis = \"redis://127.0.0.1:6379\"");
         assert_eq!(shared.len(), 1);
         assert!(
             shared[0].starts_with("route /.well-known/*: its Mercure hub is not shared"),

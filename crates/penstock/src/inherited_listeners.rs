@@ -59,11 +59,11 @@ pub(crate) struct InheritedListeners {
 }
 
 impl InheritedListeners {
-    pub(crate) fn new(given: Vec<InheritedListener>) -> Self {
-        let known = given.iter().filter_map(|one| one.configured.as_ref());
+    pub(crate) fn new(listeners: Vec<InheritedListener>) -> Self {
+        let known = listeners.iter().filter_map(|one| one.configured.as_ref());
         let addresses = known.map(|(_, wanted)| wanted.clone()).collect();
         Self {
-            remaining: given,
+            remaining: listeners,
             configured_addresses: addresses,
             taken_addresses: Vec::new(),
         }
@@ -148,7 +148,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn given(
+    fn listener(
         known: Option<(ListenerRole, &str)>,
         address: &str,
         is_dual: bool,
@@ -169,10 +169,10 @@ mod tests {
     fn each_listener_gets_its_own_back_even_where_any_port_will_do() {
         let any = "127.0.0.1:0";
         let mut all = InheritedListeners::new(vec![
-            given(Some((ListenerRole::Admin, any)), "127.0.0.1:2", false),
-            given(Some((ListenerRole::Http, any)), "127.0.0.1:1", false),
+            listener(Some((ListenerRole::Admin, any)), "127.0.0.1:2", false),
+            listener(Some((ListenerRole::Http, any)), "127.0.0.1:1", false),
         ]);
-        let taken = |given: Option<InheritedListener>| given.map(|given| given.name);
+        let taken = |listener: Option<InheritedListener>| listener.map(|it| it.name);
         assert_eq!(
             taken(all.take(ListenerRole::Http, &tcp(any))).unwrap(),
             "127.0.0.1:1"
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn an_address_goes_over_to_another_role() {
-        let mut all = InheritedListeners::new(vec![given(
+        let mut all = InheritedListeners::new(vec![listener(
             Some((ListenerRole::Http, "127.0.0.1:80")),
             "127.0.0.1:80",
             false,
@@ -213,7 +213,7 @@ mod tests {
             ("[::]:80", true, "[::]:80", true),
         ];
         for (bound, is_dual, wanted, is_its) in rows {
-            let mut all = InheritedListeners::new(vec![given(None, bound, is_dual)]);
+            let mut all = InheritedListeners::new(vec![listener(None, bound, is_dual)]);
             let taken = all.take(ListenerRole::Http, &tcp(wanted)).is_some();
             assert_eq!(taken, is_its, "{bound} {is_dual} {wanted}");
         }

@@ -124,41 +124,41 @@ fn client_listeners(config: &Config) -> impl Iterator<Item = ClientListener<'_>>
     http.chain(tcp).chain(join)
 }
 
-/// Opens the clients' listeners that are missing in `kept`, with sockets from `supply` where it has
+/// Opens the clients' listeners that are missing in `kept`, with sockets from `source` where it has
 /// them.
 pub(crate) fn open_missing(
     kept: &[Listener],
-    supply: &mut SocketSource<'_>,
+    source: &mut SocketSource<'_>,
     loops: usize,
 ) -> Result<Vec<Listener>, String> {
-    client_listeners(supply.config)
+    client_listeners(source.config)
         .filter(|wanted| !kept.iter().any(|listener| listener.is(wanted)))
         .map(|wanted| {
             let role = (wanted.role(), wanted.proxy_protocol);
-            open_listener(wanted.address, role, supply, loops)
+            open_listener(wanted.address, role, source, loops)
         })
         .collect()
 }
 
-/// Opens `wanted` for `loops` loops, or takes its sockets from `supply`. `proxy_protocol`:
+/// Opens `wanted` for `loops` loops, or takes its sockets from `source`. `proxy_protocol`:
 /// connections begin with a PROXY header.
 pub(crate) fn open_listener(
     wanted: &ListenAddr,
     (role, proxy_protocol): (ListenerRole, bool),
-    supply: &mut SocketSource<'_>,
+    source: &mut SocketSource<'_>,
     loops: usize,
 ) -> Result<Listener, String> {
     let say = |error| format!("cannot listen on {wanted}: {error}");
     let access = match wanted {
-        ListenAddr::Unix(path) => socket_access(role, path, supply.config)?,
+        ListenAddr::Unix(path) => socket_access(role, path, source.config)?,
         ListenAddr::Tcp(_) | ListenAddr::Port(_) => SocketAccess::default(),
     };
-    let shares_port = supply.config.server.reuse_port && role.is_for_clients();
+    let shares_port = source.config.server.reuse_port && role.is_for_clients();
     let SocketSource {
         removed: going,
         inherited,
         ..
-    } = supply;
+    } = source;
     if let Some(at) = going
         .iter()
         .position(|old| old.configured_address == *wanted)

@@ -129,15 +129,15 @@ impl PreflightReport {
     /// Switches to `server.user`, if this is root, and checks that it can use the configured paths.
     /// The switch cannot be undone: checks that need root come before. Blocks.
     pub(crate) fn check_user(&mut self, config: &Config, cwd: &Path) {
-        let identity = match accounts::account_to_switch_to(&config.server) {
-            Ok(Some(identity)) => identity,
+        let account = match accounts::account_to_switch_to(&config.server) {
+            Ok(Some(account)) => account,
             Ok(None) => return,
             Err(error) => return self.warnings.push(format!("{error}: not checked")),
         };
-        let variables = daemon::set_env_vars(&identity.env_vars());
+        let variables = daemon::set_env_vars(&account.env_vars());
         let variables = variables.map_err(|error| format!("the environment: {error}"));
         let assumed =
-            variables.and_then(|()| identity.switch_user_and_check(config, cwd, iter::empty()));
+            variables.and_then(|()| account.switch_user_and_check(config, cwd, iter::empty()));
         self.errors.extend(assumed.err());
     }
 

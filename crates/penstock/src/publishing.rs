@@ -54,13 +54,13 @@ impl PublishSetup {
             );
             return Cow::Borrowed(app);
         };
-        let mut told = app.clone();
+        let mut changed = app.clone();
         let namespace = Namespace::new(&grip.namespace);
         let url = publish_url(address, &namespace, &self.keys.publish_key(&namespace));
-        let mut variables = (*told.env).clone();
+        let mut variables = (*changed.env).clone();
         variables.insert(GRIP_URL_VAR.to_owned(), url);
-        told.env = variables.into();
-        Cow::Owned(told)
+        changed.env = variables.into();
+        Cow::Owned(changed)
     }
 }
 

@@ -64,7 +64,7 @@ impl Handler for SendfileHandler {
         self.inner.handle(request)
     }
 
-    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
-        self.inner.try_inline(asked, take);
+    fn try_inline(&self, request: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.inner.try_inline(request, take);
     }
 }

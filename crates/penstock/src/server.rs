@@ -187,18 +187,19 @@ pub(crate) fn run(
     let StartInput {
         inherited: sockets,
         predecessor,
-        server_account: identity,
+        server_account,
         daemon_parent: word,
     } = beginning;
-    let handed_over = predecessor.as_ref().and_then(|old| old.token_digest);
-    let token = admin_token::load_admin_token(config.server.admin_token.as_deref(), handed_over)?;
+    let inherited_digest = predecessor.as_ref().and_then(|old| old.token_digest);
+    let token =
+        admin_token::load_admin_token(config.server.admin_token.as_deref(), inherited_digest)?;
     // Before the switch to another user, which may be the one to warn about.
     options.exposures = control::exposure_warnings(&config);
-    let doors = prepare_process(
+    let bound_listeners = prepare_process(
         &config,
         &invocation,
         (sockets, predecessor.is_some()),
-        identity,
+        server_account,
     )?;
     if config.server.log != LogTarget::Stderr {
         let log = logs::open_log_target(&config.server.log)
@@ -220,7 +221,7 @@ pub(crate) fn run(
         let old = predecessor.as_ref();
         let mut signals = Signals::new(old.map(|old| old.pid)).map_err(say)?;
         let secret = old.and_then(|old| old.publish_secret);
-        let publishing = PublishSetup::new(secret, doors.admin_address().as_ref())?;
+        let publishing = PublishSetup::new(secret, bound_listeners.admin_address().as_ref())?;
         let given = (token, publishing);
         let server = Server::start(invocation, config, options, started, (old, given))?;
         signals.handle_control_signals(&server);
@@ -228,7 +229,7 @@ pub(crate) fn run(
             refused_syscalls::log_refused_syscalls(reports, &server);
         }
         let began = tokio::select! {
-            began = server.begin_serving(doors, predecessor, word) => began,
+            began = server.begin_serving(bound_listeners, predecessor, word) => began,
             () = signals.wait_for_stop(&server) => Err("stopped before it was ready".to_owned()),
         };
         if began.is_ok() {
@@ -245,23 +246,27 @@ fn prepare_process(
     config: &Config,
     invocation: &Invocation,
     (sockets, follows): (InheritedListeners, bool),
-    identity: Option<ServerAccount>,
+    server_account: Option<ServerAccount>,
 ) -> Result<BoundListeners, String> {
     raise_open_files(config.server.max_open_files)?;
     process::allow_priority_restore();
     if let Some(mask) = config.server.umask {
         account::set_umask(mask);
     }
-    let doors = BoundListeners::open(config, sockets, follows)?;
-    if let Some(identity) = identity {
-        identity.switch_user_and_check(config, &invocation.cwd, doors.created_socket_paths())?;
+    let bound_listeners = BoundListeners::open(config, sockets, follows)?;
+    if let Some(server_account) = server_account {
+        server_account.switch_user_and_check(
+            config,
+            &invocation.cwd,
+            bound_listeners.created_socket_paths(),
+        )?;
         hardening::deny_inspection()?;
     }
     if let Some(folder) = &config.server.dir {
         std::env::set_current_dir(folder)
             .map_err(|error| format!("server.dir: {}: {error}", folder.display()))?;
     }
-    Ok(doors)
+    Ok(bound_listeners)
 }
 
 fn remove_abandoned_folders(config: &Config) {
@@ -346,23 +351,30 @@ impl Server {
         let pools = wiring::build_pools(&config, None);
         let mut started = StartedComponents::default();
         let (none, alone) = (Components::default(), AppSizes::new());
-        let beside = AppStartContext {
+        let context = AppStartContext {
             loops: loops.handles(),
             options: &options,
             low_priority: predecessor.is_some(),
             publishing: &publishing,
             sizes: predecessor.map_or(&alone, |old| &old.app_sizes),
         };
-        components::start_components(&config, &none, pools, beside, &mut started)?;
-        let rooms = started.components;
+        components::start_components(&config, &none, pools, context, &mut started)?;
+        let components = started.components;
         let temp_max = config.limits.max_temp_size.unwrap_or(u64::MAX);
-        rooms.temp_space.set_max(temp_max);
-        let held = HubService::start(&config, Arc::clone(&publishing.keys), loops.handles());
-        let held = held.map_err(|error| format!("the hub: {error}"))?;
+        components.temp_space.set_max(temp_max);
+        let hub_service = HubService::start(&config, Arc::clone(&publishing.keys), loops.handles());
+        let hub_service = hub_service.map_err(|error| format!("the hub: {error}"))?;
         let BuiltSettings {
             settings,
             cached_routes,
-        } = wiring::build_settings(&config, &rooms, &held, &[], count, options.development)?;
+        } = wiring::build_settings(
+            &config,
+            &components,
+            &hub_service,
+            &[],
+            count,
+            options.development,
+        )?;
         let join_settings = Settings {
             limits: Limits {
                 max_connections: MAX_JOIN_HANDSHAKES,
@@ -397,7 +409,7 @@ impl Server {
                 refused_edge: internal_edge(&config, Arc::new(ForbiddenHandler), false),
                 // Probes may come from other machines.
                 probes_edge: internal_edge(&config, probes, false),
-                hub_service: held,
+                hub_service,
                 publishing,
                 watchdog,
                 options,
@@ -413,7 +425,7 @@ impl Server {
                 successor_channel: OnceLock::new(),
                 live_state: Mutex::new(LiveState {
                     config,
-                    components: rooms,
+                    components,
                     draining_apps: Vec::new(),
                     cached_routes,
                     listeners: Vec::new(),
@@ -451,15 +463,15 @@ impl Server {
     /// Why it does not become ready, if another process waits for that.
     async fn begin_serving(
         self: &Arc<Self>,
-        doors: BoundListeners,
+        bound_listeners: BoundListeners,
         predecessor: Option<Predecessor>,
         word: Option<daemon::ReadinessSender>,
     ) -> Result<(), String> {
         if let Some(old) = predecessor {
             self.wait_for_apps().await?;
             self.join_before_predecessor_leaves().await;
-            let serving = old.report_ready(&doors.taken_addresses).await?;
-            self.serve_listeners(doors);
+            let serving = old.report_ready(&bound_listeners.taken_addresses).await?;
+            self.serve_listeners(bound_listeners);
             let admin = self
                 .live_state()
                 .listener(ListenerRole::Admin)
@@ -468,7 +480,7 @@ impl Server {
                 log::warn!("upgrade: cannot notify the previous server: {error}");
             }
         } else {
-            self.serve_listeners(doors);
+            self.serve_listeners(bound_listeners);
         }
         dev::start(self, self.options.development);
         let Some(word) = word else {
@@ -497,13 +509,13 @@ impl Server {
         reload::wait_for_apps(&apps).await
     }
 
-    fn serve_listeners(self: &Arc<Self>, doors: BoundListeners) {
+    fn serve_listeners(self: &Arc<Self>, bound_listeners: BoundListeners) {
         self.is_serving.store(true, Ordering::Relaxed);
         let mut live = self.live_state();
         let upstreams = live.components.upstreams.clone();
         let join = live.config.server.join.as_ref();
         self.join_front_end.configure(join, upstreams.values());
-        live.listeners = doors.listeners;
+        live.listeners = bound_listeners.listeners;
         let LiveState {
             config, listeners, ..
         } = &mut *live;

@@ -82,7 +82,7 @@ impl ManagerEnvironment {
             return Ok(InheritedListeners::default());
         };
         let mut names = names.split(':');
-        let mut given = Vec::new();
+        let mut listeners = Vec::new();
         for number in FIRST_LISTEN_FD..FIRST_LISTEN_FD.saturating_add((*count).min(MAX_LISTEN_FDS))
         {
             let name = names.next().unwrap_or_default();
@@ -90,9 +90,9 @@ impl ManagerEnvironment {
                 format!("descriptor {number} ({name:?}) of LISTEN_FDS: {error}")
             };
             let socket = fd_packets::take_inherited_fd(number).map_err(say)?;
-            given.push(inherited_listener(socket, name).map_err(say)?);
+            listeners.push(inherited_listener(socket, name).map_err(say)?);
         }
-        Ok(InheritedListeners::new(given))
+        Ok(InheritedListeners::new(listeners))
     }
 
     pub(crate) fn into_notifier(self) -> ServiceNotifier {
@@ -114,7 +114,7 @@ impl ManagerEnvironment {
 
 fn inherited_listener(socket: OwnedFd, name: &str) -> std::io::Result<InheritedListener> {
     let bound = fd_packets::listen_address_of(&socket)?;
-    let place = match &bound {
+    let address = match &bound {
         ListenAddress::Tcp { address, .. } => address.to_string(),
         ListenAddress::Unix(path) => format!("unix:{}", path.display()),
     };
@@ -122,8 +122,8 @@ fn inherited_listener(socket: OwnedFd, name: &str) -> std::io::Result<InheritedL
         configured: None,
         bound_address: bound,
         name: match name {
-            "" | "unknown" => place,
-            name => format!("{name} ({place})"),
+            "" | "unknown" => address,
+            name => format!("{name} ({address})"),
         },
         sockets: vec![socket],
         is_borrowed: true,

@@ -195,7 +195,7 @@ impl UpgradeChannel {
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(), String> {
         let packet = serde_json::to_vec(word).map_err(|error| error.to_string())?;
-        let said = clock::timeout(REPLY_TIMEOUT, async {
+        let sending = clock::timeout(REPLY_TIMEOUT, async {
             loop {
                 poll_fn(|cx| self.0.poll_writable(cx)).await?;
                 match fd_packets::send_packet(self.0.as_fd(), &packet, descriptor) {
@@ -204,7 +204,7 @@ impl UpgradeChannel {
                 }
             }
         });
-        match said.await {
+        match sending.await {
             Some(done) => done.map_err(|error| format!("it does not read: {error}")),
             None => Err("it does not read".to_owned()),
         }
@@ -265,7 +265,7 @@ impl Predecessor {
             publish_secret: None,
             pid: std::os::unix::process::parent_id(),
         };
-        let mut given: Vec<(usize, InheritedListener)> = Vec::new();
+        let mut listeners: Vec<(usize, InheritedListener)> = Vec::new();
         let mut packet = vec![0; MAX_PACKET_BYTES];
         let mut is_met = false;
         loop {
@@ -295,7 +295,7 @@ impl Predecessor {
                         wanted: AddressText(wanted),
                     },
                     Some(socket),
-                ) => match given.iter_mut().find(|(number, _)| *number == listener) {
+                ) => match listeners.iter_mut().find(|(number, _)| *number == listener) {
                     Some((_, known)) => known.sockets.push(socket),
                     None => {
                         let one = InheritedListener {
@@ -305,7 +305,7 @@ impl Predecessor {
                             sockets: vec![socket],
                             is_borrowed: is_lent,
                         };
-                        given.push((listener, one));
+                        listeners.push((listener, one));
                     }
                 },
                 (
@@ -330,8 +330,8 @@ impl Predecessor {
                 }
             }
         }
-        let given = given.into_iter().map(|(_, one)| one).collect();
-        Ok((old, InheritedListeners::new(given)))
+        let listeners = listeners.into_iter().map(|(_, one)| one).collect();
+        Ok((old, InheritedListeners::new(listeners)))
     }
 
     /// Reports that this server is ready, and waits until it may accept.
@@ -382,7 +382,7 @@ async fn has_exited(pid: u32) -> bool {
     true
 }
 
-/// The state between `go` and `serving`.
+/// Permission to serve, after `go`; reports `serving`.
 #[derive(Debug)]
 pub(crate) struct ServingReporter(UpgradeChannel);
 
@@ -473,8 +473,8 @@ mod tests {
             (&[hello, r#""go""#], "unexpected message"),
             (&[end], "no protocol version was sent"),
         ] {
-            let told = met(words).unwrap_err();
-            assert!(told.contains(error), "{words:?}: {told}");
+            let text = met(words).unwrap_err();
+            assert!(text.contains(error), "{words:?}: {text}");
         }
     }
 
@@ -486,20 +486,20 @@ mod tests {
             Some(Some(address("127.0.0.1:8091").0)),
             Some(Some(address("unix:/run/a b.sock").0)),
         ] {
-            let told = UpgradeOutcome {
+            let text = UpgradeOutcome {
                 pid: 7,
                 new_admin: admin,
             }
             .to_string();
-            assert!(told.starts_with("process 7 serves"));
-            let again = UpgradeOutcome::parse_new_admin_address(&told);
+            assert!(text.starts_with("process 7 serves"));
+            let again = UpgradeOutcome::parse_new_admin_address(&text);
             assert_eq!(
                 UpgradeOutcome {
                     pid: 7,
                     new_admin: again
                 }
                 .to_string(),
-                told
+                text
             );
         }
     }

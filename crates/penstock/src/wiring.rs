@@ -45,13 +45,13 @@ pub(crate) struct BuiltSettings {
 /// Routes with caches keep the counters that they have in `old_routes`.
 pub(crate) fn build_settings(
     config: &Config,
-    rooms: &Components,
-    held: &HubService,
+    components: &Components,
+    hub_service: &HubService,
     old_routes: &[CachedRoute],
     loops: usize,
     development: bool,
 ) -> Result<BuiltSettings, String> {
-    let of_hub = held.route_builder(config)?;
+    let of_hub = hub_service.route_builder(config)?;
     let own_cookies = sticky_cookies(config);
     let mut folders = ServedDirs::default();
     let mut routing = RouteTable::default();
@@ -60,10 +60,13 @@ pub(crate) fn build_settings(
         let mut routes = Vec::new();
         for route in &site.routes {
             let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
-            handlers.extend(files_handler(route, rooms, loops, &mut folders)?);
+            handlers.extend(files_handler(route, components, loops, &mut folders)?);
             handlers.extend(of_hub.route_handler((site, route))?);
-            if let Some(handler) = backend_handler(route, rooms)? {
-                let app = route.app.as_ref().and_then(|name| rooms.apps.get(name));
+            if let Some(handler) = backend_handler(route, components)? {
+                let app = route
+                    .app
+                    .as_ref()
+                    .and_then(|name| components.apps.get(name));
                 let sendfile = route_sendfile(config, route);
                 let handler = match &sendfile {
                     Some(sendfile) => {
@@ -72,7 +75,7 @@ pub(crate) fn build_settings(
                             folders.get_or_open(sendfile_grant::sendfile_setup(
                                 folder,
                                 hide,
-                                &rooms.pools,
+                                &components.pools,
                                 loops,
                             ))
                         })?
@@ -85,40 +88,48 @@ pub(crate) fn build_settings(
                     (Some(_), _) => work::with_instruction_pass_through(handler),
                     (None, None) => handler,
                     (None, Some(grip)) => {
-                        let held = |sockets| {
+                        let with_grip = |sockets| {
                             let how = (sockets, app.is_some());
                             of_hub.with_grip(Arc::clone(&handler), &grip, how)
                         };
                         match app.filter(|app| app.config().kind_is_guess) {
                             Some(app) => Arc::new(AppKindHandler {
                                 app: Arc::clone(app),
-                                native_handler: held(WebSocketSupport::Native)?,
-                                websocket_over_http_handler: held(WebSocketSupport::MayHijack)?,
+                                native_handler: with_grip(WebSocketSupport::Native)?,
+                                websocket_over_http_handler: with_grip(
+                                    WebSocketSupport::MayHijack,
+                                )?,
                             }),
-                            None => held(websocket_support(app))?,
+                            None => with_grip(websocket_support(app))?,
                         }
                     }
                 };
                 let handler = match app {
                     Some(app) if development => {
-                        dev::with_explanations(handler, app, default_pool(&rooms.pools))
+                        dev::with_explanations(handler, app, default_pool(&components.pools))
                     }
                     _ => handler,
                 };
                 let (handler, cached) =
-                    caches::with_caches(handler, (site, route), &rooms.caches, old_routes)?;
+                    caches::with_caches(handler, (site, route), &components.caches, old_routes)?;
                 handlers.push(handler);
                 cached_routes.extend(cached);
             }
-            let (asked, answered) = (&route.request_headers, &route.response_headers);
-            let rewrites_paths = route.rewrite.response_paths && is_upstream(route, rooms);
+            let (request_headers, response_headers) =
+                (&route.request_headers, &route.response_headers);
+            let rewrites_paths = route.rewrite.response_paths && is_upstream(route, components);
             let own_cookies = rewrites_paths.then(|| Arc::clone(&own_cookies));
             routes.push(Route {
                 path: route.path.clone(),
                 is_internal: route.internal,
                 redirects_directories: strips_own_prefix(route),
                 max_body_bytes: route.max_body_size,
-                filters: Filters::compile(&route.rewrite, asked, answered, own_cookies),
+                filters: Filters::compile(
+                    &route.rewrite,
+                    request_headers,
+                    response_headers,
+                    own_cookies,
+                ),
                 handlers: handlers.into(),
             });
         }
@@ -162,7 +173,7 @@ fn route_sendfile(config: &Config, route: &penstock_config::Route) -> Option<Sen
             is_enabled: true,
             dirs: Vec::new(),
         }),
-        (said, _) => said.cloned(),
+        (configured, _) => configured.cloned(),
     }
 }
 
@@ -194,27 +205,27 @@ pub(crate) fn trusted_proxies(config: &Config) -> Result<TrustedProxies, String>
 /// The handler of a route's files, which comes first.
 fn files_handler(
     route: &penstock_config::Route,
-    rooms: &Components,
+    components: &Components,
     loops: usize,
     folders: &mut ServedDirs,
 ) -> Result<Option<Arc<dyn Handler>>, String> {
     let Some(files) = &route.files else {
         return Ok(None);
     };
-    let pools = &rooms.pools;
+    let pools = &components.pools;
     let pool = pools.get(&files.blocking).or_else(|| pools.get("default"));
     let pool = pool.ok_or_else(|| format!("no pool `{}`", files.blocking))?;
-    let is_before_scripts = runs_scripts(route, rooms);
-    let is_script = |place: &TryPattern| is_script_path(place.to_string().as_bytes());
+    let is_before_scripts = runs_scripts(route, components);
+    let is_script = |pattern: &TryPattern| is_script_path(pattern.to_string().as_bytes());
     let mut served = files.clone();
-    let is_ours = |place: &TryPattern| !is_before_scripts || !is_script(place);
+    let is_ours = |pattern: &TryPattern| !is_before_scripts || !is_script(pattern);
     served.try_.retain(is_ours);
     let setup = FilesSetup {
         files: served,
         pool: pool.clone(),
         loops,
         falls_through: route.app.is_some() || route.upstream.is_some(),
-        script_index: script_index_name(route, rooms).filter(|_| is_before_scripts),
+        script_index: script_index_name(route, components).filter(|_| is_before_scripts),
     };
     let opened = folders.get_or_open(setup)?;
     Ok(Some(match is_before_scripts {
@@ -225,12 +236,12 @@ fn files_handler(
 
 fn backend_handler(
     route: &penstock_config::Route,
-    rooms: &Components,
+    components: &Components,
 ) -> Result<Option<Arc<dyn Handler>>, String> {
     if let Some(name) = &route.app {
-        let app = rooms.apps.get(name);
+        let app = components.apps.get(name);
         let app = app.ok_or_else(|| format!("no application `{name}`"))?;
-        let handler = match rooms.upstreams.get(name) {
+        let handler = match components.upstreams.get(name) {
             Some(upstream) if app.config().upstream.is_some() => Arc::new(ServerAppHandler::new(
                 app,
                 upstream_handler(upstream, route),
@@ -240,7 +251,7 @@ fn backend_handler(
         return Ok(Some(handler));
     }
     if let Some(name) = &route.upstream {
-        let upstream = rooms.upstreams.get(name);
+        let upstream = components.upstreams.get(name);
         let upstream = upstream.ok_or_else(|| format!("no upstream `{name}`"))?;
         return Ok(Some(upstream_handler(upstream, route)));
     }
@@ -249,9 +260,9 @@ fn backend_handler(
 
 /// The name of the script that a directory may have as its index: that of the upstream's front
 /// controller.
-fn script_index_name(route: &penstock_config::Route, rooms: &Components) -> Option<String> {
+fn script_index_name(route: &penstock_config::Route, components: &Components) -> Option<String> {
     let name = route.upstream.as_ref().or(route.app.as_ref())?;
-    let index = rooms.upstreams.get(name)?.config().index.as_deref()?;
+    let index = components.upstreams.get(name)?.config().index.as_deref()?;
     let name = index.rsplit('/').next().unwrap_or(index);
     name.ends_with(".php").then(|| name.to_owned())
 }
@@ -267,8 +278,11 @@ fn sticky_cookies(config: &Config) -> Arc<[String]> {
 }
 
 /// Whether a route's requests go to servers that may not know its path.
-fn is_upstream(route: &penstock_config::Route, rooms: &Components) -> bool {
-    let app = route.app.as_ref().and_then(|name| rooms.apps.get(name));
+fn is_upstream(route: &penstock_config::Route, components: &Components) -> bool {
+    let app = route
+        .app
+        .as_ref()
+        .and_then(|name| components.apps.get(name));
     route.upstream.is_some() || app.is_some_and(|app| app.config().upstream.is_some())
 }
 
@@ -282,9 +296,9 @@ fn strips_own_prefix(route: &penstock_config::Route) -> bool {
 }
 
 /// Whether the route's application or upstream runs scripts of a directory, chosen by the path.
-fn runs_scripts(route: &penstock_config::Route, rooms: &Components) -> bool {
+fn runs_scripts(route: &penstock_config::Route, components: &Components) -> bool {
     let name = route.upstream.as_ref().or(route.app.as_ref());
-    let behind = name.and_then(|name| rooms.upstreams.get(name));
+    let behind = name.and_then(|name| components.upstreams.get(name));
     behind.is_some_and(|upstream| {
         let config = upstream.config();
         // A servlet container checks the path itself.
@@ -305,9 +319,9 @@ impl Handler for NonScriptFiles {
         }
     }
 
-    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
-        if !is_script_path(asked.path) {
-            self.0.try_inline(asked, take);
+    fn try_inline(&self, request: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        if !is_script_path(request.path) {
+            self.0.try_inline(request, take);
         }
     }
 }
@@ -338,7 +352,7 @@ pub(crate) fn log_mask(server: &penstock_config::Server) -> LogMask {
     LogMask::new(server.log_mask.iter().map(String::as_str))
 }
 
-/// The storage of buffered bodies, and its bounds.
+/// The limits and the storage of buffered bodies.
 pub(crate) fn buffering_settings(
     limits: &Limits,
     pool: Pool,
@@ -364,15 +378,15 @@ pub(crate) fn websocket_message_limits(limits: &Limits) -> WebSocketMessageLimit
     }
 }
 
-/// Builds the configured pools; keeps old ones with the same bounds.
+/// Builds the configured pools; keeps old ones with the same limits.
 pub(crate) fn build_pools(config: &Config, old: Option<(&Config, &Pools)>) -> Pools {
     let mut pools = Pools::new();
-    for (name, bounds) in &config.blocking {
+    for (name, limits) in &config.blocking {
         let kept = old.and_then(|(old, pools)| {
-            let same = old.blocking.get(name) == Some(bounds);
+            let same = old.blocking.get(name) == Some(limits);
             pools.get(name).filter(|_| same).cloned()
         });
-        let fresh = || Pool::new(name, bounds.threads, bounds.max_queued);
+        let fresh = || Pool::new(name, limits.threads, limits.max_queued);
         pools.insert(name.clone(), kept.unwrap_or_else(fresh));
     }
     pools

@@ -101,8 +101,8 @@ impl Handler for PassThroughHandler {
         }
     }
 
-    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
-        self.handler.try_inline(asked, take);
+    fn try_inline(&self, request: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.handler.try_inline(request, take);
     }
 }
 

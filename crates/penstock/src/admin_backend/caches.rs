@@ -11,8 +11,8 @@ use penstock_status::{ChangeError, PurgeRequest};
 
 use crate::caches::Caches;
 
-/// The pool of purges. Searching a large index takes too long for the control loop, and the configured
-/// pools may be waiting for the failing disk.
+/// The pool of purges. Searching a large index takes too long for the control loop, and the
+/// configured pools may be waiting for the failing disk.
 pub(super) fn purge_pool() -> Pool {
     Pool::new("purges", 1, MAX_QUEUED_PURGES)
 }
@@ -26,7 +26,7 @@ pub(super) async fn purge(
     caches: Caches,
     wanted: PurgeRequest,
 ) -> Result<u64, ChangeError> {
-    let said = describe_purge(&wanted);
+    let description = describe_purge(&wanted);
     let stores: Vec<Arc<Store>> = match wanted.cache {
         None => caches.into_values().collect(),
         Some(name) => match caches.get(&name) {
@@ -42,7 +42,7 @@ pub(super) async fn purge(
         .await
         .map_err(|error| ChangeError::unavailable(error.to_string()))?;
     // A purge explains a later load on the back end.
-    log::info!("admin: cache purge: {said} (objects={purged})");
+    log::info!("admin: cache purge: {description} (objects={purged})");
     Ok(purged)
 }
 

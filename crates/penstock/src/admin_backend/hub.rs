@@ -22,11 +22,11 @@ const MAX_MESSAGES_PER_BODY: usize = 4;
 
 /// The limits of the hub by their configuration keys.
 pub(super) fn hub_limits(hub: &Hub) -> [LimitStatus; 9] {
-    let (counts, bounds) = (hub.snapshot(), hub.settings());
-    let streams_max = bounds.max_streams.unwrap_or_default() as u64;
-    let channels_max = bounds.max_channels as u64;
-    let of_client = bounds.max_streams_per_client.unwrap_or_default() as u64;
-    let of_a_stream = bounds.max_channels_per_stream as u64;
+    let (counts, settings) = (hub.snapshot(), hub.settings());
+    let streams_max = settings.max_streams.unwrap_or_default() as u64;
+    let channels_max = settings.max_channels as u64;
+    let of_client = settings.max_streams_per_client.unwrap_or_default() as u64;
+    let of_a_stream = settings.max_channels_per_stream as u64;
     [
         LimitStatus::count(
             "hub.max_streams",
@@ -42,11 +42,11 @@ pub(super) fn hub_limits(hub: &Hub) -> [LimitStatus; 9] {
         .with_reached(counts.refused_client_streams),
         LimitStatus::count("hub.max_channels", channels_max, Some(counts.channels.used)),
         LimitStatus::count("hub.max_channels_per_stream", of_a_stream, None),
-        LimitStatus::bytes("hub.max_message_size", bounds.max_message_size as u64),
-        LimitStatus::bytes("hub.max_backlog", bounds.max_backlog as u64),
-        LimitStatus::bytes("hub.max_backlog_total", bounds.max_backlog_total as u64),
-        LimitStatus::time("hub.send_timeout", bounds.send_timeout),
-        LimitStatus::time("hub.drain_timeout", bounds.drain_timeout),
+        LimitStatus::bytes("hub.max_message_size", settings.max_message_size as u64),
+        LimitStatus::bytes("hub.max_backlog", settings.max_backlog as u64),
+        LimitStatus::bytes("hub.max_backlog_total", settings.max_backlog_total as u64),
+        LimitStatus::time("hub.send_timeout", settings.send_timeout),
+        LimitStatus::time("hub.drain_timeout", settings.drain_timeout),
     ]
 }
 
@@ -64,8 +64,13 @@ pub(super) fn machine_status(connections: u64) -> MachineStatus {
 }
 
 /// The namespace whose publish key signed this token.
-pub(super) fn verify_publisher(held: &HubService, token: &str) -> Result<String, PublishError> {
-    let found = held.publish_keys.verify(token, &held.namespaces());
+pub(super) fn verify_publisher(
+    hub_service: &HubService,
+    token: &str,
+) -> Result<String, PublishError> {
+    let found = hub_service
+        .publish_keys
+        .verify(token, &hub_service.namespaces());
     let found = found.map_err(|error| {
         let refuse = match error {
             // The signature is valid.
@@ -85,11 +90,11 @@ pub(super) fn verify_publisher(held: &HubService, token: &str) -> Result<String,
 
 /// Publishes the items of a body in their order, only in `namespace` if there is one.
 pub(super) fn publish_body(
-    held: &HubService,
+    hub_service: &HubService,
     body: &[u8],
     namespace: Option<&str>,
 ) -> Result<(), PublishError> {
-    let (hub, namespaces) = (&held.hub, held.namespaces());
+    let (hub, namespaces) = (&hub_service.hub, hub_service.namespaces());
     // A reload may have removed it since the token was verified.
     let own = namespace.map(|name| namespaces.resolve(Some(name)));
     let own = own.transpose();

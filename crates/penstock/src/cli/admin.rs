@@ -59,22 +59,24 @@ pub(super) fn upgrade(to: &ServerLocation, binary: Option<&Path>) -> Result<Stri
     let old = pid_of_server(&target)?;
     let message = message_of(&target.send("POST", "/upgrade", &body, CHANGE_TIMEOUT)?);
     // Its control socket may be another, too.
-    let mut places = vec![target];
+    let mut targets = vec![target];
     match UpgradeOutcome::parse_new_admin_address(&message) {
         // Without an admin address the address for changes may be the only one.
         Some(None) => {}
-        Some(Some(elsewhere)) => places.insert(0, AdminTarget::without_token(elsewhere)),
-        None => places.extend(target::locate_read_target(to)),
+        Some(Some(elsewhere)) => targets.insert(0, AdminTarget::without_token(elsewhere)),
+        None => targets.extend(target::locate_read_target(to)),
     }
-    let is_ready = |place: &AdminTarget| {
-        pid_of_server(place).is_ok_and(|pid| pid != old)
-            && place.send("GET", "/readyz", "", RESPONSE_TIMEOUT).is_ok()
+    let is_ready = |candidate: &AdminTarget| {
+        pid_of_server(candidate).is_ok_and(|pid| pid != old)
+            && candidate
+                .send("GET", "/readyz", "", RESPONSE_TIMEOUT)
+                .is_ok()
     };
     let deadline = Instant::now() + SUCCESSOR_TIMEOUT;
-    while !places.iter().any(is_ready) {
+    while !targets.iter().any(is_ready) {
         if Instant::now() > deadline {
-            let place = &places[0].address;
-            return Err(format!("{message}, but does not answer at {place}"));
+            let address = &targets[0].address;
+            return Err(format!("{message}, but does not answer at {address}"));
         }
         sleep_briefly();
     }

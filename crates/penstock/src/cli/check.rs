@@ -82,13 +82,13 @@ fn describe_contents(config: &Config) -> String {
         (config.sites.len(), "site", true),
         (config.tcp.len(), "stream", false),
     ];
-    let told = all
+    let parts = all
         .iter()
         .filter(|(number, _, is_always)| *is_always || *number > 0);
-    let told: Vec<String> = told
+    let parts: Vec<String> = parts
         .map(|(number, thing, _)| pluralize(*number as u64, thing))
         .collect();
-    told.join(", ")
+    parts.join(", ")
 }
 
 /// Resolves a configuration and checks the files and keys that it names. May block.

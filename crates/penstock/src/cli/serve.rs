@@ -38,30 +38,35 @@ pub(super) fn run(
     let invocation = invocation.map_err(|error| failed("the current directory", error))?;
     let program = program_path(&invocation.cwd);
     let config = check::resolve_and_validate(&invocation).map_err(CliError::Usage)?;
-    let mut identity = accounts::account_to_switch_to(&config.server).map_err(CliError::Usage)?;
-    let accounts = AppAccounts::resolve(&config, identity.as_ref()).map_err(CliError::Usage)?;
-    if let Some(identity) = &identity {
-        daemon::set_env_vars(&identity.env_vars())
+    let mut server_account =
+        accounts::account_to_switch_to(&config.server).map_err(CliError::Usage)?;
+    let accounts =
+        AppAccounts::resolve(&config, server_account.as_ref()).map_err(CliError::Usage)?;
+    if let Some(server_account) = &server_account {
+        daemon::set_env_vars(&server_account.env_vars())
             .map_err(|error| failed("the environment", error))?;
     }
     let (predecessor, sockets) = match met {
         Some((old, sockets)) => (Some(old), sockets),
         None => (None, words.take_inherited_listeners()?),
     };
-    let asked = process.ready_fd.filter(|_| predecessor.is_none());
-    let ready = asked.map(ReadyFd::claim);
+    let ready_fd = process.ready_fd.filter(|_| predecessor.is_none());
+    let ready = ready_fd.map(ReadyFd::claim);
     // The successor of a daemon is in the background already.
     let goes = process.daemonize && predecessor.is_none();
     let word = goes.then(go_to_background).transpose()?;
     let manager = words.into_notifier();
     let successor = server::successor_command(&program, &invocation, &manager);
     // After a fork the parent waits, in this process's cgroup, until the server is ready.
-    let bounds = AppResourceLimits::create_cgroups(&config, &accounts, goes);
-    let groups = bounds.cgroups().cloned().collect();
-    let privileges = accounts.launcher_privileges(identity.as_ref(), Some(successor), groups);
+    let app_limits = AppResourceLimits::create_cgroups(&config, &accounts, goes);
+    let groups = app_limits.cgroups().cloned().collect();
+    let privileges = accounts.launcher_privileges(server_account.as_ref(), Some(successor), groups);
     let launcher = Launcher::start(&privileges, || configure_launcher(&config.server));
-    if let Some(identity) = identity.as_mut().filter(|_| accounts.has_separate_users()) {
-        identity.keeps_signal_right = true;
+    if let Some(server_account) = server_account
+        .as_mut()
+        .filter(|_| accounts.has_separate_users())
+    {
+        server_account.keeps_signal_right = true;
     }
     let launcher = launcher.map_err(|error| failed("cannot fork the launcher", error))?;
     let confined = confine::confine_front_end();
@@ -89,7 +94,7 @@ pub(super) fn run(
         launcher: Arc::new(launcher),
         announce: announce.clone(),
         accounts: Arc::new(accounts),
-        app_limits: Arc::new(bounds),
+        app_limits: Arc::new(app_limits),
         manager,
         program_path: program,
         daemonize: process.daemonize,
@@ -98,7 +103,7 @@ pub(super) fn run(
     let beginning = StartInput {
         inherited: sockets,
         predecessor,
-        server_account: identity,
+        server_account,
         daemon_parent: word,
     };
     let result = server::run(invocation, config, options, beginning);

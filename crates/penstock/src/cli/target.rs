@@ -95,7 +95,7 @@ impl AdminTarget {
         Err(error.unwrap_or_else(|| text.trim_end()).to_owned())
     }
 
-    /// Asks for the server's status.
+    /// Fetches the server's status.
     pub(super) fn fetch_status(&self) -> Result<Value, String> {
         let answer = self.send("GET", "/status.json", "", RESPONSE_TIMEOUT)?;
         serde_json::from_str(&answer).map_err(|error| format!("unreadable status: {error}"))
@@ -113,7 +113,7 @@ impl AdminTarget {
     }
 }
 
-/// Finds the address to read from.
+/// Finds the target of commands that read.
 ///
 /// # Errors
 /// The configuration's, or that it leads to no server.
@@ -130,7 +130,7 @@ pub(super) fn locate_read_target(to: &ServerLocation) -> Result<AdminTarget, Str
     }
 }
 
-/// Finds the address for changes.
+/// Finds the target of commands that change something.
 ///
 /// # Errors
 /// The configuration's, or the addresses that were tried.
@@ -194,8 +194,8 @@ fn locate_over_tcp(
         Some(Err(error)) => format!("; server.admin_token: {error}"),
         None => String::new(),
     };
-    let asked = AdminTarget::without_token(address.clone()).fetch_status()?;
-    let socket = asked["control_socket"].as_str();
+    let status = AdminTarget::without_token(address.clone()).fetch_status()?;
+    let socket = status["control_socket"].as_str();
     let path = socket.and_then(|socket| socket.strip_prefix("unix:"));
     let path = path.ok_or_else(|| {
         format!(
@@ -205,8 +205,8 @@ fn locate_over_tcp(
     })?;
     let target = AdminTarget::at_socket(path.into());
     check_owner(Path::new(path))?;
-    let there = target.fetch_status()?;
-    if is_same_server(&asked, &there, address) {
+    let socket_status = target.fetch_status()?;
+    if is_same_server(&status, &socket_status, address) {
         Ok(target)
     } else {
         Err(format!(
@@ -216,16 +216,18 @@ fn locate_over_tcp(
 }
 
 /// Whether two status responses come from one server, which listens on `address`.
-fn is_same_server(asked: &Value, there: &Value, address: &ListenAddr) -> bool {
+fn is_same_server(status: &Value, socket_status: &Value, address: &ListenAddr) -> bool {
     let port = match address {
         ListenAddr::Tcp(address) => address.port(),
         ListenAddr::Port(port) => *port,
         ListenAddr::Unix(_) => return false,
     };
     let port = format!(":{port}");
-    let listeners = there["listeners"].as_array().into_iter().flatten();
+    let listeners = socket_status["listeners"].as_array().into_iter().flatten();
     let mut names = listeners.filter_map(Value::as_str);
-    asked["pid"].is_u64() && asked["pid"] == there["pid"] && names.any(|name| name.ends_with(&port))
+    status["pid"].is_u64()
+        && status["pid"] == socket_status["pid"]
+        && names.any(|name| name.ends_with(&port))
 }
 
 /// Checks that root or this user made the socket; root may use any.
@@ -277,9 +279,9 @@ mod tests {
     #[test]
     fn a_named_socket_is_the_servers_that_was_asked() {
         let address: ListenAddr = "127.0.0.1:8090".parse().unwrap();
-        let asked = json!({ "pid": 7 });
+        let status = json!({ "pid": 7 });
         let named = ["http://127.0.0.1:80", "http://0.0.0.0:8090"];
-        for (name, there, expected) in [
+        for (name, socket_status, expected) in [
             ("it", json!({ "pid": 7, "listeners": named }), true),
             (
                 "another process",
@@ -294,7 +296,11 @@ mod tests {
             ("none", json!({ "pid": 7 }), false),
             ("nothing", json!({}), false),
         ] {
-            assert_eq!(is_same_server(&asked, &there, &address), expected, "{name}");
+            assert_eq!(
+                is_same_server(&status, &socket_status, &address),
+                expected,
+                "{name}"
+            );
         }
         assert!(!is_same_server(
             &json!({}),

@@ -70,8 +70,8 @@ impl Handler for ExplainingHandler {
         }
     }
 
-    fn try_inline(&self, asked: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
-        self.handler.try_inline(asked, take);
+    fn try_inline(&self, request: &RequestView<'_>, take: &mut dyn FnMut(InlineResponse<'_>)) {
+        self.handler.try_inline(request, take);
     }
 }
 

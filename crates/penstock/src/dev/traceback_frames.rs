@@ -75,8 +75,8 @@ fn parse_python_frame(line: &str) -> Option<(&str, usize)> {
 fn parse_ruby_frame(line: &str) -> Option<(&str, usize)> {
     let line = line.trim_start();
     let line = line.strip_prefix("from ").unwrap_or(line);
-    let (place, _) = line.split_once(":in ").or_else(|| line.split_once(": "))?;
-    let (file, number) = place.rsplit_once(':')?;
+    let (location, _) = line.split_once(":in ").or_else(|| line.split_once(": "))?;
+    let (file, number) = location.rsplit_once(':')?;
     let is_source = file.ends_with(".rb") || file.ends_with(".ru") || file.ends_with(".erb");
     Some((file, number.parse().ok()?)).filter(|_| is_source)
 }
@@ -105,7 +105,7 @@ const SOURCE_EXTENSIONS: [&str; 18] = [
 ];
 
 impl TracebackFrame {
-    /// Its path below the application's directory, and its line.
+    /// The path below the application's directory, and the line.
     pub(crate) fn describe_location(&self, dir: &Path) -> String {
         let file = self.file.strip_prefix(dir).unwrap_or(&self.file);
         format!("{}, line {}", file.display(), self.line)
@@ -151,7 +151,7 @@ fn excerpt(text: &str, line: usize) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn places(text: &str) -> Vec<String> {
+    fn locations(text: &str) -> Vec<String> {
         let dir = Path::new("/srv/app");
         find_frames(text, dir)
             .iter()
@@ -164,15 +164,15 @@ mod tests {
         let python = "Traceback (most recent call last):\n  File \"/usr/lib/python3/wsgi.py\", line 1, in run\n    x\n  \
                       File \"/srv/app/.venv/lib/flask.py\", line 2, in f\n  File \"/srv/app/app.py\", line 12, in view\n    \
                       raise ValueError(1)\n  File \"/srv/app/lib/x.py\", line 3\n  File \"/srv/app/../etc/x.py\", line 4, in y\nValueError: 1";
-        assert_eq!(places(python), ["app.py, line 12", "lib/x.py, line 3"]);
+        assert_eq!(locations(python), ["app.py, line 12", "lib/x.py, line 3"]);
         let ruby = "app.rb:12:in 'view': bad (RuntimeError)\n\tfrom /srv/app/lib/x.rb:3:in 'each'\n\tfrom \
                     /usr/lib/ruby/rack.rb:4:in 'call'\n\tfrom /srv/app/config.ru:1:in '<main>'\n";
         let expected = ["app.rb, line 12", "lib/x.rb, line 3", "config.ru, line 1"];
-        assert_eq!(places(ruby), expected);
+        assert_eq!(locations(ruby), expected);
         let odd = "  File \".env\", line 1, in f\n  File \"db.sqlite3\", line 1\n  File \"lib/.x.py\", line 1\n  \
                    File \"secrets.json\", line 1\n  File \"key\", line 1\n  File \"v/a.html\", line 1\n";
-        assert_eq!(places(odd), ["v/a.html, line 1"]);
-        assert_eq!(places("nothing at 12:30 of it\napp.rb: x\n"), [""; 0]);
+        assert_eq!(locations(odd), ["v/a.html, line 1"]);
+        assert_eq!(locations("nothing at 12:30 of it\napp.rb: x\n"), [""; 0]);
     }
 
     #[test]
@@ -180,12 +180,12 @@ mod tests {
         let python: String = (1..=20)
             .map(|line| format!("  File \"a.py\", line {line}, in f\n"))
             .collect();
-        assert_eq!(places(&python)[0], "a.py, line 13");
+        assert_eq!(locations(&python)[0], "a.py, line 13");
         let ruby: String = (1..=20)
             .map(|line| format!("a.rb:{line}:in 'f'\n"))
             .collect();
         assert_eq!(
-            (places(&ruby).len(), &*places(&ruby)[0]),
+            (locations(&ruby).len(), &*locations(&ruby)[0]),
             (MAX_FRAMES, "a.rb, line 1")
         );
     }

@@ -24,48 +24,48 @@ use crate::listeners::{self, HandlerSwitch, Listener, ListenerTarget, SocketSour
 #[derive(Debug)]
 pub(super) struct BoundListeners {
     pub(super) listeners: Vec<Listener>,
-    /// The configured addresses with given sockets.
+    /// The configured addresses whose sockets were inherited.
     pub(super) taken_addresses: Vec<ListenAddr>,
 }
 
 impl BoundListeners {
-    /// Opens the configured listeners, using the `given` sockets. `follows`: the previous server
-    /// gave them and continues with those that are not used here.
+    /// Opens the configured listeners, using the `inherited` sockets. `follows`: the previous
+    /// server gave them and continues with those that are not used here.
     ///
     /// # Errors
     /// The address that cannot be opened, or the socket that no listener uses.
     pub(super) fn open(
         config: &Config,
-        given: InheritedListeners,
+        inherited: InheritedListeners,
         follows: bool,
     ) -> Result<Self, String> {
-        let mut supply = SocketSource {
+        let mut source = SocketSource {
             config,
             removed: Vec::new(),
-            inherited: given,
+            inherited,
         };
-        let mut all = listeners::open_missing(&[], &mut supply, config.server.threads.max(1))?;
+        let mut all = listeners::open_missing(&[], &mut source, config.server.threads.max(1))?;
         let first = all.first().filter(|it| it.role == ListenerRole::Http);
         let first = first.map(Listener::address);
         if let Some(admin) = &config.server.admin {
             if let ListenAddr::Unix(path) = admin {
                 let socket = ("server.admin", path.as_path(), ListenerRole::Admin);
-                control::check_socket_creator(config, socket, &supply, follows)?;
+                control::check_socket_creator(config, socket, &source, follows)?;
             }
             let role = (ListenerRole::Admin, false);
-            let opened = listeners::open_listener(admin, role, &mut supply, 1);
+            let opened = listeners::open_listener(admin, role, &mut source, 1);
             all.push(opened.map_err(|error| {
                 format!("{error} (the admin interface: --admin or server.admin)")
             })?);
         }
-        let control = control::open_control_socket(config, first.as_ref(), &mut supply, follows)?;
+        let control = control::open_control_socket(config, first.as_ref(), &mut source, follows)?;
         all.extend(control);
         if let Some(probes) = &config.server.probes {
             let role = (ListenerRole::Probes, false);
-            let opened = listeners::open_listener(probes, role, &mut supply, 1);
+            let opened = listeners::open_listener(probes, role, &mut source, 1);
             all.push(opened.map_err(|error| format!("{error} (server.probes)"))?);
         }
-        let left = supply.inherited.unclaimed_names();
+        let left = source.inherited.unclaimed_names();
         if !follows && !left.is_empty() {
             let left = left.join(", ");
             return Err(format!(
@@ -74,7 +74,7 @@ impl BoundListeners {
         }
         Ok(Self {
             listeners: all,
-            taken_addresses: supply.inherited.taken_addresses().to_vec(),
+            taken_addresses: source.inherited.taken_addresses().to_vec(),
         })
     }
 
@@ -87,6 +87,7 @@ impl BoundListeners {
         all.filter_map(Listener::created_socket_path)
     }
 
+    /// The bound address of the admin listener.
     pub(super) fn admin_address(&self) -> Option<ListenAddr> {
         let mut all = self.listeners.iter();
         let admin = all.find(|listener| listener.role == ListenerRole::Admin);

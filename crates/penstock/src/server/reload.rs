@@ -101,39 +101,47 @@ impl Server {
         let (opened, pools, old) = {
             let live = self.live_state();
             let removed = live.listeners.iter();
-            let mut supply = SocketSource {
+            let mut source = SocketSource {
                 config: &config,
                 removed: removed.filter(|it| it.is_removed_by(&config)).collect(),
                 inherited: InheritedListeners::default(),
             };
             (
-                listeners::open_missing(&live.listeners, &mut supply, count)?,
+                listeners::open_missing(&live.listeners, &mut source, count)?,
                 wiring::build_pools(&config, Some((&live.config, &live.components.pools))),
                 live.components.clone(),
             )
         };
         let mut started = StartedComponents::default();
-        let beside = AppStartContext {
+        let context = AppStartContext {
             loops: self.loops.handles(),
             options: &self.options,
             low_priority: true,
             publishing: &self.publishing,
             sizes: &AppSizes::new(),
         };
-        let begun = components::start_components(&config, &old, pools, beside, &mut started);
+        let begun = components::start_components(&config, &old, pools, context, &mut started);
         drop(old);
         let StartedComponents {
-            components: rooms,
+            components,
             new_apps: fresh,
         } = started;
         let building = async {
             begun?;
             wait_for_apps(&fresh).await?;
-            let (config, rooms) = (config.clone(), rooms.clone());
-            let (held, development) = (self.hub_service.clone(), self.options.development);
+            let (config, components) = (config.clone(), components.clone());
+            let (hub_service, development) = (self.hub_service.clone(), self.options.development);
             let routes = self.live_state().cached_routes.clone();
-            let build =
-                move || wiring::build_settings(&config, &rooms, &held, &routes, count, development);
+            let build = move || {
+                wiring::build_settings(
+                    &config,
+                    &components,
+                    &hub_service,
+                    &routes,
+                    count,
+                    development,
+                )
+            };
             let built = pool.run(build).await;
             let built = built.map_err(|error| error.to_string()).flatten()?;
             match self.is_draining() {
@@ -151,7 +159,7 @@ impl Server {
                 return Err(error);
             }
         };
-        let (done, gone) = self.swap_config(config, built, opened, rooms);
+        let (done, gone) = self.swap_config(config, built, opened, components);
         // After the reload is reported as done, new connections reach the new listeners only.
         let deadline = clock::now() + LISTENER_CLOSE_TIMEOUT;
         for serving in &gone {
@@ -192,16 +200,17 @@ impl Server {
 
     /// The applications with files that have changed since their code was loaded.
     async fn find_changed_apps(&self) -> Vec<Arc<App>> {
-        let (apps, apart, pool) = {
+        let (apps, non_code_paths, pool) = {
             let live = self.live_state();
             let apps: Vec<_> = live.components.apps.values().cloned().collect();
-            let apart = NonCodePaths::from_config(&live.config, &code::standard_output_files());
-            (apps, apart, default_pool(&live.components.pools))
+            let non_code_paths =
+                NonCodePaths::from_config(&live.config, &code::standard_output_files());
+            (apps, non_code_paths, default_pool(&live.components.pools))
         };
         let look = move || {
             let has_changed = |app: &Arc<App>| {
                 let (name, dir) = (app.name(), &app.config().dir);
-                match code::find_change_since(dir, app.code_load_started_at(), &apart) {
+                match code::find_change_since(dir, app.code_load_started_at(), &non_code_paths) {
                     Ok(Some(file)) => {
                         log::info!("{name}: code changed: {}", file.display());
                         true
@@ -228,7 +237,7 @@ impl Server {
         config: Config,
         built: BuiltSettings,
         mut opened: Vec<Listener>,
-        rooms: Components,
+        components: Components,
     ) -> (String, Vec<Listener>) {
         let BuiltSettings {
             settings,
@@ -239,18 +248,19 @@ impl Server {
             .apply_config(&config, self.edge.max_connections());
         let mut live = self.live_state();
         live.cached_routes = cached_routes;
-        let space = &rooms.temp_space;
+        let space = &components.temp_space;
         space.set_max(config.limits.max_temp_size.unwrap_or(u64::MAX));
-        let store = wiring::buffering_settings(&config.limits, default_pool(&rooms.pools), space);
-        for app in rooms.apps.values() {
+        let store =
+            wiring::buffering_settings(&config.limits, default_pool(&components.pools), space);
+        for app in components.apps.values() {
             app.set_buffering_settings(store.clone());
             app.set_websocket_message_limits(wiring::websocket_message_limits(&config.limits));
         }
-        for upstream in rooms.upstreams.values() {
+        for upstream in components.upstreams.values() {
             upstream.set_buffering_settings(store.clone());
         }
         let mut changes = Vec::new();
-        let old = std::mem::replace(&mut live.components, rooms);
+        let old = std::mem::replace(&mut live.components, components);
         let server = &live.config.server;
         let patience = server.upgrade_timeout.min(MAX_ROUTED_WAIT);
         let patience = patience.max(server.shutdown_timeout);

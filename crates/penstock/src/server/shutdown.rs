@@ -62,8 +62,8 @@ impl Server {
             }
             // For the service manager the service continues. New administrators reach the
             // successor.
-            heir => {
-                log::info!("server: stopping: process {heir} has taken over, {open} here");
+            successor_pid => {
+                log::info!("server: stopping: process {successor_pid} has taken over, {open} here");
                 self.close_internal_listeners();
             }
         }
@@ -122,8 +122,8 @@ impl Server {
         if let Err(error) = self.options.launcher.stop() {
             log::warn!("server: the launcher did not exit: {error}");
         }
-        let heir = Some(self.successor_pid()).filter(|&heir| heir != 0);
-        penstock_apps::end_orphans(heir.as_slice());
+        let successor_pid = Some(self.successor_pid()).filter(|&successor_pid| successor_pid != 0);
+        penstock_apps::end_orphans(successor_pid.as_slice());
         log::info!("server: stopped");
     }
 
@@ -235,11 +235,11 @@ impl Server {
     /// over `hub.drain_timeout`, or less for few streams.
     async fn close_streams(&self) {
         let hub = &self.hub_service.hub;
-        let held = u32::try_from(hub.snapshot().connections.used).unwrap_or(u32::MAX);
+        let stream_count = u32::try_from(hub.snapshot().connections.used).unwrap_or(u32::MAX);
         let over = hub
             .settings()
             .drain_timeout
-            .min(MIN_STREAM_END_INTERVAL.saturating_mul(held));
+            .min(MIN_STREAM_END_INTERVAL.saturating_mul(stream_count));
         let deadline = clock::now() + over + STREAM_CLOSE_TIMEOUT;
         if clock::timeout_at(deadline, hub.drain(over)).await.is_none() {
             log::warn!(

@@ -55,14 +55,15 @@ impl WatchedSignal {
     async fn accepted(&mut self, server: &Server) -> bool {
         while self.stream.recv().await.is_some() {
             let arrived = self.watch.take_received();
-            let heir = server.successor_pid();
+            let successor_pid = server.successor_pid();
             // Descendants of the successor are applications too.
-            let is_heir = |sender: DescendantSender| heir != 0 && sender.pid == heir;
-            let inside = arrived.descendant.filter(|sender| !is_heir(*sender));
+            let is_successor =
+                |sender: DescendantSender| successor_pid != 0 && sender.pid == successor_pid;
+            let inside = arrived.descendant.filter(|sender| !is_successor(*sender));
             if let Some(sender) = inside {
                 self.refuse(server, sender);
             }
-            if arrived.is_from_outside || arrived.descendant.is_some_and(is_heir) {
+            if arrived.is_from_outside || arrived.descendant.is_some_and(is_successor) {
                 return !arrived.is_from_outside;
             }
         }
@@ -74,7 +75,7 @@ impl WatchedSignal {
         let now = clock::now();
         if self
             .last_logged
-            .is_none_or(|told| now >= told + LOG_INTERVAL)
+            .is_none_or(|last| now >= last + LOG_INTERVAL)
         {
             self.last_logged = Some(now);
             let (name, who) = (self.name, server.describe_sender(sender));
@@ -134,8 +135,8 @@ impl Signals {
     /// Returns whether only the successor has sent it.
     pub(super) async fn wait_for_hurry_signal(&mut self, server: &Server) -> bool {
         tokio::select! {
-            is_heir = self.terminate.accepted(server) => is_heir,
-            is_heir = self.interrupt.accepted(server) => is_heir,
+            is_successor = self.terminate.accepted(server) => is_successor,
+            is_successor = self.interrupt.accepted(server) => is_successor,
         }
     }
 

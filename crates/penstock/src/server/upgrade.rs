@@ -303,7 +303,7 @@ impl Server {
 
     /// Sends the sockets of every listener, and standard error.
     async fn send_listeners(&self, line: &UpgradeChannel) -> Result<(), String> {
-        let given = {
+        let listeners = {
             let live = self.live_state();
             let messages = live.listeners.iter().enumerate().map(|(number, listener)| {
                 let message = UpgradeMessage::Socket {
@@ -316,9 +316,9 @@ impl Server {
             });
             messages.collect::<std::io::Result<Vec<_>>>()
         };
-        let given = given.map_err(|error| error.to_string())?;
+        let listeners = listeners.map_err(|error| error.to_string())?;
         line.send(&UpgradeMessage::HELLO, None).await?;
-        for (message, sockets) in &given {
+        for (message, sockets) in &listeners {
             for socket in sockets {
                 line.send(message, Some(socket.as_fd())).await?;
             }
@@ -391,11 +391,13 @@ impl Server {
         what: &str,
         send: impl Fn(&SignalTarget) -> std::io::Result<()>,
     ) {
-        let heir = self.successor_pid();
+        let successor_pid = self.successor_pid();
         match self.successor_channel.get().map(send) {
-            Some(Ok(())) => log::info!("upgrade: {what} forwarded to the new server (pid={heir})"),
+            Some(Ok(())) => {
+                log::info!("upgrade: {what} forwarded to the new server (pid={successor_pid})");
+            }
             Some(Err(error)) => log::error!(
-                "upgrade: cannot forward {what} to the new server: {error} (pid={heir})"
+                "upgrade: cannot forward {what} to the new server: {error} (pid={successor_pid})"
             ),
             None => {}
         }
