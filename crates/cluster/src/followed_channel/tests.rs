@@ -229,7 +229,7 @@ fn a_loss_announced_by_a_node_is_a_gap() {
     rig.publish(told(4, OTHER_NODE, EntryContent::HistoryInvalidated));
     assert_eq!(
         rig.take_effects(),
-        ["Delivered(3)", "restore 0", "restore 0"]
+        ["OwnMessageDelivered(3)", "restore 0", "restore 0"]
     );
 }
 
