@@ -35,7 +35,7 @@ pub(super) struct WebSocketKeepAlive {
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
-/// Reads one, without its `c:`.
+/// Parses a control message without its prefix `c:`.
 pub(super) fn parse_control_message(text: &[u8]) -> Result<WebSocketControlMessage, String> {
     let value: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let object = JsonNode::new(&value).as_object()?;
@@ -130,11 +130,11 @@ mod tests {
             ),
             (
                 r#"{"type": "keep-alive", "content": "hi", "timeout": 0}"#,
-                r#"KeepAlive(Some(KeepAliveEvent { event: Text(b"hi"), interval: 1s }))"#,
+                r#"KeepAlive(Some(WebSocketKeepAlive { event: Text(b"hi"), interval: 1s }))"#,
             ),
             (
                 r#"{"type": "keep-alive", "content": "", "message-type": "ping"}"#,
-                r#"KeepAlive(Some(KeepAliveEvent { event: Ping(b""), interval: 55s }))"#,
+                r#"KeepAlive(Some(WebSocketKeepAlive { event: Ping(b""), interval: 55s }))"#,
             ),
             (r#"{"type": "keep-alive"}"#, "KeepAlive(None)"),
             (r#"{"type": "session", "id": "x"}"#, r#"Unknown("session")"#),
