@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use crate::backoff::ReconnectBackoff;
 use crate::bus_inbox::{BusCommand, BusInbox};
-use crate::bus_state_machine::{BusMode, BusStateMachine, REPLY_TIMEOUT};
+use crate::bus_state_machine::{BusStateMachine, DeliveryMode, REPLY_TIMEOUT};
 use crate::cluster_totals::{self, ClusterTotals};
 use crate::entry::{ChannelName, NodeId};
 use crate::followed_channel::{PREPARE_TIMEOUT, StreamPage};
@@ -242,7 +242,7 @@ impl<L: LocalHub> BusDriver<L> {
             local.is_channel_in_use(channel) || inbox.was_requested_recently(channel, now)
         };
         self.machine.tick(now, in_use);
-        if before == BusMode::Clustered && self.machine.mode == BusMode::Standalone {
+        if before == DeliveryMode::Clustered && self.machine.mode == DeliveryMode::Standalone {
             self.backoff
                 .log_failure(now, &self.target.address, "it does not answer in time");
         }
@@ -282,7 +282,7 @@ impl<L: LocalHub> BusDriver<L> {
         let (outbox, followed) = (&self.machine.outbox, &self.machine.followed_channels);
         self.inbox.update_snapshot(|snapshot| {
             snapshot.connected = self.link.is_some();
-            snapshot.standalone = self.machine.mode == BusMode::Standalone;
+            snapshot.standalone = self.machine.mode == DeliveryMode::Standalone;
             snapshot.queued = outbox.unsent_messages() as u64;
             snapshot.lost = outbox.dropped_messages();
             snapshot.channels = followed.len() as u64;

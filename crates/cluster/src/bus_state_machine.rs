@@ -38,7 +38,7 @@ const ABSENCE_MARGIN: Duration = Duration::from_secs(5);
 
 /// Which side delivers publications of this server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BusMode {
+pub(super) enum DeliveryMode {
     /// This server, at once.
     Standalone,
     /// Redis, to all servers in one order.
@@ -48,7 +48,7 @@ pub(super) enum BusMode {
 #[derive(Debug)]
 pub(super) struct BusStateMachine {
     node_id: NodeId,
-    pub(super) mode: BusMode,
+    pub(super) mode: DeliveryMode,
     pub(super) outbox: Outbox,
     pub(super) followed_channels: FollowedChannels,
     is_connected: bool,
@@ -73,7 +73,7 @@ impl BusStateMachine {
     pub(super) fn with_outbox(me: NodeId, now: Instant, outbox: Outbox) -> Self {
         Self {
             node_id: me,
-            mode: BusMode::Standalone,
+            mode: DeliveryMode::Standalone,
             outbox,
             followed_channels: FollowedChannels::new(me, now),
             is_connected: false,
@@ -94,7 +94,7 @@ impl BusStateMachine {
 
     /// Whether a reply is awaited that decides the mode.
     pub(super) fn is_awaiting_reply(&self) -> bool {
-        self.batch_sent_at.is_some() && self.mode == BusMode::Clustered
+        self.batch_sent_at.is_some() && self.mode == DeliveryMode::Clustered
     }
 
     /// What the hub is to do, in this order.
@@ -125,14 +125,14 @@ impl BusStateMachine {
     }
 
     pub(super) fn publish(&mut self, now: Instant, mut publication: Publication) {
-        if self.mode == BusMode::Clustered && self.outbox.is_full_for(&publication) {
+        if self.mode == DeliveryMode::Clustered && self.outbox.is_full_for(&publication) {
             self.enter_standalone(now);
         }
         let number = self.outbox.next_number();
         if publication.id.is_none() {
             publication.id = Some(format!("{}-{number}", self.node_id).into());
         }
-        if self.mode == BusMode::Clustered {
+        if self.mode == DeliveryMode::Clustered {
             let is_awaited = self.followed_channels.get(&publication.channel).is_some();
             let way = if is_awaited {
                 LocalDelivery::Awaited
@@ -285,16 +285,16 @@ impl BusStateMachine {
 
     fn update_mode(&mut self) {
         if self.is_connected && self.outbox.unsent_messages() <= CATCH_UP_THRESHOLD {
-            self.mode = BusMode::Clustered;
+            self.mode = DeliveryMode::Clustered;
         }
     }
 
     /// Delivers locally what Redis was to deliver to this server's subscribers.
     fn enter_standalone(&mut self, now: Instant) {
-        if self.mode == BusMode::Standalone {
+        if self.mode == DeliveryMode::Standalone {
             return;
         }
-        self.mode = BusMode::Standalone;
+        self.mode = DeliveryMode::Standalone;
         // What has come of it is noted first.
         self.effects = self.take_effects();
         let mut cut = HashSet::new();

@@ -17,7 +17,7 @@ use penstock_hub::Publication;
 use self::redis::{
     FakeCommand, FakeRedis, FakeRedisConnection, FakeReply, PubSubCommand, PubSubReply,
 };
-use crate::bus_state_machine::{BusMode, BusStateMachine};
+use crate::bus_state_machine::{BusStateMachine, DeliveryMode};
 use crate::entry::{ChannelName, NodeId};
 use crate::followed_channels::BusEffect;
 use crate::outbox::Outbox;
@@ -419,7 +419,7 @@ impl ClusterSimulation {
             self.round();
         }
         for node in &self.nodes {
-            assert_eq!(node.machine.mode, BusMode::Clustered);
+            assert_eq!(node.machine.mode, DeliveryMode::Clustered);
             assert!(node.machine.outbox.is_empty());
             assert!(node.machine.followed_channels.is_caught_up());
         }

@@ -32,7 +32,7 @@ use penstock_sys::page_cache;
 use twox_hash::XxHash3_64;
 
 use self::opener::{
-    EACCES, ELOOP, NoAtimeOpener, is_not_servable, is_out_of_resources, is_transient,
+    EACCES, ELOOP, NoAtimeOpener, is_not_servable, is_out_of_resources, is_retryable,
 };
 use crate::compressor::{self, read_up_to};
 use crate::description::{EtagVersion, FileAttributes, FileDescription, is_plausible_mtime};
@@ -575,7 +575,7 @@ impl FileTree {
                 Ok(None)
             }
             Err(error) if is_not_servable(&error) => Ok(None),
-            Err(error) if reach == LookupDepth::PageCache && is_transient(&error) => {
+            Err(error) if reach == LookupDepth::PageCache && is_retryable(&error) => {
                 Err(LookupStop::NeedsDisk)
             }
             Err(error) => Err(self.stop_with_fault(&error, name)),
@@ -612,7 +612,7 @@ impl FileTree {
             let open = |reading| file::open_beneath_with(&self.root.fd, name, symlinks, reading);
             let opened = self.opener.open(open).map(Some);
             match opened {
-                Err(error) if is_transient(&error) && attempts < MAX_OPEN_ATTEMPTS => attempts += 1,
+                Err(error) if is_retryable(&error) && attempts < MAX_OPEN_ATTEMPTS => attempts += 1,
                 done => return done,
             }
         }
@@ -626,7 +626,7 @@ impl FileTree {
         let place = self.root.path.join(String::from_utf8_lossy(name).as_ref());
         let kind = if error.kind() == io::ErrorKind::PermissionDenied {
             FaultKind::Forbidden
-        } else if is_transient(error) || is_out_of_resources(error) {
+        } else if is_retryable(error) || is_out_of_resources(error) {
             FaultKind::Overloaded
         } else {
             FaultKind::Internal

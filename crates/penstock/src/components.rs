@@ -29,7 +29,7 @@ pub(crate) type AppSizes = BTreeMap<String, AppSize>;
 /// Running upstreams by name; an application's upstream has the application's name.
 pub(crate) type Upstreams = BTreeMap<String, Arc<Upstream>>;
 
-pub(crate) type Pools = BTreeMap<String, Pool>;
+pub(crate) type ThreadPools = BTreeMap<String, Pool>;
 
 /// All components behind the routes.
 #[derive(Debug, Clone, Default)]
@@ -37,7 +37,7 @@ pub(crate) struct Components {
     pub(crate) apps: Apps,
     pub(crate) upstreams: Upstreams,
     pub(crate) caches: Caches,
-    pub(crate) pools: Pools,
+    pub(crate) pools: ThreadPools,
     /// The limits that the pools were started with.
     pub(crate) pool_limits: PoolLimits,
     /// The space of temporary files; one for the life of the server.
@@ -71,7 +71,7 @@ pub(crate) struct AppStartContext<'a> {
 pub(crate) fn start_components(
     config: &Config,
     old: &Components,
-    pools: Pools,
+    pools: ThreadPools,
     context: AppStartContext<'_>,
     started: &mut StartedComponents,
 ) -> Result<(), String> {
@@ -165,14 +165,14 @@ fn start_upstream(
 }
 
 /// The pool `default`.
-pub(crate) fn default_pool(pools: &Pools) -> Pool {
+pub(crate) fn default_pool(pools: &ThreadPools) -> Pool {
     let found = pools.get("default").cloned();
     // The configuration always has it.
     found.unwrap_or_else(|| Pool::new("default", 1, 1024))
 }
 
 /// The pool of this name, which a checked configuration always has.
-pub(crate) fn pool_named(pools: &Pools, name: &str) -> Pool {
+pub(crate) fn pool_named(pools: &ThreadPools, name: &str) -> Pool {
     let found = pools.get(name).cloned();
     found.unwrap_or_else(|| default_pool(pools))
 }

@@ -11,7 +11,7 @@ use penstock_exchange::{
 };
 use penstock_files::{FilesHandler, FilesSetup};
 
-use crate::components::{Pools, default_pool};
+use crate::components::{ThreadPools, default_pool};
 
 /// Wraps `inner`: its responses may name the bodies that `sendfile` allows.
 pub(crate) fn with_sendfile_grant(
@@ -32,7 +32,7 @@ pub(crate) fn with_sendfile_grant(
 pub(crate) fn sendfile_setup(
     folder: &Path,
     hide: &[HidePattern],
-    pools: &Pools,
+    pools: &ThreadPools,
     loops: usize,
 ) -> FilesSetup {
     let files = FilesConfig {

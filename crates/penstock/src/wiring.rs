@@ -25,7 +25,7 @@ use penstock_runtime::logger::{LogMask, LogWriter};
 
 use crate::app_kind_handler::AppKindHandler;
 use crate::caches;
-use crate::components::{Components, Pools, ServerAppHandler, default_pool};
+use crate::components::{Components, ServerAppHandler, ThreadPools, default_pool};
 use crate::dev;
 use crate::hub_service::HubService;
 use crate::logs;
@@ -379,8 +379,8 @@ pub(crate) fn websocket_message_limits(limits: &Limits) -> WebSocketMessageLimit
 }
 
 /// Builds the configured pools; keeps old ones with the same limits.
-pub(crate) fn build_pools(config: &Config, old: Option<(&Config, &Pools)>) -> Pools {
-    let mut pools = Pools::new();
+pub(crate) fn build_pools(config: &Config, old: Option<(&Config, &ThreadPools)>) -> ThreadPools {
+    let mut pools = ThreadPools::new();
     for (name, limits) in &config.blocking {
         let kept = old.and_then(|(old, pools)| {
             let same = old.blocking.get(name) == Some(limits);

@@ -26,7 +26,7 @@ pub mod listener;
 pub mod log_throttle;
 pub mod logger;
 pub mod loops;
-pub mod output_events;
+pub mod multiline_output;
 pub mod pollset;
 pub mod process;
 pub mod registered_fd;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use penstock_sys::poll::Interest;
 use penstock_sys::process::{Launcher, ProcessSpec, SpawnedProcess, StartProgress};
 
-use crate::output_events::{OutputEvent, OutputEventCollector};
+use crate::multiline_output::{OutputEvent, OutputEventCollector};
 use crate::registered_fd::RegisteredFd;
 
 /// Delay before another attempt to get a descriptor that watches a process.

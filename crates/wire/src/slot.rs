@@ -1,7 +1,7 @@
 //! The front end's decoder of one slot socket: a worker's bytes in, response events out.
 //!
 //! The driver calls [`SlotDecoder::record_sent_request`] for every REQUEST that it wrote,
-//! [`SlotDecoder::record_collect_garbage`] for every COLLECT_GARBAGE, and [`SlotDecoder::decode`]
+//! [`SlotDecoder::record_gc_sent`] for every COLLECT_GARBAGE, and [`SlotDecoder::decode`]
 //! with the bytes received and not yet consumed. Events come in order, for requests in the order in
 //! which they were sent. Body bytes are returned as they arrive, so the caller needs a buffer no
 //! larger than a response head. The driver keeps received descriptors in order and takes one for
@@ -123,7 +123,7 @@ impl SlotDecoder {
 
     /// Records a COLLECT_GARBAGE that was written; it may be sent only while no request is
     /// outstanding.
-    pub fn record_collect_garbage(&mut self) {
+    pub fn record_gc_sent(&mut self) {
         debug_assert_eq!(self.outstanding_requests, 0);
         self.is_collecting_garbage = true;
     }

@@ -220,7 +220,7 @@ fn frames_beside_responses() {
         assert_eq!(hex(&written), block["hex"], "{name}");
         let mut decoder = SlotDecoder::new();
         match event {
-            SlotEvent::GarbageCollected => decoder.record_collect_garbage(),
+            SlotEvent::GarbageCollected => decoder.record_gc_sent(),
             _ => decoder.record_sent_request(false),
         }
         for cut in 0..written.len() {

@@ -148,7 +148,7 @@ fn a_spare_slot_takes_requests_while_another_one_waits_for_io() {
 #[test]
 fn slots_that_are_held_back_take_requests_when_more_are_wanted() {
     let (now, dispatch) = (Instant::now(), AppDispatcher::new(LIMITS));
-    let stats = Arc::new(WorkerStats::with_reserved_slots(2));
+    let stats = Arc::new(WorkerStats::with_standby_slots(2));
     // One that takes requests, two that are held back, one for I/O.
     let slots: Vec<_> = [1, 0, 0, 0]
         .into_iter()

@@ -84,7 +84,7 @@ impl Default for WorkerStats {
 
 impl WorkerStats {
     /// Stats of a worker that has this many slots for more load, not for I/O.
-    pub(crate) fn with_reserved_slots(slots: usize) -> Self {
+    pub(crate) fn with_standby_slots(slots: usize) -> Self {
         Self {
             initially_reserved: slots,
             ..Self::default()

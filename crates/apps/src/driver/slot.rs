@@ -397,7 +397,7 @@ impl SlotDriver {
                 .begin_gc(clock::now(), self.core.slot)
         {
             encode_collect_garbage(&mut self.control_frames);
-            self.decoder.record_collect_garbage();
+            self.decoder.record_gc_sent();
             self.gc_deadline = Some(clock::now() + self.core.app.response_timeout);
             self.core.app.metrics.gc_runs.increment();
         }

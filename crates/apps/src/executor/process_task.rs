@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use penstock_runtime::output_events::{OutputEvent, OutputKind};
+use penstock_runtime::multiline_output::{OutputEvent, OutputKind};
 use penstock_runtime::{clock, logger, loops, process as watch_process};
 use penstock_sys::process::{self, ProcessExit, SpawnedProcess};
 use tokio::sync::{mpsc, watch};

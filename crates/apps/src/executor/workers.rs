@@ -85,7 +85,7 @@ impl Executor {
         };
         let held_back = (self.config.threads).saturating_sub(self.config.min_threads);
         let mut slots = WorkerSlots {
-            stats: Arc::new(WorkerStats::with_reserved_slots(held_back)),
+            stats: Arc::new(WorkerStats::with_standby_slots(held_back)),
             ..WorkerSlots::default()
         };
         let is_open = self.is_kind_unknown();

@@ -56,7 +56,7 @@ pub(super) fn is_not_servable(error: &io::Error) -> bool {
 }
 
 /// Whether the same call may succeed at once.
-pub(super) fn is_transient(error: &io::Error) -> bool {
+pub(super) fn is_retryable(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted

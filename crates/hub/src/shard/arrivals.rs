@@ -392,7 +392,7 @@ impl Shard {
         push(gap.flatten().unwrap_or_default(), 0);
         for (channel, message) in &found.missed_messages {
             let held = self.streams.get_mut(stream);
-            let link = held.and_then(|held| held.link_mut(*channel));
+            let link = held.and_then(|held| held.channel_link_mut(*channel));
             let has_filters = link.is_some_and(|(_, filters)| !filters.is_empty());
             let is_each = has_filters && message.delivery_kind() != DeliveryKind::Gap;
             if is_each || message.delivery_kind() == DeliveryKind::PerStream {

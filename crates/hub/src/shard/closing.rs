@@ -236,7 +236,7 @@ impl Shard {
             self.list_bytes -= (before - list.capacity()) * size_of::<u32>();
         }
         if let Some(held) = moved.and_then(|moved| self.streams.get_mut(moved))
-            && let Some((other, _)) = held.link_mut(link.channel_slot)
+            && let Some((other, _)) = held.channel_link_mut(link.channel_slot)
         {
             other.position = link.position;
         }

@@ -276,7 +276,7 @@ impl Shard {
             return;
         };
         let format = held.format;
-        let Some((link, filters)) = held.link_mut(channel) else {
+        let Some((link, filters)) = held.channel_link_mut(channel) else {
             return;
         };
         let is_each = batch.kind == DeliveryKind::PerStream || !filters.is_empty();
@@ -367,7 +367,7 @@ impl Shard {
             };
             let format = held.format;
             let has_filters = held
-                .link_mut(channel)
+                .channel_link_mut(channel)
                 .is_some_and(|(_, filters)| !filters.is_empty());
             let concern = message.delivery_kind();
             if concern == DeliveryKind::Shared && !has_filters {
@@ -408,7 +408,7 @@ impl Shard {
         message: &Message,
     ) -> Option<Bytes> {
         let filters = {
-            let (_, filters) = self.streams.get_mut(stream)?.link_mut(channel)?;
+            let (_, filters) = self.streams.get_mut(stream)?.channel_link_mut(channel)?;
             filters.to_vec()
         };
         let held = self.streams.get(stream)?;

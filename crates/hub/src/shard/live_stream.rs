@@ -142,7 +142,7 @@ impl LiveStream {
     }
 
     /// Its link to the channel that the shard keeps at `channel`, with its filters.
-    pub(super) fn link_mut(
+    pub(super) fn channel_link_mut(
         &mut self,
         channel: u32,
     ) -> Option<(&mut ChannelLink, &[MessageFilter])> {

@@ -294,7 +294,7 @@ fn a_garbage_collection_ends_once_and_only_if_requested() {
     let run = |decoder: &mut SlotDecoder| run(decoder, &collected, &[collected.len()]);
     let mut decoder = SlotDecoder::new();
     assert_eq!(run(&mut decoder), Err(WireError::ResponseWithoutRequest));
-    decoder.record_collect_garbage();
+    decoder.record_gc_sent();
     assert_eq!(run(&mut decoder), Ok(vec![RecordedSlotEvent::Collected]));
     assert_eq!(
         run(&mut decoder),
@@ -303,7 +303,7 @@ fn a_garbage_collection_ends_once_and_only_if_requested() {
     );
     let unexpected = Err(WireError::UnexpectedFrameKind(24));
     assert_eq!(run(&mut waiting(1)), unexpected, "within a request");
-    decoder.record_collect_garbage();
+    decoder.record_gc_sent();
     let long = [24, 0, 0, 0, 1, 0, 0, 0, 0];
     assert_eq!(decoder.decode(&long), Err(WireError::BadPayloadLength));
 }
