@@ -6,7 +6,7 @@
 //! # Invariants
 //! - GET and HEAD change nothing. A change is a POST that passed the host and origin checks and is
 //!   permitted.
-//! - Only `/metrics`, `/healthz` and `/readyz` accept any host name.
+//! - Only `/metrics`, `/healthz`, `/readyz` and publishers with a token accept any host name.
 //! - No response may be stored by a cache.
 
 use std::fmt::Debug;
@@ -394,13 +394,15 @@ fn route_request(request: &Request) -> Result<AdminRoute<'_>, RouteRefusal> {
     let path = std::str::from_utf8(request.path());
     let route = path.ok().and_then(|path| find_route(path, head));
     // Prometheus and probes use any name of this machine and read nothing that a foreign page could
-    // misuse. A browser cannot connect to a Unix socket.
-    let is_open = matches!(
-        route,
-        Some(AdminRoute::Read(
-            ReadRoute::Metrics | ReadRoute::Health | ReadRoute::Readiness
-        ))
-    );
+    // misuse. A publisher on another machine uses a name too, and its token is one that no foreign
+    // page knows. A browser cannot connect to a Unix socket.
+    let is_open = match route {
+        Some(AdminRoute::Read(ReadRoute::Metrics | ReadRoute::Health | ReadRoute::Readiness)) => {
+            true
+        }
+        Some(AdminRoute::Change(ChangeRoute::Publish(_))) => head.field("authorization").is_some(),
+        _ => false,
+    };
     if !is_open && request.listener.address.is_some() && !browser_guard::is_host_trusted(head) {
         return Err(RouteRefusal::UntrustedHost);
     }
@@ -456,7 +458,7 @@ impl RouteRefusal {
             Self::UntrustedHost => text_response(
                 Status::FORBIDDEN,
                 "the admin interface answers to an IP address or to localhost only; \
-                 by other names only /metrics, /healthz and /readyz\n",
+                 by other names only /metrics, /healthz, /readyz, and /publish/ with a token\n",
             ),
             Self::UnknownPath => {
                 text_response(Status::NOT_FOUND, "there is nothing at this address\n")

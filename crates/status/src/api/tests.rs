@@ -635,6 +635,30 @@ fn a_publisher_is_known_before_the_body_is_read() {
     }
 }
 
+#[test]
+fn a_publisher_with_a_token_may_use_any_name_of_the_server() {
+    let (source, admin) = admin_with(ChangeAuthorization::ReadOnly);
+    let publish = |fields: &str| {
+        let head = format!("POST /publish/ HTTP/1.1\nHost: penstock:8090{fields}");
+        let mut request = request(&head, TestTransport::Tcp);
+        request.body = RequestBody::Incoming(Box::new(whole_piece("items")));
+        handle(&admin, request).status
+    };
+    assert_eq!(publish(""), Status::FORBIDDEN);
+    assert_eq!(
+        publish("\nAuthorization: Bearer a.b.c"),
+        Status::UNAUTHORIZED
+    );
+    let valid = "\nAuthorization: Bearer a.right.token";
+    assert_eq!(
+        publish(&format!("{valid}\nOrigin: http://evil.example")),
+        Status::FORBIDDEN
+    );
+    assert!(source.recorded_calls().is_empty());
+    assert_eq!(publish(valid), Status::OK);
+    assert_eq!(source.recorded_calls(), ["publish items in chat"]);
+}
+
 /// An application with a late clock or queue must not lock out an administrator.
 #[test]
 fn an_expired_token_of_an_application_is_no_wrong_token_of_an_administrator() {
