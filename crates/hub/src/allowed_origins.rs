@@ -1,6 +1,9 @@
 //! The origins with access to what a browser sends by itself, such as cookies.
 //!
-//! Used by `grip` for WebSockets and by `mercure` for cookies.
+//! Used by `grip` for WebSockets, by `mercure` for cookies, and by `mercure` and routes with `hub`
+//! for pages of other origins (CORS).
+
+use penstock_http::{FieldBlock, Method, RequestHead};
 
 /// The allowed origins, besides those of the requested host.
 #[derive(Debug, Clone, Default)]
@@ -33,6 +36,42 @@ impl AllowedOrigins {
     pub fn is_listed(&self, origin: &[u8]) -> bool {
         let mut named = self.listed.iter();
         named.any(|named| named.as_bytes().eq_ignore_ascii_case(origin))
+    }
+
+    /// Adds what lets a page of another origin read the response to this request, and to a
+    /// preflight what it may send: these methods, and the fields that streams and publishers need
+    /// (Fetch, "HTTP extensions").
+    pub fn add_cors_headers(
+        &self,
+        head: &RequestHead,
+        methods: &'static str,
+        fields: &mut FieldBlock,
+    ) {
+        let Some(origin) = head.field("origin") else {
+            return;
+        };
+        if self.has_listed_origins() {
+            fields.push_static("Vary", "Origin");
+        }
+        if self.is_listed(origin) {
+            // It is one of the configuration's, which hold no control byte, in another case at
+            // most.
+            let _ = fields.push("Access-Control-Allow-Origin", origin);
+            fields.push_static("Access-Control-Allow-Credentials", "true");
+        } else if self.allows_any {
+            fields.push_static("Access-Control-Allow-Origin", "*");
+        } else {
+            return;
+        }
+        fields.push_static("Access-Control-Expose-Headers", "Last-Event-ID");
+        if head.method() == Method::Options {
+            fields.push_static("Access-Control-Allow-Methods", methods);
+            fields.push_static(
+                "Access-Control-Allow-Headers",
+                "Authorization, Cache-Control, Content-Type, Last-Event-ID",
+            );
+            fields.push_static("Access-Control-Max-Age", "86400");
+        }
     }
 }
 

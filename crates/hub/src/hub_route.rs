@@ -2,7 +2,8 @@
 //!
 //! `penstock`'s wiring makes a [`HubRouteHandler`] for each such route. GET responds with a stream
 //! of server-sent events of the channels that the request names; POST, where the route allows it,
-//! publishes its body as the data of an event.
+//! publishes its body as the data of an event. OPTIONS tells a browser what pages of other origins
+//! may do.
 //!
 //! # Invariants
 //! - A request names no channel that the route's pattern does not, and none with a control
@@ -22,8 +23,8 @@ use penstock_exchange::{
 use penstock_http::{Method, RequestHead, Status};
 
 use crate::{
-    HeldStream, Hub, HubError, Namespace, Publication, PublishedEvent, StreamForm, StreamKeepAlive,
-    Subscription,
+    AllowedOrigins, HeldStream, Hub, HubError, Namespace, Publication, PublishedEvent, StreamForm,
+    StreamKeepAlive, Subscription,
 };
 
 /// Answers a route from the hub.
@@ -34,6 +35,14 @@ pub struct HubRouteHandler {
     channels: Box<[ChannelPattern]>,
     keep_alive: Option<Duration>,
     allows_publish: bool,
+    cors: RouteCors,
+}
+
+/// What pages of other origins may do at a route.
+#[derive(Debug, Clone)]
+struct RouteCors {
+    allowed_origins: Arc<AllowedOrigins>,
+    methods: &'static str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +82,13 @@ impl HubRouteHandler {
                 .collect::<Result<_, _>>()?,
             keep_alive: settings.heartbeat_interval,
             allows_publish: settings.publish,
+            cors: RouteCors {
+                allowed_origins: Arc::new(AllowedOrigins::new(&settings.origins)),
+                methods: match settings.publish {
+                    true => "GET, HEAD, POST",
+                    false => "GET, HEAD",
+                },
+            },
         })
     }
 
@@ -95,16 +111,18 @@ impl HubRouteHandler {
             Err(bad) => return HandlerProgress::Ready(Err(bad.into())),
         };
         if request.head.method() == Method::Head {
-            return HandlerProgress::Ready(Ok(tag_handler(event_stream_response(Body::Omitted(
-                None,
-            )))));
+            let response = event_stream_response(Body::Omitted(None));
+            return HandlerProgress::Ready(Ok(self.cors.finish_response(&request.head, response)));
         }
         let after = last_event_id(request);
         let client = request.client_state.counted_address_prefix();
         let head = Arc::clone(&request.head);
-        let (hub, every) = (self.hub.clone(), self.keep_alive);
+        let (hub, every, cors) = (self.hub.clone(), self.keep_alive, self.cors.clone());
         let prepared = hub.prepare_channels(&names);
-        let hold = move || hold_stream(&hub, names, after, &head, client, every).map(tag_handler);
+        let hold = move || {
+            hold_stream(&hub, names, after, &head, client, every)
+                .map(|response| cors.finish_response(&head, response))
+        };
         match prepared {
             None => HandlerProgress::Ready(hold()),
             Some(prepared) => HandlerProgress::Pending(Box::pin(async move {
@@ -119,8 +137,9 @@ impl HubRouteHandler {
             Ok(names) => names,
             Err(bad) => return HandlerProgress::Ready(Err(bad.into())),
         };
-        let hub = self.hub.clone();
+        let (hub, cors) = (self.hub.clone(), self.cors.clone());
         HandlerProgress::Pending(Box::pin(async move {
+            let head = Arc::clone(&request.head);
             let max_bytes = hub.settings().max_message_size;
             let data = request.body.read_limited(max_bytes).await?;
             let data = data.ok_or(HubError::MessageTooLarge(max_bytes))?;
@@ -138,21 +157,35 @@ impl HubRouteHandler {
                 };
                 hub.publish(publication)?;
             }
-            Ok(tag_handler(plain_text(Status::OK, "Published\n")))
+            Ok(cors.finish_response(&head, plain_text(Status::OK, "Published\n")))
         }))
     }
 
-    fn method_not_allowed(&self) -> Response {
-        let mut response = plain_text(
-            Status::METHOD_NOT_ALLOWED,
-            "this address does not take that method\n",
-        );
+    /// The response to OPTIONS, which a browser sends before a page of another origin may use the
+    /// route, and to a method that means nothing here.
+    fn respond_with_methods(&self, head: &RequestHead) -> Response {
+        let mut response = match head.method() {
+            Method::Options => Response::new(Status::NO_CONTENT, Body::Empty),
+            _ => plain_text(
+                Status::METHOD_NOT_ALLOWED,
+                "this address does not take that method\n",
+            ),
+        };
         let allowed = match self.allows_publish {
-            true => "GET, HEAD, POST",
-            false => "GET, HEAD",
+            true => "GET, HEAD, POST, OPTIONS",
+            false => "GET, HEAD, OPTIONS",
         };
         response.fields.push_static("Allow", allowed);
         response
+    }
+}
+
+impl RouteCors {
+    fn finish_response(&self, head: &RequestHead, mut response: Response) -> Reply {
+        self.allowed_origins
+            .add_cors_headers(head, self.methods, &mut response.fields);
+        response.timing.handler = Some(HandlerName::Component("hub"));
+        response.into()
     }
 }
 
@@ -161,7 +194,10 @@ impl Handler for HubRouteHandler {
         match request.head.method() {
             Method::Get | Method::Head => self.subscribe(&request),
             Method::Post if self.allows_publish => self.publish(request),
-            _ => HandlerProgress::Ready(Ok(tag_handler(self.method_not_allowed()))),
+            _ => {
+                let response = self.respond_with_methods(&request.head);
+                HandlerProgress::Ready(Ok(self.cors.finish_response(&request.head, response)))
+            }
         }
     }
 }
@@ -273,11 +309,6 @@ fn plain_text(status: Status, text: &'static str) -> Response {
     let mut response = Response::with_text(status, "text/plain; charset=utf-8", text);
     response.fields.push_static("Cache-Control", "no-store");
     response
-}
-
-fn tag_handler(mut response: Response) -> Reply {
-    response.timing.handler = Some(HandlerName::Component("hub"));
-    response.into()
 }
 
 impl From<ChannelNameError> for Fault {

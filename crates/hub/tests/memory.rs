@@ -106,6 +106,7 @@ fn hold(
         namespace: "hub".to_owned(),
         channels: vec!["{path.1}".to_owned()],
         heartbeat_interval: None,
+        origins: Vec::new(),
         publish: false,
     };
     let route = HubRouteHandler::new(hub.clone(), &route).expect("it is a pattern");

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config::{MercureKey, RouteMercure};
-use penstock_http::{FieldBlock, Method, RequestHead};
+use penstock_http::{FieldBlock, RequestHead};
 use penstock_hub::token::{TokenError, Verifier};
 use penstock_hub::{AllowedOrigins, is_same_host};
 use serde_json::Value;
@@ -142,31 +142,8 @@ impl MercureAccess {
 
     /// Adds what lets a page of another origin read the answer (Fetch, "HTTP extensions").
     pub(super) fn add_cors_headers(&self, head: &RequestHead, fields: &mut FieldBlock) {
-        let Some(origin) = head.field("origin") else {
-            return;
-        };
-        if self.allowed_origins.has_listed_origins() {
-            fields.push_static("Vary", "Origin");
-        }
-        if self.allowed_origins.is_listed(origin) {
-            // It is one of the configuration's, which hold no control byte, in another case at
-            // most.
-            let _ = fields.push("Access-Control-Allow-Origin", origin);
-            fields.push_static("Access-Control-Allow-Credentials", "true");
-        } else if self.allowed_origins.allows_any {
-            fields.push_static("Access-Control-Allow-Origin", "*");
-        } else {
-            return;
-        }
-        fields.push_static("Access-Control-Expose-Headers", "Last-Event-ID");
-        if head.method() == Method::Options {
-            fields.push_static("Access-Control-Allow-Methods", "GET, HEAD, POST");
-            fields.push_static(
-                "Access-Control-Allow-Headers",
-                "Authorization, Cache-Control, Content-Type, Last-Event-ID",
-            );
-            fields.push_static("Access-Control-Max-Age", "86400");
-        }
+        self.allowed_origins
+            .add_cors_headers(head, "GET, HEAD, POST", fields);
     }
 }
 

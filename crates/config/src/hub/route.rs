@@ -23,6 +23,7 @@ pub(crate) fn read(route: &Section<'_>, hub_limits: &Hub) -> Option<RouteHub> {
     }
     let table = route.table("hub")?;
     hub.channels = read_channels(&table, hub_limits);
+    hub.origins = super::read_origins(&table);
     hub.read_keys(&table);
     Some(hub)
 }

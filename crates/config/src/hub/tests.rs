@@ -233,15 +233,16 @@ fn reads_the_hub_of_a_route() {
         channels: texts(channels),
         heartbeat_interval: None,
         namespace: "hub".to_owned(),
+        origins: Vec::new(),
         publish: false,
     };
     let hub = |value: &str| route(&format!("hub = {value}")).hub;
     assert_eq!(hub("\"news.{path.1}\""), Some(plain(&["news.{path.1}"])));
     assert_eq!(hub("{ channel = \"{path}\" }"), Some(plain(&["{path}"])));
-    let several =
-        "{ channels = [\"a\", \"{query.user}\"], heartbeat_interval = \"30s\", publish = true }";
+    let several = "{ channels = [\"a\", \"{query.user}\"], heartbeat_interval = \"30s\", origins = [\"https://App.example:443\"], publish = true }";
     let expected = RouteHub {
         heartbeat_interval: Some(Duration::from_secs(30)),
+        origins: texts(&["https://app.example"]),
         publish: true,
         ..plain(&["a", "{query.user}"])
     };

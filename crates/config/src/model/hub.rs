@@ -110,6 +110,10 @@ section! {
         /// the application's.
         namespace: String = HUB_NAMESPACE.to_owned(), Text(crate::grants::NAMESPACE_EXPECTED),
             example r#""chat""#, by check(crate::section::is_valid_name);
+        /// Origins with pages that may use the route from other sites (CORS), with cookies; "*" is
+        /// any, without cookies.
+        origins: Vec<String> = Vec::new(), Texts(ORIGIN_EXPECTED),
+            example r#"["https://app.example"]"#, by hand;
         /// Whether a POST to the route publishes its body to the channels, from every client that
         /// reaches it.
         publish: bool = false, Bool;

@@ -140,6 +140,7 @@ fn route(publish: bool, message_bytes: usize) -> HubRouteHandler {
         namespace: "hub".to_owned(),
         channels,
         heartbeat_interval: None,
+        origins: ["https://friend.example".to_owned()].into(),
         publish,
     };
     HubRouteHandler::new(hub, &of_route).unwrap()
@@ -182,10 +183,9 @@ fn a_head_request_gets_the_head_of_a_stream() {
 #[test]
 fn other_methods_get_405_with_allow() {
     for (publish, method, allowed) in [
-        (false, "POST", "GET, HEAD"),
-        (false, "DELETE", "GET, HEAD"),
-        (true, "PUT", "GET, HEAD, POST"),
-        (true, "OPTIONS", "GET, HEAD, POST"),
+        (false, "POST", "GET, HEAD, OPTIONS"),
+        (false, "DELETE", "GET, HEAD, OPTIONS"),
+        (true, "PUT", "GET, HEAD, POST, OPTIONS"),
     ] {
         let request = request(&format!("{method} /news"), "", RequestBody::Empty);
         let response = answer(&route(publish, 100), request).unwrap();
@@ -236,4 +236,62 @@ fn while_the_server_stops_a_stream_ends_at_once_so_that_its_client_comes_back() 
     let found = response.fields.get("content-type");
     assert_eq!(found, Some(b"text/event-stream".as_slice()));
     assert!(matches!(response.body, Body::Empty));
+}
+
+/// The fields of a response by their names.
+fn cors_headers(route: &HubRouteHandler, line: &str, origin: &str) -> (Status, Vec<String>) {
+    let fields = format!("Origin: {origin}\r\nAccess-Control-Request-Method: GET\r\n");
+    let response = answer(route, request(line, &fields, RequestBody::Empty)).unwrap();
+    let fields = response.fields.iter();
+    let fields = fields.filter(|(name, _)| {
+        name.starts_with("Access-Control-") || matches!(*name, "Allow" | "Vary")
+    });
+    let fields = fields.map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value)));
+    (response.status, fields.collect())
+}
+
+#[test]
+fn pages_of_listed_origins_may_use_a_route() {
+    let friend = "https://friend.example";
+    let (status, fields) = cors_headers(&route(false, 100), "OPTIONS /news", friend);
+    assert_eq!(status, Status::NO_CONTENT);
+    assert_eq!(
+        fields,
+        [
+            "Allow: GET, HEAD, OPTIONS",
+            "Vary: Origin",
+            "Access-Control-Allow-Origin: https://friend.example",
+            "Access-Control-Allow-Credentials: true",
+            "Access-Control-Expose-Headers: Last-Event-ID",
+            "Access-Control-Allow-Methods: GET, HEAD",
+            "Access-Control-Allow-Headers: Authorization, Cache-Control, Content-Type, Last-Event-ID",
+            "Access-Control-Max-Age: 86400",
+        ]
+    );
+    let (_, fields) = cors_headers(&route(true, 100), "OPTIONS /news", friend);
+    assert!(fields.contains(&"Access-Control-Allow-Methods: GET, HEAD, POST".to_owned()));
+    let (status, fields) = cors_headers(&route(true, 100), "HEAD /news", friend);
+    assert_eq!(
+        (status, &fields[..]),
+        (
+            Status::OK,
+            &[
+                "Vary: Origin",
+                "Access-Control-Allow-Origin: https://friend.example",
+                "Access-Control-Allow-Credentials: true",
+                "Access-Control-Expose-Headers: Last-Event-ID",
+            ]
+            .map(str::to_owned)[..]
+        )
+    );
+    let (status, fields) = cors_headers(&route(true, 100), "OPTIONS /news", "https://a.example");
+    assert_eq!(
+        (status, &fields[..]),
+        (
+            Status::NO_CONTENT,
+            &["Allow: GET, HEAD, POST, OPTIONS", "Vary: Origin"].map(str::to_owned)[..]
+        )
+    );
+    let (status, _) = cors_headers(&route(true, 100), "DELETE /news", friend);
+    assert_eq!(status, Status::METHOD_NOT_ALLOWED);
 }

@@ -93,6 +93,7 @@ fn a_route_finds_messages_of_other_nodes() {
         namespace: "hub".to_owned(),
         channels: vec!["{path.1}".to_owned()],
         heartbeat_interval: None,
+        origins: Vec::new(),
         publish: false,
     };
     let streams = Arc::new(HubRouteHandler::new(harness.hub.clone(), &route).unwrap());

@@ -50,8 +50,9 @@ fn the_address_names_the_channel() {
         ("GET", "/events/", 404, None),
         ("GET", "/events/%ff", 400, None),
         ("HEAD", "/events/one", 200, None),
-        ("POST", "/events/one", 405, Some("GET, HEAD")),
-        ("DELETE", "/events/one", 405, Some("GET, HEAD")),
+        ("OPTIONS", "/events/one", 204, Some("GET, HEAD, OPTIONS")),
+        ("POST", "/events/one", 405, Some("GET, HEAD, OPTIONS")),
+        ("DELETE", "/events/one", 405, Some("GET, HEAD, OPTIONS")),
         ("GET", "/elsewhere", 404, None),
     ] {
         let answer = ask(&server, method, path, "");
@@ -147,7 +148,7 @@ fn a_route_may_be_published_to() {
     let answer = ask(&server, "PUT", "/events/news", "x");
     assert_eq!(
         (answer.status, answer.header("allow")),
-        (405, Some("GET, HEAD, POST"))
+        (405, Some("GET, HEAD, POST, OPTIONS"))
     );
     publish(&server, "news", "last");
     let text = listener.hear("data: last\n").text();
