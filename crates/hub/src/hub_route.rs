@@ -24,7 +24,7 @@ use penstock_http::{Method, RequestHead, Status};
 
 use crate::{
     AllowedOrigins, HeldStream, Hub, HubError, Namespace, Publication, PublishedEvent, StreamForm,
-    StreamKeepAlive, Subscription,
+    StreamKeepAlive, Subscription, forbid_buffering,
 };
 
 /// Answers a route from the hub.
@@ -300,8 +300,7 @@ fn event_stream_response(body: Body) -> Response {
     let fields = &mut response.fields;
     fields.push_static("Content-Type", "text/event-stream");
     fields.push_static("Cache-Control", "no-store");
-    // For a front end of another kind before this one.
-    fields.push_static("X-Accel-Buffering", "no");
+    forbid_buffering(fields);
     response
 }
 

@@ -30,6 +30,7 @@ mod publication;
 mod registry;
 mod shard;
 mod snapshot;
+mod stream_fields;
 pub mod token;
 
 pub use allowed_origins::{AllowedOrigins, is_same_host};
@@ -49,3 +50,4 @@ pub use publication::{
     WebSocketAction,
 };
 pub use snapshot::{HUB_METRICS, HubSnapshot};
+pub use stream_fields::forbid_buffering;

@@ -12,7 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use penstock_exchange::{AddressPrefix, Body, Fault, FaultKind, Request, Response};
 use penstock_http::{Method, Status};
-use penstock_hub::{HeldStream, HubError, StreamForm, StreamKeepAlive, Subscription};
+use penstock_hub::{
+    HeldStream, HubError, StreamForm, StreamKeepAlive, Subscription, forbid_buffering,
+};
 use penstock_runtime::clock;
 
 use crate::audiences::AudienceKey;
@@ -144,6 +146,6 @@ fn event_stream_response(body: Body) -> Response {
         "Cache-Control",
         "private, no-cache, no-store, must-revalidate, max-age=0",
     );
-    fields.push_static("X-Accel-Buffering", "no");
+    forbid_buffering(fields);
     response
 }

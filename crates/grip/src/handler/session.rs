@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use penstock_exchange::field_policy::remove_internal_fields;
 use penstock_exchange::{
     Body, Fault, FaultKind, FrontEndInstructions, Reply, RequestTiming, Response,
 };
 use penstock_http::{FieldBlock, Method, is_media_type};
 use penstock_hub::{
     EndCallback, GAP_EVENT, HeldStream, HubError, LongPoll, LongPollOutcome, LongPollResponse,
-    StreamForm, StreamKeepAlive,
+    StreamForm, StreamKeepAlive, forbid_buffering,
 };
 
 use super::body_reader::{self, BodyLimit};
@@ -217,7 +218,7 @@ impl GripSession {
         stream.on_end =
             (!end_guards.is_empty()).then(|| EndCallback::new(move || drop(end_guards)));
         match self.shared.hub.stream_body(stream) {
-            Ok(body) => Ok(build_response(instructions, body, timing)),
+            Ok(body) => Ok(build_stream_response(instructions, body, timing)),
             Err(refused) => self.send_away(&refused, form, instructions, timing),
         }
     }
@@ -332,6 +333,20 @@ fn build_response(instructions: GripInstructions, body: Body, timing: RequestTim
     response.timing = timing;
     // Those of its cache, if any.
     response.instructions = FrontEndInstructions::ForThisServer;
+    response
+}
+
+/// The response that becomes a held stream. Of the back end's instructions to a cache and a front
+/// end none is left: what stands in front gets those of a stream.
+fn build_stream_response(
+    instructions: GripInstructions,
+    body: Body,
+    timing: RequestTiming,
+) -> Response {
+    let mut response = build_response(instructions, body, timing);
+    remove_internal_fields(&mut response.fields);
+    response.instructions = FrontEndInstructions::None;
+    forbid_buffering(&mut response.fields);
     response
 }
 

@@ -171,7 +171,7 @@ fn a_head_request_gets_the_head_of_a_stream() {
     assert!(matches!(response.body, Body::Omitted(None)));
     for (name, value) in [
         ("content-type", "text/event-stream"),
-        ("cache-control", "no-store"),
+        ("cache-control", "no-store, no-cache, no-transform"),
         ("x-accel-buffering", "no"),
     ] {
         let found = response.fields.get(name);

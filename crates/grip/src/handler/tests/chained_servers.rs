@@ -115,7 +115,7 @@ fn who_is_no_server_in_front_is_held_here() {
         );
         let response = harness.response(from(peer, "/", &[line]));
         assert!(!response.has_grip(), "{name}");
-        assert_eq!(names(&response.fields), ["Content-Type"], "{name}");
+        assert_eq!(names(&response.fields), STREAM_FIELDS, "{name}");
         harness.hold(response).expect("hello\n");
     }
 }

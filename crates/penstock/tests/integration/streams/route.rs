@@ -39,7 +39,10 @@ fn the_address_names_the_channel() {
     let mut one = StreamClient::open(&server, "/events/one");
     let mut two = StreamClient::open(&server, "/events/two?x=1");
     assert!(one.head.contains("\r\ncontent-type: text/event-stream\r\n"));
-    assert!(one.head.contains("\r\ncache-control: no-store\r\n"));
+    assert!(
+        one.head
+            .contains("\r\ncache-control: no-store, no-cache, no-transform\r\n")
+    );
     assert!(one.head.contains("\r\nx-accel-buffering: no\r\n"));
     publish(&server, "one", "first");
     publish(&server, "two", "second");
