@@ -7,14 +7,16 @@
 //! # Invariants
 //! - If one item is invalid, none is published, and the error names the item and the key.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use json_patch::{Patch, PatchOperation};
 use penstock_exchange::field_policy::{FieldClass, classify_field, is_internal_field};
 use penstock_http::websocket::close_code;
 use penstock_http::{FieldBlock, Status};
 use penstock_hub::{
-    Content, LongPollAction, LongPollResponse, Namespace, NamespaceError, Publication,
-    PublishedEvent, StreamAction, WebSocketAction,
+    Content, LongPollAction, LongPollResponse, MESSAGE_ID_EXPECTED, Namespace, NamespaceError,
+    Publication, PublishedEvent, StreamAction, WebSocketAction, is_valid_message_id,
 };
 use serde_json::Value;
 use thiserror::Error;
@@ -91,8 +93,8 @@ fn parse_item(object: &JsonObject<'_>) -> Result<Publication, JsonShapeError> {
     object.get_number("size")?;
     let mut publication = Publication {
         channel: channel.into(),
-        id: object.get_text("id")?.map(Into::into),
-        prev_id: object.get_text("prev-id")?.map(Into::into),
+        id: parse_message_id(object, "id")?,
+        prev_id: parse_message_id(object, "prev-id")?,
         allows_any_order: object.get_bool("no-seq")?,
         meta: object.get_pairs("meta")?,
         ..Publication::default()
@@ -104,6 +106,18 @@ fn parse_item(object: &JsonObject<'_>) -> Result<Publication, JsonShapeError> {
             "at least one of http-stream, http-response, ws-message and event",
         )),
         true => Ok(publication),
+    }
+}
+
+/// The id of a message; an empty one counts as none.
+fn parse_message_id(
+    object: &JsonObject<'_>,
+    key: &str,
+) -> Result<Option<Arc<str>>, JsonShapeError> {
+    let id = object.get_text(key)?.filter(|id| !id.is_empty());
+    match id.is_none_or(is_valid_message_id) {
+        true => Ok(id.map(Into::into)),
+        false => Err(object.shape_error_at(key, MESSAGE_ID_EXPECTED)),
     }
 }
 

@@ -28,7 +28,7 @@ pub use message_listener::{ListenerEvent, MessageListener};
 pub(crate) use shared::HubShared;
 
 use crate::shard::{Shard, ShardCommand, TickClock};
-use crate::{HeldStream, LongPoll, LongPollOutcome, Publication, Settings};
+use crate::{HeldStream, LongPoll, LongPollOutcome, MESSAGE_ID_EXPECTED, Publication, Settings};
 
 /// Long enough that returning clients do not cost more than streams would.
 const RECONNECT_EVENT: Bytes = Bytes::from_static(b"retry: 15000\n\n");
@@ -66,6 +66,9 @@ pub enum HubError {
     /// More than `hub.max_message_size`.
     #[error("a message may have hub.max_message_size ({0}) bytes")]
     MessageTooLarge(usize),
+    /// Its id, or that of the message before it, cannot be returned by a browser.
+    #[error("the `{0}` of a message is {MESSAGE_ID_EXPECTED}")]
+    InvalidMessageId(&'static str),
     /// Published faster than it can be delivered: `hub.max_backlog_total` wait for their turn, or a
     /// quarter of that in this channel.
     #[error(
@@ -86,6 +89,7 @@ impl From<HubError> for Fault {
     fn from(refused: HubError) -> Self {
         let kind = match refused {
             HubError::MessageTooLarge(_) => FaultKind::BodyTooLarge,
+            HubError::InvalidMessageId(_) => FaultKind::BadRequest,
             // The back end exceeds a bound that no request can change.
             HubError::TooManyStreamChannels(_) => FaultKind::BackendProtocolError,
             _ => FaultKind::Overloaded,
@@ -230,7 +234,7 @@ impl Hub {
     /// # Errors
     /// Which bound is met; no subscriber gets it.
     pub fn publish(&self, publication: Publication) -> Result<(), HubError> {
-        self.shared.check_limits(&publication)?;
+        let publication = self.shared.check_publication(publication)?;
         if let Some(bus) = self.shared.bus_notifier.bus()
             && bus.publish(&publication)?
         {
@@ -244,7 +248,7 @@ impl Hub {
     /// # Errors
     /// As [`Hub::publish`].
     pub fn publish_locally(&self, publication: Publication) -> Result<(), HubError> {
-        self.shared.check_limits(&publication)?;
+        let publication = self.shared.check_publication(publication)?;
         self.shared.deliver(publication)
     }
 

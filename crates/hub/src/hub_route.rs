@@ -22,9 +22,10 @@ use penstock_exchange::{
 };
 use penstock_http::{Method, RequestHead, Status};
 
+use crate::message_id::query_parameter;
 use crate::{
     AllowedOrigins, HeldStream, Hub, HubError, Namespace, Publication, PublishedEvent, StreamForm,
-    StreamKeepAlive, Subscription, forbid_buffering,
+    StreamKeepAlive, Subscription, forbid_buffering, last_event_id,
 };
 
 /// Answers a route from the hub.
@@ -114,7 +115,7 @@ impl HubRouteHandler {
             let response = event_stream_response(Body::Omitted(None));
             return HandlerProgress::Ready(Ok(self.cors.finish_response(&request.head, response)));
         }
-        let after = last_event_id(request);
+        let after = last_event_id(&request.head);
         let client = request.client_state.counted_address_prefix();
         let head = Arc::clone(&request.head);
         let (hub, every, cors) = (self.hub.clone(), self.keep_alive, self.cors.clone());
@@ -236,26 +237,6 @@ fn expand_pattern(
         true => Err(ChannelNameError::NotText),
         false => Ok(name),
     }
-}
-
-/// The first parameter of a query with a matching name, decoded as forms are.
-fn query_parameter<'a>(
-    query: Option<&'a str>,
-    is_meant: impl Fn(&str) -> bool,
-) -> Option<Cow<'a, str>> {
-    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-    pairs.find_map(|(name, value)| is_meant(&name).then_some(value))
-}
-
-/// The last event that the client knows: what its browser says, else what its address does.
-fn last_event_id(request: &Request) -> Option<Arc<str>> {
-    let field = request
-        .head
-        .field("last-event-id")
-        .map(String::from_utf8_lossy);
-    let is_meant = |name: &str| name.eq_ignore_ascii_case("lastEventID");
-    let last_event_id = field.or_else(|| query_parameter(request.query(), is_meant));
-    last_event_id.filter(|id| !id.is_empty()).map(Arc::from)
 }
 
 fn hold_stream(

@@ -23,6 +23,7 @@ mod held_stream;
 mod history;
 mod hub;
 mod hub_route;
+mod message_id;
 mod message_ordering;
 mod namespace;
 mod namespace_usages;
@@ -43,6 +44,9 @@ pub use hub::{
     Bus, Hub, HubCounters, HubError, ListenerEvent, MessageListener, PrepareChannelsFuture,
 };
 pub use hub_route::{GAP_EVENT, HubRouteHandler};
+pub use message_id::{
+    MAX_MESSAGE_ID_BYTES, MESSAGE_ID_EXPECTED, is_valid_message_id, last_event_id,
+};
 pub use namespace::{Namespace, NamespaceError, Namespaces, channel_name};
 pub use penstock_config::{Hub as Settings, HubHistory as History, SlowPolicy};
 pub use publication::{

@@ -49,7 +49,8 @@ pub(super) fn handle_subscribe(
         return Ok(event_stream_response(Body::Omitted(None)));
     }
     let header = head.field("last-event-id").filter(|id| !id.is_empty());
-    let after = header.map(String::from_utf8_lossy).or(query.last_event_id);
+    let in_query = query.last_event_id.filter(|id| !id.is_empty());
+    let after = header.map(String::from_utf8_lossy).or(in_query);
     let lifetime = claims.remaining_lifetime(clock::wall_time());
     let texts = topics.iter().map(|topic| Arc::clone(topic.selector_text()));
     let subscriber = (shared.has_subscriptions_api)

@@ -58,7 +58,10 @@ pub(super) enum UpdateDraftError {
     TooManyTopics,
     #[error("Invalid \"topic\" parameter: {0}")]
     InvalidTopic(SelectorError),
-    #[error("Invalid \"{0}\" parameter: a line of at most {MAX_ID_BYTES} bytes is expected")]
+    #[error(
+        "Invalid \"{0}\" parameter: a line of at most {MAX_ID_BYTES} bytes without blanks around \
+         it is expected"
+    )]
     InvalidLine(&'static str),
     #[error("Invalid \"id\" parameter: `{EARLIEST_ID}` and what begins with `#` are reserved")]
     ReservedId,
@@ -185,7 +188,9 @@ fn set_once<T>(
 }
 
 fn check_line(name: &'static str, value: &str) -> Result<String, UpdateDraftError> {
-    let is_line = value.len() <= MAX_ID_BYTES && !value.chars().any(char::is_control);
+    let is_line = value.len() <= MAX_ID_BYTES
+        && value.trim_ascii().len() == value.len()
+        && !value.chars().any(char::is_control);
     is_line
         .then(|| value.to_owned())
         .ok_or(UpdateDraftError::InvalidLine(name))

@@ -113,6 +113,12 @@ fn reads_an_item_with_all_there_is() {
 }
 
 #[test]
+fn an_empty_id_is_none() {
+    let item = one(r#"{"channel": "a", "id": "", "prev-id": "", "event": {"data": ""}}"#);
+    assert_eq!((item.id, item.prev_id), (None, None));
+}
+
+#[test]
 fn formats_may_stand_beside_the_channel() {
     let item = one(r#"{"channel": "a", "http-stream": {"content-bin": "AP8="}}"#);
     assert_eq!(&sent(item.stream).bytes[..], b"\x00\xff");
@@ -271,6 +277,16 @@ fn an_invalid_item_is_reported_with_its_path() {
         (
             r#"{"channel": "a", "id": 7}"#,
             "`items[1].id`: a text is expected",
+        ),
+        (
+            r#"{"channel": "a", "id": "1\n2", "event": {"data": ""}}"#,
+            "`items[1].id`: an id of at most 1024 bytes without control characters, and without \
+             blanks around it is expected",
+        ),
+        (
+            r#"{"channel": "a", "prev-id": "\u0000", "event": {"data": ""}}"#,
+            "`items[1].prev-id`: an id of at most 1024 bytes without control characters, and \
+             without blanks around it is expected",
         ),
         (
             r#"{"channel": "a", "no-seq": 1}"#,

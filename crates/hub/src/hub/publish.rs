@@ -20,7 +20,7 @@ use crate::history::ChannelHistory;
 use crate::message_ordering::PARK_TIMEOUT;
 use crate::namespace_usages::{NamespaceUsage, take_largest_namespace};
 use crate::shard::{LongPollAnswers, ShardCommand, ShardDelivery};
-use crate::{HubError, Publication, Settings};
+use crate::{HubError, Publication, Settings, is_valid_message_id};
 
 /// Work deferred until the lock of the channel is released.
 #[derive(Debug)]
@@ -57,15 +57,27 @@ const FORGET_TRIES: usize = 16;
 const MAX_INLINE_ANSWERS: usize = 64;
 
 impl HubShared {
-    pub(super) fn check_limits(&self, publication: &Publication) -> Result<(), HubError> {
+    /// Checks a publication against the limits. An empty id counts as none: sent as it is, it
+    /// would clear the id that a browser returns with.
+    pub(super) fn check_publication(
+        &self,
+        mut publication: Publication,
+    ) -> Result<Publication, HubError> {
         let settings = self.settings.load();
+        let Publication { id, prev_id, .. } = &mut publication;
+        for (name, id) in [("id", id), ("prev-id", prev_id)] {
+            id.take_if(|id| id.is_empty());
+            if id.as_ref().is_some_and(|id| !is_valid_message_id(id)) {
+                return Err(HubError::InvalidMessageId(name));
+            }
+        }
         if publication.size() > settings.max_message_size {
             return Err(HubError::MessageTooLarge(settings.max_message_size));
         }
         if self.metrics.pending_bytes.load(Ordering::Relaxed) > settings.max_backlog_total {
             return Err(HubError::DeliveryBacklogFull(settings.max_backlog_total));
         }
-        Ok(())
+        Ok(publication)
     }
 
     pub(crate) fn deliver(&self, publication: Publication) -> Result<(), HubError> {

@@ -111,23 +111,6 @@ fn a_request_that_names_none_is_refused() {
     assert_eq!(named("{path.1}", &longest).as_deref(), Ok(&longest[1..]));
 }
 
-#[test]
-fn the_last_event_id_comes_from_the_header_else_the_query() {
-    for (target, field, expected) in [
-        ("/", "", None),
-        ("/", "Last-Event-ID: 7\r\n", Some("7")),
-        ("/?lastEventID=8", "", Some("8")),
-        ("/?x&lastEventId=a%20b", "", Some("a b")),
-        ("/?lastEventID=8", "Last-Event-ID: 7\r\n", Some("7")),
-        ("/?lastEventID=", "", None),
-        ("/", "Last-Event-ID: \r\n", None),
-    ] {
-        let request = request(&format!("GET {target}"), field, RequestBody::Empty);
-        let found = last_event_id(&request);
-        assert_eq!(found.as_deref(), expected, "{target} {field:?}");
-    }
-}
-
 /// A route whose hub has no loops: it can hold nothing.
 fn route(publish: bool, message_bytes: usize) -> HubRouteHandler {
     let settings = Settings {

@@ -112,6 +112,7 @@ pub(super) fn publish_body(
             let text = format!("items[{number}]: {refused}");
             match refused {
                 HubError::MessageTooLarge(_) => PublishError::TooLarge(text),
+                HubError::InvalidMessageId(_) => PublishError::Malformed(text),
                 HubError::DeliveryBacklogFull(_) | HubError::NamespaceDeliveryBacklogFull(_) => {
                     PublishError::RateLimited(text)
                 }

@@ -43,6 +43,40 @@ fn an_event_has_its_type_and_its_id() {
 }
 
 #[test]
+fn an_id_that_no_browser_can_return_is_refused() {
+    let server = serve();
+    let mut listener = StreamClient::open(&server, "/stream/news");
+    for id in ["1\n2", "1\r2"] {
+        let more = ["publish", "news", "never", "--id", id];
+        let (code, _, stderr) = verb(&server, &more, "");
+        assert_eq!(code, 1);
+        assert!(
+            stderr.contains("`items[0].id`: an id of at most 1024 bytes"),
+            "{stderr}"
+        );
+    }
+    for id in [r"1\n2", r"1\r", r"\u0000"] {
+        let item = |id: &str, data: &str| {
+            format!(r#"{{"channel": "news", "id": "{id}", "event": {{"data": "{data}"}}}}"#)
+        };
+        let (first, second) = (item("1", "never"), item(id, "never"));
+        let body = format!(r#"{{"items": [{first}, {second}]}}"#);
+        let answer = post(&server, "/publish/", "", &body);
+        assert_eq!(answer.status, 400);
+        assert!(answer.text().contains("`items[1].id`"), "{}", answer.text());
+    }
+    // An empty one would clear the browser's last id.
+    let more = ["publish", "news", "last", "--id", ""];
+    assert_eq!(verb(&server, &more, "").0, 0);
+    let text = listener.hear("data: last\n\n").text();
+    assert!(
+        !text.contains("never") && !text.contains("id: \n"),
+        "{text}"
+    );
+    assert_eq!(text.matches("id: ").count(), 1, "{text}");
+}
+
+#[test]
 fn the_admin_interface_answers_as_grip_libraries_know_it() {
     let server = serve();
     let mut listener = StreamClient::open(&server, "/stream/news");
