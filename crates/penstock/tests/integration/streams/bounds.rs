@@ -209,6 +209,46 @@ fn one_client_behind_a_proxy_holds_no_more_than_its_bound() {
     drop(held);
 }
 
+/// As `nc -N` does: with the request.
+#[test]
+fn a_client_that_sends_nothing_more_stays() {
+    let server = serve_with(
+        "",
+        "[[sites]]\n[[sites.routes]]\npath = \"/hub\"\nhub = { channel = \"news\", namespace = \"app\" }\n[[sites.routes]]\napp = \"app\"\n",
+    );
+    let mut listeners: Vec<_> = ["/stream/news", "/instruct/news", "/hub"]
+        .iter()
+        .map(|path| {
+            let mut client = server.connect();
+            client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            client.close_write();
+            StreamClient::over(client)
+        })
+        .collect();
+    wait_held(&server, 3);
+    for message in ["first", "second"] {
+        publish(&server, "news", message);
+        for listener in &mut listeners {
+            listener.hear(&format!("data: {message}\n\n"));
+        }
+    }
+    assert_eq!(held(&server), 3);
+    let mut old = server.connect();
+    old.send("GET /stream/news HTTP/1.0\r\n\r\n").close_write();
+    wait_held(&server, 4);
+    publish(&server, "news", "third");
+    eventually(PATIENCE, "an old client hears it", || {
+        let read = old.read_some();
+        assert!(read.is_none_or(|bytes| !bytes.is_empty()), "it stays open");
+        find(&old.received, b"data: third\n\n").is_some()
+    });
+    drop((listeners, old));
+    eventually(PATIENCE, "they are noticed as gone", || {
+        publish(&server, "news", "to nobody");
+        held(&server) == 0
+    });
+}
+
 #[test]
 fn bytes_behind_the_request_and_a_half_close_harm_nobody() {
     let server = serve();
