@@ -20,7 +20,7 @@ use penstock_exchange::{
     AddressPrefix, Body, Fault, FaultKind, Handler, HandlerName, HandlerProgress, Reply, Request,
     Response,
 };
-use penstock_http::{Method, RequestHead, Status};
+use penstock_http::{Method, RequestHead, Status, sse};
 
 use crate::message_id::query_parameter;
 use crate::{
@@ -62,6 +62,13 @@ const HEARTBEAT_COMMENT: Bytes = Bytes::from_static(b":\n\n");
 /// The event for a stream where messages are missing, and no id says after which: one text for all
 /// streams, so that none has its own. Not empty, since some clients leave out events without data.
 pub const GAP_EVENT: Bytes = Bytes::from_static(b"event: gap\ndata: {}\n\n");
+
+/// The event for a stream where messages after the one with this id are missing.
+pub(crate) fn gap_event_after(id: &str) -> Vec<u8> {
+    let mut event = Vec::new();
+    sse::encode_event(&mut event, Some("gap"), None, id);
+    event
+}
 
 impl HubRouteHandler {
     /// The handler of a route.

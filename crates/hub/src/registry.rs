@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::HubError;
-use crate::channel::Channel;
+use crate::channel::{Channel, is_internal_channel};
 use crate::message_ordering::RecentMessageIds;
 use crate::namespace_usages::NamespaceUsages;
 
@@ -104,6 +104,15 @@ impl ChannelRegistry {
         self.channels.fetch_sub(1, Ordering::AcqRel);
         self.memory_bytes
             .fetch_sub(channel.memory_bytes(), Ordering::Relaxed);
+    }
+
+    /// Records that a message of a channel without subscribers was not kept, unless the channel
+    /// exists by now.
+    pub(crate) fn record_unkept(&self, name: &str, sequence: u64) {
+        if !is_internal_channel(name) {
+            let mut part = self.partition(name);
+            part.removed_up_to = part.removed_up_to.max(sequence);
+        }
     }
 
     /// Records an id of a channel and returns whether it was recorded within the last minute.

@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 use penstock_runtime::pollset::Event;
 use penstock_runtime::{LazyDeadline, Pollset, clock, loops};
 
+pub(crate) use arrivals::ResumePoint;
 pub(crate) use shard_inbox::{
     ArrivedStream, LongPollAnswers, ShardCommand, ShardDelivery, ShardInbox,
 };

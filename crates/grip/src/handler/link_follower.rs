@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use penstock_exchange::{Fault, Reply};
 use penstock_hub::{
     EndCallback, HubError, ListenerEvent, MessageListener, Publication, StreamAction, Subscription,
@@ -24,7 +25,9 @@ use tokio::sync::oneshot;
 use super::body_reader::{self, BodyLimit};
 use super::original_request::OriginalRequest;
 use super::{GripShared, backend_fault};
-use crate::instructions::{GripInstructions, InstructionError, NextLink, has_instruction_body};
+use crate::instructions::{
+    GripInstructions, HoldInstruction, InstructionError, NextLink, has_instruction_body,
+};
 
 /// A stream's other half.
 pub(super) struct LinkFollower {
@@ -52,24 +55,33 @@ enum LinkOutcome {
 }
 
 impl LinkFollower {
-    /// A follower for a stream with `subscriptions`.
+    /// A follower for a stream with such a hold, and what a client that resumes after
+    /// `resume_after` has missed.
     pub(super) fn new(
         shared: Arc<GripShared>,
         origin: Arc<OriginalRequest>,
-        subscriptions: Vec<Subscription>,
-        meta: Vec<(Box<str>, Box<str>)>,
+        hold: HoldInstruction,
         next: NextLink,
-    ) -> Result<Self, HubError> {
+        resume_after: Option<&str>,
+    ) -> Result<(Self, Bytes), HubError> {
         let mut listener = shared.hub.create_message_listener(None)?;
-        listener.set_subscriber_meta(meta);
-        let mut known = BTreeMap::new();
-        for mut subscription in subscriptions {
-            // What came after that the link brings: it is not asked of the hub's history.
-            let prev_id = subscription.prev_id.take();
-            known.insert(subscription.channel.clone(), prev_id);
-            listener.subscribe(subscription)?;
+        listener.set_subscriber_meta(hold.subscriber_meta);
+        let mut subscriptions = hold.subscriptions;
+        // What came after these ids the link brings: it is not asked of the hub's history.
+        let known = subscriptions
+            .iter_mut()
+            .map(|each| (each.channel.clone(), each.prev_id.take()))
+            .collect();
+        let mut missed = Bytes::new();
+        match resume_after {
+            Some(after) => missed = listener.resume(subscriptions, after)?,
+            None => {
+                for subscription in subscriptions {
+                    listener.subscribe(subscription)?;
+                }
+            }
         }
-        Ok(Self {
+        let follower = Self {
             stream_channel: format!("\0next:{}", super::random_name()).into(),
             next_fetch_at: clock::now() + next.timeout,
             next_link: Some(next),
@@ -77,7 +89,8 @@ impl LinkFollower {
             original_request: origin,
             listener,
             channel_ids: known,
-        })
+        };
+        Ok((follower, missed))
     }
 
     pub(super) fn stream_subscription(&self) -> Subscription {

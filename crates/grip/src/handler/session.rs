@@ -15,7 +15,7 @@ use penstock_exchange::{
 use penstock_http::{FieldBlock, Method, is_media_type};
 use penstock_hub::{
     EndCallback, GAP_EVENT, HeldStream, HubError, LongPoll, LongPollOutcome, LongPollResponse,
-    StreamForm, StreamKeepAlive, forbid_buffering,
+    StreamForm, StreamKeepAlive, forbid_buffering, last_event_id,
 };
 
 use super::body_reader::{self, BodyLimit};
@@ -148,7 +148,7 @@ impl GripSession {
     async fn hold_stream(
         &self,
         mut instructions: GripInstructions,
-        hold: HoldInstruction,
+        mut hold: HoldInstruction,
         body: Body,
         timing: RequestTiming,
     ) -> Result<Response, Fault> {
@@ -176,8 +176,14 @@ impl GripSession {
         }
         let keep_alive = hold
             .keep_alive
+            .take()
             .or_else(|| default_keep_alive(form, settings.heartbeat_interval));
         self.shared.prepare_channels(&hold.subscriptions).await;
+        // A back end that names the last message itself has decided what its client missed.
+        let names_prev_id = hold.subscriptions.iter().any(|each| each.prev_id.is_some());
+        let resume_after = (form == StreamForm::Events && !names_prev_id)
+            .then(|| last_event_id(&self.original_request.head))
+            .flatten();
         let mut stream = HeldStream {
             message_format: form,
             keep_alive,
@@ -195,21 +201,20 @@ impl GripSession {
             None => {
                 stream.subscriptions = hold.subscriptions;
                 stream.subscriber_meta = hold.subscriber_meta;
+                stream.resume_after = resume_after;
             }
             Some(next) => {
                 let (shared, origin) =
                     (Arc::clone(&self.shared), Arc::clone(&self.original_request));
-                let follower = LinkFollower::new(
-                    shared,
-                    origin,
-                    hold.subscriptions,
-                    hold.subscriber_meta,
-                    next,
-                );
-                let follower = match follower {
-                    Ok(follower) => follower,
+                let follower =
+                    LinkFollower::new(shared, origin, hold, next, resume_after.as_deref());
+                let (follower, missed) = match follower {
+                    Ok(started) => started,
                     Err(refused) => return self.send_away(&refused, form, instructions, timing),
                 };
+                if !missed.is_empty() {
+                    stream.initial_bytes = [stream.initial_bytes, missed].concat().into();
+                }
                 stream.subscriptions = vec![follower.stream_subscription()];
                 end_guards.push(follower.spawn());
             }

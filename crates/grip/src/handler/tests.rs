@@ -5,6 +5,7 @@ mod cluster;
 mod gone_links;
 pub(crate) mod harness;
 mod next_links;
+mod returning_clients;
 mod slow_clients;
 
 use penstock_exchange::{Body, FaultKind};

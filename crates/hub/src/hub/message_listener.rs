@@ -8,22 +8,29 @@
 //! - A feed is bounded. A listener that falls behind loses the oldest messages and is notified.
 //! - The messages of a channel stay in order.
 //! - Dropping a listener removes it from all channels.
+//! - A listener that resumes gets each later message once: from the histories, read under the locks
+//!   under which it subscribes, or from its feed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
+use bytes::Bytes;
 use penstock_exchange::AddressPrefix;
 use penstock_runtime::clock;
 use tokio::sync::Notify;
 
 use super::HubShared;
-use super::arriving_stream::PendingSubscription;
+use super::arriving_stream::{PendingSubscription, deduplicate_subscriptions};
 use crate::channel::{Channel, ChannelState, Message};
 use crate::counters::StreamPermit;
 use crate::filters::{self, FilterSubscriber, MetaPairs};
+use crate::hub_route::gap_event_after;
 use crate::namespace::channel_name;
-use crate::{Content, HubError, MessageFilter, Publication, Subscription};
+use crate::shard::ResumePoint;
+use crate::{
+    Content, HubError, MessageFilter, Publication, StreamAction, StreamForm, Subscription,
+};
 
 /// Receives the messages of its channels; see the head of this file.
 #[derive(Debug)]
@@ -147,20 +154,88 @@ impl MessageListener {
             ));
         }
         let expected = PendingSubscription::new(&self.shared, subscription, settings.max_channels)?;
+        self.join_channel(&expected, |listener, state| {
+            if let Some(prev_id) = &expected.prev_id {
+                listener.replay(state, prev_id, settings.max_backlog);
+            }
+        });
+        self.shared.bus_notifier.notify();
+        Ok(())
+    }
+
+    /// Subscribes to the channels of a stream of events that resumes after the message `after`, of
+    /// any of them. Returns the events that it missed, in their order and up to `hub.max_backlog`,
+    /// behind a `gap` event if that is not all. Later messages come as events of the listener.
+    ///
+    /// # Errors
+    /// Which bound is met.
+    pub fn resume(
+        &mut self,
+        subscriptions: Vec<Subscription>,
+        after: &str,
+    ) -> Result<Bytes, HubError> {
+        let settings = self.shared.settings.load_full();
+        let subscriptions =
+            deduplicate_subscriptions(subscriptions, settings.max_channels_per_stream)?;
+        let expected = subscriptions
+            .into_iter()
+            .map(|each| PendingSubscription::new(&self.shared, each, settings.max_channels))
+            .collect::<Result<Vec<_>, _>>()?;
+        let resume_point = ResumePoint::find(&self.shared, &expected, after);
+        let (mut has_gap, mut missed) = (resume_point.is_none(), Vec::new());
+        for (index, each) in expected.iter().enumerate() {
+            let resume_point = resume_point.unwrap_or_default().in_channel(index);
+            self.join_channel(each, |listener, state| {
+                listener.shared.trim_history(state, clock::now());
+                let is_comparable = resume_point.is_comparable_in(state);
+                let from = is_comparable.then_some(resume_point.sequence);
+                has_gap |= from.is_none_or(|from| state.history.has_gap_after(from));
+                let later = state.history.messages_after(from.unwrap_or_default());
+                missed.extend(later.cloned());
+            });
+        }
+        self.shared.bus_notifier.notify();
+        missed.sort_by_key(|message| message.sequence);
+        let (mut events, mut bytes) = (Vec::new(), 0);
+        let newest_first = missed.iter().rev();
+        for message in newest_first.filter(|message| self.is_accepted(message)) {
+            let event = self.event_of(message).unwrap_or_default();
+            bytes += event.len();
+            if bytes > settings.max_backlog {
+                has_gap = true;
+                break;
+            }
+            events.push(event);
+        }
+        events.extend(has_gap.then(|| gap_event_after(after).into()));
+        events.reverse();
+        Ok(events.concat().into())
+    }
+
+    /// Subscribes to a channel; `read_history` runs under its lock.
+    fn join_channel(
+        &mut self,
+        expected: &PendingSubscription,
+        read_history: impl FnOnce(&Self, &mut ChannelState),
+    ) {
         {
             let mut state = expected.channel.lock();
             let was_there = state.has_subscribers();
             state.listeners.insert(self.listener_id, self.feed.clone());
-            if let Some(prev_id) = &expected.prev_id {
-                self.replay(&mut state, prev_id, settings.max_backlog);
-            }
+            read_history(self, &mut state);
             self.shared
                 .report_subscription_change(&expected.channel, was_there, &mut state);
         }
-        self.shared.bus_notifier.notify();
         let subscription = (expected.channel.clone(), expected.filters.clone());
         self.channels.push(subscription);
-        Ok(())
+    }
+
+    /// A message as a stream of events gets it.
+    fn event_of(&self, message: &Message) -> Option<Bytes> {
+        match &message.publication.stream {
+            Some(StreamAction::Send(content)) => self.render(&message.publication, content),
+            _ => Some(message.payload(StreamForm::Events)),
+        }
     }
 
     /// Puts what came after a message into the feed.
@@ -211,7 +286,7 @@ impl MessageListener {
     }
 
     /// A message's content as this listener gets it; none if that cannot be made.
-    pub fn render(&self, publication: &Publication, content: &Content) -> Option<bytes::Bytes> {
+    pub fn render(&self, publication: &Publication, content: &Content) -> Option<Bytes> {
         let filters = self.filters(&publication.channel).unwrap_or_default();
         if filters.is_empty() && content.filters.is_empty() {
             return Some(content.bytes.clone());

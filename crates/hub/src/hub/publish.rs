@@ -93,7 +93,10 @@ impl HubShared {
                 Some(self.open_unsubscribed(&publication.channel, settings.max_channels)?)
             };
             let Some(channel) = channel else {
-                // There are no subscribers, and nothing is kept.
+                // There are no subscribers, and nothing is kept. A client that returns later has
+                // a gap.
+                self.registry
+                    .record_unkept(&publication.channel, self.next_sequence());
                 self.metrics
                     .published_messages
                     .fetch_add(1, Ordering::Relaxed);

@@ -75,10 +75,13 @@ impl HubShared {
         format!("{}-{order}", self.id_prefix).into()
     }
 
-    /// The number of a message that got its id here, since this start.
+    /// The number of a message that got its id here, since this start. None for a number that is
+    /// forged: not yet used, or written otherwise than by [`HubShared::message_id`].
     pub(crate) fn sequence_of_id(&self, id: &str) -> Option<u64> {
         let number = id.strip_prefix(&*self.id_prefix)?.strip_prefix('-')?;
-        number.parse().ok()
+        let sequence = number.parse().ok()?;
+        let is_used = (1..=self.last_sequence.load(Ordering::Relaxed)).contains(&sequence);
+        (is_used && !number.starts_with(['+', '0'])).then_some(sequence)
     }
 
     pub(crate) fn is_draining(&self) -> bool {

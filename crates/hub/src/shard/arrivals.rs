@@ -23,13 +23,13 @@ use super::writing::send_backlog;
 use super::{BYTES_PER_WRITE, MAX_INPUT_BYTES, NO_GAP_NOTICE, Shard, TICKS_PER_SECOND};
 use crate::channel::{ChannelState, DeliveryKind, Message, StreamFormat, SubscribedShard};
 use crate::counters;
-use crate::hub::{PendingSubscription, StreamRequest};
+use crate::hub::{HubShared, PendingSubscription, StreamRequest};
 use crate::{StreamForm, StreamKeepAlive};
 
 /// The last message that a resuming client had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct ResumePoint {
-    sequence: u64,
+pub(crate) struct ResumePoint {
+    pub(crate) sequence: u64,
     /// Which of its channels has it.
     channel_index: Option<usize>,
     /// Its number says nothing of other channels.
@@ -168,7 +168,7 @@ impl Shard {
         let mut found = SubscribeResult::default();
         // A client that comes back names one message of one of its channels: everything of all of
         // them that came after it is news.
-        let base = after.map(|id| self.resume_point(expected, id));
+        let base = after.map(|id| ResumePoint::find(&self.shared, expected, id));
         found.has_gap = base == Some(None);
         let resume_point = base.map(Option::unwrap_or_default);
         for (index, each) in expected.iter().enumerate() {
@@ -186,29 +186,6 @@ impl Shard {
         }
         self.shared.bus_notifier.notify();
         found
-    }
-
-    /// The message that a resuming client names.
-    fn resume_point(&self, expected: &[PendingSubscription], id: &str) -> Option<ResumePoint> {
-        let here = self.shared.sequence_of_id(id).map(|order| ResumePoint {
-            sequence: order,
-            channel_index: None,
-            is_restored: false,
-        });
-        // One that got its number here may have another by now, in a history that was restored.
-        let found = expected.iter().enumerate().find_map(|(index, each)| {
-            let state = each.channel.lock();
-            if here.is_some() && state.restored_up_to == 0 {
-                return None;
-            }
-            let order = state.sequence_of(id)?;
-            Some(ResumePoint {
-                sequence: order,
-                channel_index: Some(index),
-                is_restored: order <= state.restored_up_to,
-            })
-        });
-        found.or(here)
     }
 
     fn subscribe_channel(
@@ -423,8 +400,35 @@ impl SubscribeResult {
 }
 
 impl ResumePoint {
+    /// The message with this id: one that got it here, or one in the history of these channels.
+    pub(crate) fn find(
+        shared: &HubShared,
+        expected: &[PendingSubscription],
+        id: &str,
+    ) -> Option<Self> {
+        let here = shared.sequence_of_id(id).map(|order| Self {
+            sequence: order,
+            channel_index: None,
+            is_restored: false,
+        });
+        // One that got its number here may have another by now, in a history that was restored.
+        let found = expected.iter().enumerate().find_map(|(index, each)| {
+            let state = each.channel.lock();
+            if here.is_some() && state.restored_up_to == 0 {
+                return None;
+            }
+            let order = state.sequence_of(id)?;
+            Some(Self {
+                sequence: order,
+                channel_index: Some(index),
+                is_restored: order <= state.restored_up_to,
+            })
+        });
+        found.or(here)
+    }
+
     /// What it says of the channel at `index`.
-    fn in_channel(self, index: usize) -> Self {
+    pub(crate) fn in_channel(self, index: usize) -> Self {
         Self {
             is_restored: self.is_restored && self.channel_index != Some(index),
             channel_index: self.channel_index.filter(|&own| own == index),
@@ -433,7 +437,7 @@ impl ResumePoint {
     }
 
     /// Whether its number says which messages of this channel came before it.
-    fn is_comparable_in(self, state: &ChannelState) -> bool {
+    pub(crate) fn is_comparable_in(self, state: &ChannelState) -> bool {
         self.channel_index.is_some() || !self.is_restored && self.sequence > state.restored_up_to
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use penstock_exchange::HeldConnection;
-use penstock_http::{LAST_CHUNK, sse};
+use penstock_http::LAST_CHUNK;
 use penstock_runtime::pollset::Interest;
 
 use super::backlog::{Backlog, BacklogPiece, BacklogRoom, MAX_IO_SLICES, PieceKind};
@@ -20,6 +20,7 @@ use super::live_stream::LiveStream;
 use super::{MAX_SHARED_GAP_NOTICES, NO_GAP_NOTICE, Shard};
 use crate::channel::StreamFormat;
 use crate::counters;
+use crate::hub_route::gap_event_after;
 use crate::{SlowPolicy, StreamForm};
 
 /// A gap notice that streams share.
@@ -30,9 +31,6 @@ pub(super) struct GapNotice {
     /// How many streams have it; an unused one may be replaced.
     stream_count: usize,
 }
-
-/// The event that says so to a client that named the last message it knew.
-const GAP_EVENT_TYPE: &str = "gap";
 
 /// The part that a stream may have of the room that is left for all.
 const STREAM_SHARE_DIVISOR: usize = 16;
@@ -306,9 +304,7 @@ impl Shard {
         let Some(id) = id.filter(|_| held.format.message_format == StreamForm::Events) else {
             return Some(gap.clone());
         };
-        let mut event = Vec::new();
-        sse::encode_event(&mut event, Some(GAP_EVENT_TYPE), None, id);
-        Some(held.format.apply_framing(event.into()))
+        Some(held.format.apply_framing(gap_event_after(id).into()))
     }
 
     /// The notice of a stream, framed.

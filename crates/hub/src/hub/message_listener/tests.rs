@@ -26,7 +26,7 @@ fn subscription(channel: &str, filters: &[MessageFilter]) -> Subscription {
 
 fn publish(hub: &Hub, channel: &str, bytes: &[u8]) {
     let content = Content {
-        bytes: bytes::Bytes::copy_from_slice(bytes),
+        bytes: Bytes::copy_from_slice(bytes),
         filters: Vec::new(),
     };
     let publication = Publication {
@@ -222,6 +222,84 @@ fn a_listener_with_prev_id_gets_later_messages() {
                 "{known:?}"
             );
         }
+        loops.stop();
+    })
+    .unwrap();
+}
+
+fn event(channel: &str, id: &str, sender: &str) -> Publication {
+    Publication {
+        channel: channel.into(),
+        id: Some(id.into()),
+        event: Some(crate::PublishedEvent {
+            data: id.into(),
+            ..crate::PublishedEvent::default()
+        }),
+        meta: vec![("sender".into(), sender.into())],
+        ..Publication::default()
+    }
+}
+
+#[test]
+fn a_listener_resumes_after_a_message_of_any_channel() {
+    loops::block_on(async {
+        let (loops, hub) = hub(Settings::default());
+        for (channel, id) in [("a", "a1"), ("b", "b1"), ("a", "a2"), ("b", "b2")] {
+            hub.publish(event(channel, id, "alice")).unwrap();
+        }
+        let bytes = StreamAction::Send(Bytes::from_static(b"data: raw\n\n").into());
+        hub.publish(Publication {
+            stream: Some(bytes),
+            ..event("a", "a3", "bob")
+        })
+        .unwrap();
+        let events = |ids: &[&str]| -> String {
+            let one = |id: &&str| format!("id: {id}\ndata: {id}\n\n");
+            ids.iter().map(one).collect()
+        };
+        let (raw, gap) = ("data: raw\n\n", "event: gap\ndata: never\n\n");
+        for (after, filters, expected) in [
+            ("a3", &[][..], String::new()),
+            ("a2", &[], events(&["b2"]) + raw),
+            ("b1", &[], events(&["a2", "b2"]) + raw),
+            (
+                "never",
+                &[],
+                gap.to_owned() + &events(&["a1", "b1", "a2", "b2"]) + raw,
+            ),
+            ("never", &[MessageFilter::SkipSelf], gap.to_owned() + raw),
+        ] {
+            let mut listener = hub.create_message_listener(None).unwrap();
+            listener.set_subscriber_meta(vec![("user".into(), "alice".into())]);
+            let subscriptions = ["a", "b"].map(|channel| subscription(channel, filters));
+            let missed = listener.resume(subscriptions.into(), after).unwrap();
+            assert_eq!(missed, expected, "{after}");
+            if filters.is_empty() {
+                publish(&hub, "b", b"live");
+                assert_eq!(next_content(&listener).await, Ok(b"live".to_vec()));
+            }
+        }
+        loops.stop();
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_listener_that_resumes_gets_no_more_than_a_backlog() {
+    loops::block_on(async {
+        let (loops, hub) = hub(Settings {
+            max_backlog: 60,
+            ..Settings::default()
+        });
+        for number in 1..=9 {
+            hub.publish(event("a", &format!("m{number}"), "")).unwrap();
+        }
+        let mut listener = hub.create_message_listener(None).unwrap();
+        let missed = listener.resume(vec![subscription("a", &[])], "m1").unwrap();
+        assert_eq!(
+            missed,
+            "event: gap\ndata: m1\n\nid: m7\ndata: m7\n\nid: m8\ndata: m8\n\nid: m9\ndata: m9\n\n"
+        );
         loops.stop();
     })
     .unwrap();

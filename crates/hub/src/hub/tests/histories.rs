@@ -236,3 +236,74 @@ fn a_stream_with_prev_id_gets_later_messages() {
     rig.hub.publish(message("new", "first")).unwrap();
     assert_eq!(client.chunk(), "first");
 }
+
+#[test]
+fn a_forged_id_leaves_a_gap() {
+    let rig = HubHarness::new(with_history(10));
+    rig.hub.publish(message("a", "1.")).unwrap();
+    let id = rig.hub.last_message_id("a").unwrap();
+    let (prefix, number) = id.rsplit_once('-').unwrap();
+    assert_eq!(gets(&rig, after(&id)), "");
+    for forged in [
+        format!("{prefix}-99999"),
+        format!("{prefix}-0"),
+        format!("{prefix}-+{number}"),
+        format!("{prefix}-0{number}"),
+        format!("{prefix}-"),
+        format!("0.0-{number}"),
+    ] {
+        assert_eq!(gets(&rig, after(&forged)), "(gap)1.", "{forged}");
+    }
+}
+
+#[test]
+fn an_unkept_message_without_subscribers_leaves_a_gap() {
+    let rig = HubHarness::new(with_history(0));
+    let client = rig.hold(stream(&["a"]));
+    rig.hub.publish(message("a", "1.")).unwrap();
+    let id = rig.hub.last_message_id("a").unwrap();
+    drop(client);
+    rig.until("the channel is gone", |hub| {
+        hub.last_message_id("a").is_none()
+    });
+    assert_eq!(gets(&rig, after(&id)), "", "nothing is missing yet");
+    rig.until("the channel is gone", |hub| {
+        hub.last_message_id("a").is_none()
+    });
+    rig.hub.publish(message("a", "2.")).unwrap();
+    assert_eq!(gets(&rig, after(&id)), "(gap)");
+}
+
+#[test]
+fn an_id_that_no_browser_can_return_is_refused() {
+    let rig = HubHarness::new(with_history(10));
+    for id in ["a\nb", "a\rb", "a\0b", &"x".repeat(1025)] {
+        let refused = rig.hub.publish(message_with_id("a", id, "1."));
+        assert_eq!(refused, Err(HubError::InvalidMessageId("id")), "{id:?}");
+        let follows = Publication {
+            prev_id: Some(id.into()),
+            ..message("a", "1.")
+        };
+        let refused = rig.hub.publish_locally(follows);
+        assert_eq!(
+            refused,
+            Err(HubError::InvalidMessageId("prev-id")),
+            "{id:?}"
+        );
+    }
+    assert!(rig.hub.last_message_id("a").is_none());
+}
+
+/// An empty `id` field would clear the last id of a browser.
+#[test]
+fn an_empty_id_counts_as_none() {
+    let rig = HubHarness::new(with_history(10));
+    let mut client = rig.hold(HeldStream {
+        message_format: StreamForm::Events,
+        ..stream(&["a"])
+    });
+    rig.hub.publish(event("a", "", "1")).unwrap();
+    let id = rig.hub.last_message_id("a").unwrap();
+    assert!(!id.is_empty());
+    assert_eq!(client.chunk(), format!("id: {id}\ndata: 1\n\n"));
+}

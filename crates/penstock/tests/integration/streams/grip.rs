@@ -81,6 +81,54 @@ fn an_upstream_holds_without_a_connection() {
     many_on_one_worker(&server);
 }
 
+/// The application knows nothing of `Last-Event-ID`.
+#[test]
+fn a_returning_client_gets_missed_messages() {
+    let server = serve();
+    let mut listener = StreamClient::open(&server, "/stream/news");
+    for words in [
+        "\r\nx-accel-buffering: no\r\n",
+        "\r\ncache-control: no-cache, no-transform\r\n",
+    ] {
+        assert!(listener.head.contains(words), "{}", listener.head);
+    }
+    publish(&server, "news", "1");
+    let text = listener.hear("data: 1\n\n").text();
+    let id = text.lines().find_map(|line| line.strip_prefix("id: "));
+    let field = format!("Last-Event-ID: {}\r\n", id.unwrap());
+    drop(listener);
+    publish(&server, "news", "2");
+    publish(&server, "news", "3");
+    let gap = "event: gap\ndata: not-known\n\n";
+    for (path, field, expected) in [
+        ("/stream/news", field.as_str(), ["2", "3"].as_slice()),
+        ("/instruct/news", &field, &["2", "3"]),
+        ("/stream/news?lastEventID=not-known", "", &["1", "2", "3"]),
+        (
+            "/stream/news",
+            "Last-Event-ID: not-known\r\n",
+            &["1", "2", "3"],
+        ),
+        ("/stream/news", "", &[]),
+    ] {
+        let mut again = StreamClient::asking(&server, path, field);
+        publish(&server, "news", "end");
+        let text = again.hear("data: end\n\n").text();
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        let data = data.filter(|data| data.parse::<u32>().is_ok());
+        assert_eq!(
+            data.collect::<Vec<_>>(),
+            expected,
+            "{path} {field:?}: {text}"
+        );
+        assert_eq!(
+            text.contains(gap),
+            expected.len() == 3,
+            "{path} {field:?}: {text}"
+        );
+    }
+}
+
 #[test]
 fn an_instruction_may_be_the_body() {
     let server = serve();
