@@ -1,8 +1,8 @@
 //! Configuration: text in, checked values out.
 //!
 //! It reads TOML, knows the environment's defaults (cores, temporary directory) and recognises a
-//! directory without a configuration file. The binary calls [`resolve`] once at start and [`load`]
-//! on reload and `check`; the other crates of the server see only the values of [`Config`].
+//! directory without a configuration file. The binary calls [`resolve_config`] once at start and
+//! [`load`] on reload and `check`; the other crates of the server see only the values of [`Config`].
 //!
 //! # Invariants
 //! - Nothing is accepted by halves. Either every key was known, of the right type, in range and
