@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use penstock_exchange::{
-    AddressPrefix, HeldConnection, HeldConnectionCounter, HeldConnectionGuard, HeldFraming, Hold,
-    ListenerInfo, Takeover, TakeoverFuture,
+    AddressPrefix, ConnectionAdopter, HeldConnection, HeldConnectionCounter, HeldConnectionGuard,
+    HeldFraming, Hold, ListenerInfo, Takeover, TakeoverFuture,
 };
 use penstock_runtime::{Stream, clock, loops};
 use penstock_sys::net::PeerAddress;
@@ -94,20 +94,40 @@ impl ConnectionGuard {
 
     /// Counts the same connection as held, until the guard is dropped.
     fn held_guard(&self) -> HeldConnectionGuard {
-        self.open_connections.fetch_add(1, Ordering::Relaxed);
-        let metrics = self.metrics();
-        metrics.open_connections.add(1);
-        metrics.held_connections.add(1);
-        metrics.held_total.increment();
-        match &self.client_connections {
-            None => {
-                HeldConnectionGuard::new(Arc::clone(&self.edge) as Arc<dyn HeldConnectionCounter>)
-            }
-            Some(client) => {
-                client.add_connection();
-                HeldConnectionGuard::new(Arc::clone(client) as Arc<dyn HeldConnectionCounter>)
-            }
+        let client = self.client_connections.clone();
+        if let Some(client) = &client {
+            client.add_connection();
         }
+        count_held(&self.edge, client)
+    }
+}
+
+/// Counts a connection as held, until the guard is dropped; `client` counts it already.
+fn count_held(edge: &Arc<Edge>, client: Option<Arc<ClientConnections>>) -> HeldConnectionGuard {
+    edge.open_connections.fetch_add(1, Ordering::Relaxed);
+    let metrics = edge.metrics();
+    metrics.open_connections.add(1);
+    metrics.held_connections.add(1);
+    metrics.held_total.increment();
+    match client {
+        None => HeldConnectionGuard::new(Arc::clone(edge) as Arc<dyn HeldConnectionCounter>),
+        Some(client) => HeldConnectionGuard::new(client as Arc<dyn HeldConnectionCounter>),
+    }
+}
+
+/// Takes over held connections for an edge.
+#[derive(Debug)]
+pub struct EdgeAdopter(pub Arc<Edge>);
+
+impl ConnectionAdopter for EdgeAdopter {
+    fn adopt_held_connection(&self, client: Option<AddressPrefix>) -> HeldConnectionGuard {
+        let edge = &self.0;
+        let max = edge.max_connections_per_client();
+        // One that has too many keeps what it has.
+        let client = client
+            .zip(max)
+            .and_then(|(client, max)| edge.client_counts.admit(edge, client, max));
+        count_held(edge, client)
     }
 }
 

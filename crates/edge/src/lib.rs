@@ -45,6 +45,7 @@ pub use access_log::AccessLog;
 pub use connection_limits::DescriptorBudget;
 pub use error_pages::ErrorPages;
 pub use filters::Filters;
+pub use handover::EdgeAdopter;
 pub use router::{HandlerChain, Route, RouteTable, Site};
 
 /// The state that all connections of one front end share.

@@ -39,11 +39,15 @@ impl AddressPrefix {
         }
     }
 
-    pub(crate) const fn to_bits(self) -> u64 {
+    /// The prefix as a number, for another process.
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
         self.0
     }
 
-    pub(crate) const fn from_bits(bits: u64) -> Self {
+    /// The prefix of [`Self::to_bits`].
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 }
@@ -125,6 +129,14 @@ impl ClientPermits {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<AddressPrefix, Arc<ClientCount>>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientPermit {
+    /// The client that it counts for.
+    #[must_use]
+    pub fn client(&self) -> AddressPrefix {
+        self.0.client
     }
 }
 

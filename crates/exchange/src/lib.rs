@@ -40,7 +40,7 @@ pub use mount::Mount;
 pub use request::{ListenerInfo, Request, RequestPath};
 pub use response::{FrontEndInstructions, HandlerName, RequestTiming, Response};
 pub use takeover::{
-    HeldConnection, HeldConnectionCounter, HeldConnectionGuard, HeldFraming, Hold, Takeover,
-    TakeoverFuture, TunnelHandler,
+    ConnectionAdopter, HeldConnection, HeldConnectionCounter, HeldConnectionGuard, HeldFraming,
+    Hold, Takeover, TakeoverFuture, TunnelHandler,
 };
 pub use trusted_proxies::{TrustedProxies, parse_network};

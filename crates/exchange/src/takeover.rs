@@ -12,7 +12,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use penstock_runtime::pollset::{Interest, Pollset};
 use penstock_runtime::{ByteStream, Stream, probe_peer};
 use penstock_sys::net::{self, PeerAddress};
 
-use crate::ListenerInfo;
+use crate::{AddressPrefix, ListenerInfo};
 
 /// Serves a connection until it ends. Dropped when the drain's deadline has passed.
 pub type TakeoverFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -55,6 +55,12 @@ impl From<OwnedFd> for HeldConnection {
     /// A non-blocking stream socket that is registered with no event loop.
     fn from(socket: OwnedFd) -> Self {
         Self(socket)
+    }
+}
+
+impl AsFd for HeldConnection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -167,6 +173,13 @@ pub struct HeldConnectionGuard(Arc<dyn HeldConnectionCounter>);
 pub trait HeldConnectionCounter: Send + Sync + fmt::Debug {
     /// A held connection has ended.
     fn release_held_connection(&self);
+}
+
+/// A front end that takes over held connections which another process accepted.
+pub trait ConnectionAdopter: Send + Sync + fmt::Debug {
+    /// Counts a held connection on the event loop that this runs on, and for `client` if there is
+    /// one.
+    fn adopt_held_connection(&self, client: Option<AddressPrefix>) -> HeldConnectionGuard;
 }
 
 impl HeldConnectionGuard {

@@ -22,7 +22,7 @@ pub use message::Message;
 pub(crate) use message::{DeliveryKind, STREAM_FORMAT_COUNT, StreamFormat};
 
 use crate::history::ChannelHistory;
-use crate::hub::{LongPollWaiter, MessageFeed};
+use crate::hub::{LongPollWaiter, MessageSink};
 use crate::message_ordering::ParkedMessages;
 use crate::namespace_usages::NamespaceUsage;
 
@@ -44,7 +44,7 @@ pub(crate) struct ChannelState {
     /// Waiting long polls, in order of arrival; usually none.
     pub(crate) long_polls: BTreeMap<u64, Arc<LongPollWaiter>>,
     /// Listening tasks, in order of arrival; usually none.
-    pub(crate) listeners: BTreeMap<u64, Arc<MessageFeed>>,
+    pub(crate) listeners: BTreeMap<u64, Arc<dyn MessageSink>>,
     pub(crate) history: ChannelHistory,
     /// The number of the last message that came with a restored history, or by which the history
     /// was cut: up to here numbers say nothing of the order in which messages of other channels

@@ -96,7 +96,7 @@ impl StreamPermit {
         shared: &Arc<HubShared>,
         client: Option<AddressPrefix>,
     ) -> Result<Self, HubError> {
-        if shared.is_draining() {
+        if shared.refuses_streams() {
             return Err(HubError::Draining);
         }
         let settings = shared.settings.load();
@@ -125,7 +125,7 @@ impl StreamPermit {
             return Err(HubError::TooManyStreams(max));
         }
         // A drain that began meanwhile may not have seen this permit.
-        if shared.is_draining() {
+        if shared.refuses_streams() {
             return Err(HubError::Draining);
         }
         Ok(permit)
@@ -136,6 +136,22 @@ impl StreamPermit {
     pub(crate) fn into_client_permit(mut self) -> Option<ClientPermit> {
         self.shared = None;
         self.client_permit.take()
+    }
+
+    /// A permit that was left acquired, with its client's part.
+    pub(crate) fn from_client_permit(
+        shared: &Arc<HubShared>,
+        client_permit: Option<ClientPermit>,
+    ) -> Self {
+        Self {
+            shared: Some(shared.clone()),
+            client_permit,
+        }
+    }
+
+    /// The client that it counts for.
+    pub(crate) fn client(&self) -> Option<AddressPrefix> {
+        self.client_permit.as_ref().map(ClientPermit::client)
     }
 
     /// Releases a permit that was left acquired.

@@ -68,7 +68,8 @@ pub struct Subscription {
 }
 
 /// A filter of GRIP that decides over a message, or changes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum MessageFilter {
     /// Not what its own user sent: `user` of the stream's meta is `sender` of the message's.
     SkipSelf,

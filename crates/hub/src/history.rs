@@ -66,6 +66,11 @@ impl ChannelHistory {
     }
 
     /// An empty history of a channel; its messages up to this number are unknown.
+    /// Messages up to this number are missing.
+    pub(crate) fn mark_dropped(&mut self, up_to: u64) {
+        self.dropped_up_to = self.dropped_up_to.max(up_to);
+    }
+
     pub(crate) fn starting_after(gone: u64) -> Self {
         Self {
             dropped_up_to: gone,

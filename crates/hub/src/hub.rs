@@ -23,7 +23,7 @@ use penstock_runtime::{LoopHandle, clock};
 pub(crate) use arriving_stream::{ArrivingStream, PendingSubscription, StreamRequest};
 pub use bus::{Bus, PrepareChannelsFuture};
 pub(crate) use long_polls::LongPollWaiter;
-pub(crate) use message_listener::MessageFeed;
+pub(crate) use message_listener::MessageSink;
 pub use message_listener::{ListenerEvent, MessageListener};
 pub(crate) use shared::HubShared;
 

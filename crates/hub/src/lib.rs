@@ -33,6 +33,7 @@ mod shard;
 mod snapshot;
 mod stream_fields;
 pub mod token;
+mod transfer;
 
 pub use allowed_origins::{AllowedOrigins, is_same_host};
 pub use channel::Message;
@@ -55,3 +56,4 @@ pub use publication::{
 };
 pub use snapshot::{HUB_METRICS, HubSnapshot};
 pub use stream_fields::forbid_buffering;
+pub use transfer::{HubReceiver, HubTransfer, TransferError};

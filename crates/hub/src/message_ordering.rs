@@ -52,6 +52,11 @@ impl ParkedMessages {
     pub(crate) fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
+
+    /// All of them, in the order of arrival.
+    pub(crate) fn into_publications(self) -> impl Iterator<Item = Publication> {
+        self.messages.into_iter().map(|(_, parked)| parked)
+    }
 }
 
 /// Ids of the last minute, as digests of channel and id.

@@ -4,7 +4,7 @@
 //! subscriber gets nothing of a message without its form. `cluster` sends publications to other
 //! servers in the form that serde gives them.
 
-mod serial;
+pub(crate) mod serial;
 
 use std::sync::Arc;
 

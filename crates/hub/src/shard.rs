@@ -20,6 +20,7 @@ mod heartbeats;
 mod live_stream;
 mod shard_inbox;
 mod slab;
+mod transfer;
 mod writing;
 
 use std::cmp::Reverse;
@@ -37,7 +38,8 @@ use penstock_runtime::{LazyDeadline, Pollset, clock, loops};
 
 pub(crate) use arrivals::ResumePoint;
 pub(crate) use shard_inbox::{
-    ArrivedStream, LongPollAnswers, ShardCommand, ShardDelivery, ShardInbox,
+    ArrivedStream, ArrivingConnection, LongPollAnswers, ShardCommand, ShardDelivery, ShardInbox,
+    TransferBatch, TransferEvent,
 };
 
 use crate::Settings;
@@ -47,6 +49,7 @@ use delivery::ShardChannel;
 use heartbeats::Heartbeats;
 use live_stream::LiveStream;
 use slab::Slab;
+use transfer::ShardTransfer;
 use writing::GapNotice;
 
 /// What one loop holds.
@@ -76,6 +79,7 @@ pub(crate) struct Shard {
     /// Streams that end by themselves, by when.
     lifetimes: BinaryHeap<Reverse<(u32, u64)>>,
     drain: Option<DrainProgress>,
+    transfer: Option<ShardTransfer>,
     /// Bytes that were given to sockets: large writes take more of a turn.
     sent_bytes: usize,
     /// What lists and rare parts take of memory.
@@ -202,6 +206,7 @@ impl Shard {
             stall_checks: BinaryHeap::new(),
             lifetimes: BinaryHeap::new(),
             drain: None,
+            transfer: None,
             sent_bytes: 0,
             list_bytes: 0,
             reported_bytes: 0,
@@ -236,12 +241,14 @@ impl Shard {
         self.send_heartbeats(WRITES_PER_TURN);
         self.close_expired(WRITES_PER_TURN);
         self.drain_streams(WRITES_PER_TURN);
+        self.detach_streams();
         self.flush_counts();
         let has_more = looked.is_ready()
             || !self.commands.is_empty()
             || !self.arrivals.is_empty()
             || !self.ready_channels.is_empty()
-            || !self.poll_answers.is_empty();
+            || !self.poll_answers.is_empty()
+            || self.has_streams_to_detach();
         if has_more {
             return Poll::Ready(());
         }
@@ -278,6 +285,10 @@ impl Shard {
                     self.poll_answers.push_back(answers);
                 }
                 Some(ShardCommand::Drain(over)) => self.begin_drain(over),
+                Some(ShardCommand::StartTransfer(events)) => self.start_transfer(events),
+                Some(ShardCommand::StopTransfer) => self.transfer = None,
+                Some(ShardCommand::ReleaseMoved(streams)) => self.release_moved(streams),
+                Some(ShardCommand::AddDetached(streams)) => self.add_detached(streams),
             }
         }
         // One burst must not keep its memory for ever. The inbox has the other list of the two,

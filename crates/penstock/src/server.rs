@@ -20,7 +20,7 @@ mod shutdown;
 mod signals;
 mod upgrade;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -28,8 +28,11 @@ use std::time::{Duration, Instant};
 use penstock_apps::App;
 use penstock_cache::CachedRoute;
 use penstock_config::{Config, Invocation, Limits, LogTarget, PathPattern};
-use penstock_edge::{DescriptorBudget, Edge, ErrorPages, Route, RouteTable, Settings, Site};
+use penstock_edge::{
+    DescriptorBudget, Edge, EdgeAdopter, ErrorPages, Route, RouteTable, Settings, Site,
+};
 use penstock_exchange::Handler;
+use penstock_hub::HubTransfer;
 use penstock_proxy::{JoinListener, Joiner};
 use penstock_runtime::logger::{LogMask, LogWriter};
 use penstock_runtime::{EventLoops, clock, loops, start_tokio};
@@ -141,6 +144,8 @@ pub(crate) struct Server {
     /// The process that serves in place of this one; 0 for none.
     successor_pid: AtomicU32,
     successor_channel: OnceLock<SignalTarget>,
+    /// The hub on its way to the successor.
+    hub_transfer: Mutex<Option<HubTransfer>>,
     /// The state that a reload replaces; never held across an await.
     live_state: Mutex<LiveState>,
     /// Accepts other servers that join upstreams here.
@@ -423,6 +428,7 @@ impl Server {
                 is_serving: AtomicBool::new(false),
                 successor_pid: AtomicU32::new(0),
                 successor_channel: OnceLock::new(),
+                hub_transfer: Mutex::default(),
                 live_state: Mutex::new(LiveState {
                     config,
                     components,
@@ -467,8 +473,9 @@ impl Server {
         predecessor: Option<Predecessor>,
         word: Option<daemon::ReadinessSender>,
     ) -> Result<(), String> {
-        if let Some(old) = predecessor {
+        if let Some(mut old) = predecessor {
             self.wait_for_apps().await?;
+            self.receive_hub(old.hub.take());
             self.join_before_predecessor_leaves().await;
             let serving = old.report_ready(&bound_listeners.taken_addresses).await?;
             self.serve_listeners(bound_listeners);
@@ -496,6 +503,25 @@ impl Server {
         left.map_err(|error| error.to_string()).flatten()?;
         word.report_ready();
         Ok(())
+    }
+
+    /// Takes over the previous server's hub while that lives.
+    fn receive_hub(&self, socket: Option<OwnedFd>) {
+        // Servers that share a Redis have their channels there.
+        let Some(socket) = socket.filter(|_| self.hub_service.bus().is_none()) else {
+            return;
+        };
+        let adopter = Arc::new(EdgeAdopter(Arc::clone(&self.edge)));
+        match self.hub_service.hub.receive_transfer(socket, adopter) {
+            Ok(receiver) => loops::spawn_here(async move {
+                if let Err(error) = receiver.run().await {
+                    log::warn!(
+                        "upgrade: the hub of the previous server is not taken over: {error}"
+                    );
+                }
+            }),
+            Err(error) => log::warn!("upgrade: the hub's socket: {error}"),
+        }
     }
 
     async fn wait_for_apps(&self) -> Result<(), String> {

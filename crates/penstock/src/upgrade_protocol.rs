@@ -4,7 +4,8 @@
 //! its number in [`UPGRADE_FD_VAR`], and sends first. Each packet is an [`UpgradeMessage`] in JSON:
 //!
 //! ```text
-//! old: hello, socket (one for each), app_size, admin_token_digest, publish_secret, stderr, end
+//! old: hello, socket (one for each), app_size, admin_token_digest, publish_secret, stderr, hub,
+//!      end
 //! new: ready
 //! old: go                 from here on both accept
 //! new: serving            the old server stops accepting and drains
@@ -79,6 +80,8 @@ pub(crate) enum UpgradeMessage {
     PublishSecret(PublishSecret),
     /// Carries the stream for errors.
     Stderr,
+    /// Carries the socket by which the hub moves ([`penstock_hub::HubTransfer`]).
+    Hub,
     /// Everything has been handed over.
     End,
     /// The new server is ready; it uses these addresses.
@@ -235,6 +238,8 @@ impl UpgradeChannel {
 pub(crate) struct Predecessor {
     socket: OwnedFd,
     stderr: Option<OwnedFd>,
+    /// The socket by which its hub moves.
+    pub(crate) hub: Option<OwnedFd>,
     /// The sizes of its applications under load.
     pub(crate) app_sizes: AppSizes,
     /// The SHA-256 of its token for changes over TCP.
@@ -260,6 +265,7 @@ impl Predecessor {
         let mut old = Self {
             socket,
             stderr: None,
+            hub: None,
             app_sizes: AppSizes::new(),
             token_digest: None,
             publish_secret: None,
@@ -324,6 +330,7 @@ impl Predecessor {
                     old.publish_secret = Some(secret);
                 }
                 (UpgradeMessage::Stderr, Some(errors)) => old.stderr = Some(errors),
+                (UpgradeMessage::Hub, Some(socket)) => old.hub = Some(socket),
                 (UpgradeMessage::End, _) => break,
                 (other, _) => {
                     return Err(format!("{UPGRADE_FD_VAR}: unexpected message {other:?}"));

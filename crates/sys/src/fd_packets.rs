@@ -39,11 +39,23 @@ pub fn send_packet(
     descriptor: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
     // A packet is sent whole or not at all.
-    net::send_descriptors(socket, bytes, descriptor.as_slice()).map(|_| ())
+    send_packet_with_fds(socket, bytes, descriptor.as_slice())
 }
 
-/// Like [`send_packet`] with several descriptors, for a process that has nothing else to do: blocks
-/// until the packet is sent.
+/// Like [`send_packet`], with up to [`net::MAX_DESCRIPTORS`] descriptors.
+///
+/// # Errors
+/// As [`send_packet`].
+pub fn send_packet_with_fds(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    net::send_descriptors(socket, bytes, descriptors).map(|_| ())
+}
+
+/// Like [`send_packet_with_fds`], for a process that has nothing else to do: blocks until the
+/// packet is sent.
 ///
 /// # Errors
 /// As [`send_packet`]; `TimedOut` when the queue stays full until the deadline.
@@ -81,6 +93,33 @@ pub(crate) fn receive_packet_with_fds(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let received = receive_packet_with_available_fds(socket, buffer)?;
+    if received.has_lost_fds {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "packet cut"));
+    }
+    Ok((received.length, received.fds))
+}
+
+/// A packet with the descriptors that this process had room for.
+#[derive(Debug)]
+pub struct ReceivedPacket {
+    /// Bytes in the buffer; 0 at the end.
+    pub length: usize,
+    /// The first descriptors of the packet, in order.
+    pub fds: Vec<OwnedFd>,
+    /// Whether there were more than this process may open.
+    pub has_lost_fds: bool,
+}
+
+/// Like [`receive_packet`], with as many of its descriptors as this process may open,
+/// [`net::MAX_DESCRIPTORS`] at most.
+///
+/// # Errors
+/// `WouldBlock` when there is none; `InvalidData` when it is longer than the buffer.
+pub fn receive_packet_with_available_fds(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> io::Result<ReceivedPacket> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(net::MAX_DESCRIPTORS))];
     let mut descriptors = Vec::new();
     let received = net::receive_message(socket, buffer, &mut space, |item| {
@@ -88,11 +127,14 @@ pub(crate) fn receive_packet_with_fds(
             descriptors.extend(rights);
         }
     })?;
-    let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
-    if received.flags.intersects(cut) {
+    if received.flags.contains(ReturnFlags::TRUNC) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "packet cut"));
     }
-    Ok((received.bytes, descriptors))
+    Ok(ReceivedPacket {
+        length: received.bytes,
+        fds: descriptors,
+        has_lost_fds: received.flags.contains(ReturnFlags::CTRUNC),
+    })
 }
 
 /// Waits until there is something to receive, without a limit if `limit` is `None`.

@@ -89,6 +89,16 @@ impl StreamFormat {
         out.extend_from_slice(b"\r\n");
         out.into()
     }
+
+    /// The payload of what [`Self::apply_framing`] made.
+    pub(crate) fn remove_framing(self, framed: Bytes) -> Bytes {
+        if !self.is_chunked || framed.is_empty() {
+            return framed;
+        }
+        let head = framed.iter().position(|&byte| byte == b'\n');
+        let start = head.map_or(0, |end| end + 1);
+        framed.slice(start..framed.len().saturating_sub(2).max(start))
+    }
 }
 
 impl Message {

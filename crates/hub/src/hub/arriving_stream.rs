@@ -16,7 +16,7 @@ use penstock_runtime::{clock, loops};
 use super::HubShared;
 use crate::channel::{Channel, StreamFormat};
 use crate::counters::StreamPermit;
-use crate::shard::{ArrivedStream, ShardCommand};
+use crate::shard::{ArrivedStream, ArrivingConnection, ShardCommand};
 use crate::{HeldStream, HubError, MessageFilter, Subscription};
 
 /// A stream that waits for its socket.
@@ -80,8 +80,10 @@ impl Hold for ArrivingStream {
         let arrival = ArrivedStream {
             client,
             pipelined_bytes: early_bytes,
+            is_probed: false,
             format: StreamFormat::new(request.stream.message_format, framing),
-            connection_guard: guard,
+            connection: ArrivingConnection::Counted(guard),
+            unsent: Vec::new(),
             request,
         };
         let shard = &shared.shard_inboxes[loops::current_loop_index() % shared.shard_inboxes.len()];
@@ -92,8 +94,17 @@ impl Hold for ArrivingStream {
 }
 
 impl PendingSubscription {
+    /// The channel of this name, for one that needs no more than that it stays.
+    pub(crate) fn for_channel(shared: &Arc<HubShared>, name: &Arc<str>) -> Result<Self, HubError> {
+        let subscription = Subscription {
+            channel: name.clone(),
+            ..Subscription::default()
+        };
+        Self::new(shared, subscription, shared.settings.load().max_channels)
+    }
+
     /// The channel, which stays as long as this.
-    pub(super) fn new(
+    pub(crate) fn new(
         shared: &Arc<HubShared>,
         subscription: Subscription,
         channels_max: usize,

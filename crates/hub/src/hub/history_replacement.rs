@@ -57,7 +57,7 @@ impl HubShared {
         history: Vec<(Publication, Duration)>,
     ) {
         let (settings, now) = (self.settings.load(), clock::now());
-        let bounds = Self::history_bounds(&settings.history, state);
+        let bounds = self.history_bounds(&settings.history, state);
         self.keep_for_arriving(state);
         let before = state.history.memory_bytes();
         // A number of no message: a client that knows one up to here has a gap, even if it was the
@@ -93,7 +93,7 @@ impl HubShared {
             return;
         }
         let (settings, now) = (self.settings.load(), clock::now());
-        let bounds = Self::history_bounds(&settings.history, state);
+        let bounds = self.history_bounds(&settings.history, state);
         let restored_to = state.restored_up_to;
         let gone = state.history.dropped_up_to();
         // Behind what came with the last one: of that nothing is for streams on their way.

@@ -12,6 +12,7 @@
 //!   under which it subscribes, or from its feed.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -45,9 +46,18 @@ pub struct MessageListener {
     _permit: StreamPermit,
 }
 
+/// Gets the messages of channels as they are published.
+pub(crate) trait MessageSink: Send + Sync + fmt::Debug {
+    /// Takes a message, under its channel's lock, where at most `max_bytes` may wait.
+    fn push(&self, message: Arc<Message>, max_bytes: usize);
+
+    /// Wakes the one who waits for messages, when no lock is held.
+    fn wake(&self);
+}
+
 /// Where messages wait for a listener.
 #[derive(Debug, Default)]
-pub(crate) struct MessageFeed {
+struct MessageFeed {
     /// Held for a push or a pop only.
     state: Mutex<MessageFeedState>,
     wakeup: Notify,
@@ -79,8 +89,22 @@ impl MessageFeed {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a message, under its channel's lock, and lets the oldest go where there are too many.
-    pub(crate) fn push(&self, message: Arc<Message>, bytes_max: usize) {
+    fn pop(&self) -> Option<ListenerEvent> {
+        let mut waiting = self.lock_state();
+        if waiting.missed_messages > 0 {
+            return Some(ListenerEvent::Missed(std::mem::take(
+                &mut waiting.missed_messages,
+            )));
+        }
+        let message = waiting.messages.pop_front()?;
+        waiting.bytes -= message.memory_bytes;
+        Some(ListenerEvent::Message(message))
+    }
+}
+
+impl MessageSink for MessageFeed {
+    /// Lets the oldest go where there are too many.
+    fn push(&self, message: Arc<Message>, bytes_max: usize) {
         let mut waiting = self.lock_state();
         waiting.bytes += message.memory_bytes;
         waiting.messages.push_back(message);
@@ -94,21 +118,8 @@ impl MessageFeed {
         }
     }
 
-    /// Wakes the listener, when no lock is held.
-    pub(crate) fn wake_listener(&self) {
+    fn wake(&self) {
         self.wakeup.notify_one();
-    }
-
-    fn pop(&self) -> Option<ListenerEvent> {
-        let mut waiting = self.lock_state();
-        if waiting.missed_messages > 0 {
-            return Some(ListenerEvent::Missed(std::mem::take(
-                &mut waiting.missed_messages,
-            )));
-        }
-        let message = waiting.messages.pop_front()?;
-        waiting.bytes -= message.memory_bytes;
-        Some(ListenerEvent::Message(message))
     }
 }
 

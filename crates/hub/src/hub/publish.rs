@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use penstock_runtime::clock;
 
-use super::{HubShared, LongPollWaiter, MessageFeed};
+use super::{HubShared, LongPollWaiter, MessageSink};
 use crate::channel::{Channel, ChannelState, DeliveryKind, Message, is_internal_channel};
 use crate::history::ChannelHistory;
 use crate::message_ordering::PARK_TIMEOUT;
@@ -28,7 +28,7 @@ struct DeferredActions<'a> {
     channel: &'a Arc<Channel>,
     wakers: Vec<Waker>,
     polls: Vec<(Arc<Message>, Vec<Arc<LongPollWaiter>>)>,
-    feeds: Vec<Arc<MessageFeed>>,
+    feeds: Vec<Arc<dyn MessageSink>>,
     /// It had no history before.
     gains_history: bool,
     has_parked: bool,
@@ -80,7 +80,29 @@ impl HubShared {
         Ok(publication)
     }
 
+    /// Gives a publication its place here, or to the process that has the authority.
     pub(crate) fn deliver(&self, publication: Publication) -> Result<(), HubError> {
+        self.deliver_by(publication, |publication| {
+            let is_elsewhere =
+                self.is_mirror.load(Ordering::SeqCst) && !is_internal_channel(&publication.channel);
+            match self.bus_notifier.bus().filter(|_| is_elsewhere) {
+                Some(bus) => bus.publish(publication),
+                None => Ok(false),
+            }
+        })
+    }
+
+    /// Gives a publication its place here, whoever has the authority.
+    pub(crate) fn deliver_own(&self, publication: Publication) -> Result<(), HubError> {
+        self.deliver_by(publication, |_| Ok(false))
+    }
+
+    /// `forward` decides under the lock of the channel whether another process takes it.
+    fn deliver_by(
+        &self,
+        publication: Publication,
+        forward: impl Fn(&Publication) -> Result<bool, HubError>,
+    ) -> Result<(), HubError> {
         let settings = self.settings.load();
         let now = clock::now();
         let mut is_checked = false;
@@ -131,7 +153,9 @@ impl HubShared {
                 let Some(mut state) = channel.lock_unless_removed() else {
                     continue;
                 };
-                self.accept_or_park(&mut state, &settings, publication, now, &mut deferred);
+                if !forward(&publication)? {
+                    self.accept_or_park(&mut state, &settings, publication, now, &mut deferred);
+                }
             }
             self.run_deferred(deferred, &settings, now);
             return Ok(());
@@ -249,7 +273,7 @@ impl HubShared {
 
     /// Drops messages, one per channel in turn, until all histories are within their limit: first
     /// those of the namespace that has most, then those of `usage` if it exceeds its fair share.
-    pub(super) fn evict_histories(&self, usage: &NamespaceUsage, bytes_all: usize) {
+    pub(crate) fn evict_histories(&self, usage: &NamespaceUsage, bytes_all: usize) {
         let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         let used = || load(&self.metrics.history_bytes);
         let usages = &self.registry.namespace_usages;
@@ -351,14 +375,47 @@ impl HubShared {
         now: Instant,
         deferred: &mut DeferredActions<'_>,
     ) -> Arc<str> {
-        let sequence = self.next_sequence();
-        let id = publication
-            .id
-            .take()
-            .unwrap_or_else(|| self.message_id(sequence));
-        publication.id = Some(id.clone());
-        let message = Arc::new(Message::new(sequence, id.clone(), publication, now));
-        state.last_sequence = sequence;
+        let order = self.next_sequence();
+        let id = publication.id.take();
+        publication.id = Some(id.unwrap_or_else(|| self.message_id(order)));
+        self.append_numbered(state, settings, (order, publication), now, deferred)
+    }
+
+    /// Appends a message that another process has given its number, unless it is here.
+    pub(crate) fn append_mirrored(
+        &self,
+        channel: &Arc<Channel>,
+        (order, publication): (u64, Publication),
+        settings: &Settings,
+        now: Instant,
+    ) {
+        let mut deferred = DeferredActions::for_channel(channel);
+        if let Some(mut state) = channel.lock_unless_removed()
+            && order > state.last_sequence
+        {
+            self.last_sequence.fetch_max(order, Ordering::Relaxed);
+            self.append_numbered(
+                &mut state,
+                settings,
+                (order, publication),
+                now,
+                &mut deferred,
+            );
+        }
+        self.run_deferred(deferred, settings, now);
+    }
+
+    fn append_numbered(
+        &self,
+        state: &mut ChannelState,
+        settings: &Settings,
+        (order, publication): (u64, Publication),
+        now: Instant,
+        deferred: &mut DeferredActions<'_>,
+    ) -> Arc<str> {
+        let id = publication.id.clone().unwrap_or_default();
+        let message = Arc::new(Message::new(order, id.clone(), publication, now));
+        state.last_sequence = order;
         state.last_id = Some(id.clone());
         self.metrics
             .published_messages
@@ -386,7 +443,7 @@ impl HubShared {
             feed.push(message.clone(), settings.max_backlog);
             deferred.feeds.push(feed.clone());
         }
-        let bounds = Self::history_bounds(&settings.history, state);
+        let bounds = self.history_bounds(&settings.history, state);
         self.change_history(state, |history| history.push(message, bounds, now));
         deferred.gains_history |=
             state.history_queue_position.is_none() && !state.history.is_empty();
@@ -398,7 +455,7 @@ impl HubShared {
     fn run_deferred(&self, deferred: DeferredActions<'_>, settings: &Settings, now: Instant) {
         let channel = deferred.channel;
         deferred.wakers.into_iter().for_each(Waker::wake);
-        deferred.feeds.iter().for_each(|feed| feed.wake_listener());
+        deferred.feeds.iter().for_each(|feed| feed.wake());
         if deferred.gains_history {
             self.maintenance_due.notify_one();
         }

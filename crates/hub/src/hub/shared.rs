@@ -38,9 +38,14 @@ pub(crate) struct HubShared {
     is_draining: AtomicBool,
     /// The time over which the drain ends streams, in milliseconds.
     drain_duration_ms: AtomicU64,
-    last_sequence: AtomicU64,
-    /// In front of the number in ids that the hub makes: no other start of a server has it.
-    id_prefix: Box<str>,
+    pub(crate) last_sequence: AtomicU64,
+    /// In front of the number in ids that the hub makes: no other start of a server has it, but
+    /// the process that the hub was taken over from.
+    pub(crate) id_prefix: ArcSwap<Box<str>>,
+    /// Another process has the authority over the channels.
+    pub(crate) is_mirror: AtomicBool,
+    /// Streams of another process are on their way here.
+    pub(crate) is_importing: AtomicBool,
     /// Channels with parked messages, by when the next of these has waited long enough.
     parked_channels: Mutex<VecDeque<(Instant, Arc<Channel>)>>,
 }
@@ -60,7 +65,11 @@ impl HubShared {
             is_draining: AtomicBool::new(false),
             drain_duration_ms: AtomicU64::new(0),
             last_sequence: AtomicU64::new(0),
-            id_prefix: format!("{started:x}.{:x}", std::process::id()).into(),
+            id_prefix: ArcSwap::from_pointee(
+                format!("{started:x}.{:x}", std::process::id()).into(),
+            ),
+            is_mirror: AtomicBool::new(false),
+            is_importing: AtomicBool::new(false),
             parked_channels: Mutex::default(),
         }
     }
@@ -72,13 +81,14 @@ impl HubShared {
 
     /// The id of a message that has none of its publisher.
     pub(crate) fn message_id(&self, order: u64) -> Arc<str> {
-        format!("{}-{order}", self.id_prefix).into()
+        format!("{}-{order}", self.id_prefix.load()).into()
     }
 
     /// The number of a message that got its id here, since this start. None for a number that is
     /// forged: not yet used, or written otherwise than by [`HubShared::message_id`].
     pub(crate) fn sequence_of_id(&self, id: &str) -> Option<u64> {
-        let number = id.strip_prefix(&*self.id_prefix)?.strip_prefix('-')?;
+        let prefix = self.id_prefix.load();
+        let number = id.strip_prefix(&***prefix)?.strip_prefix('-')?;
         let sequence = number.parse().ok()?;
         let is_used = (1..=self.last_sequence.load(Ordering::Relaxed)).contains(&sequence);
         (is_used && !number.starts_with(['+', '0'])).then_some(sequence)
@@ -86,6 +96,12 @@ impl HubShared {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Acquire)
+    }
+
+    /// Whether this hub takes no streams any more: one that drains hands them on while another
+    /// process takes them.
+    pub(crate) fn refuses_streams(&self) -> bool {
+        self.is_draining() && !self.is_mirror.load(Ordering::SeqCst)
     }
 
     /// Whether it had begun already.
@@ -129,7 +145,14 @@ impl HubShared {
 
     /// What a channel may keep. A stream on its way is to find what was published meanwhile, also
     /// where nothing is kept for clients that resume.
-    pub(crate) fn history_bounds(history: &History, state: &ChannelState) -> HistoryBounds {
+    pub(crate) fn history_bounds(&self, history: &History, state: &ChannelState) -> HistoryBounds {
+        if state.arriving_streams > 0 && self.is_importing.load(Ordering::Relaxed) {
+            return HistoryBounds {
+                max_count: usize::MAX,
+                max_age: Duration::MAX,
+                max_bytes: self.settings.load().max_backlog_total,
+            };
+        }
         let count = if state.is_internal {
             0
         } else {
@@ -152,7 +175,7 @@ impl HubShared {
 
     /// Lets go of what a channel may keep no more.
     pub(crate) fn trim_history(&self, state: &mut ChannelState, now: Instant) {
-        let bounds = Self::history_bounds(&self.settings.load().history, state);
+        let bounds = self.history_bounds(&self.settings.load().history, state);
         self.change_history(state, |history| history.trim(bounds, now));
     }
 

@@ -16,6 +16,7 @@ mod replaced_histories;
 mod slow_subscribers;
 mod stream_ends;
 mod streams;
+mod transfers;
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;

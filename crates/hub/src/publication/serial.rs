@@ -45,7 +45,7 @@ impl<'a> SerialBytes<'a> {
     }
 }
 
-pub(super) mod binary {
+pub(crate) mod binary {
     use super::*;
 
     pub(crate) fn serialize<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {

@@ -18,7 +18,7 @@ use super::closing::CloseReason;
 use super::delivery::ShardChannel;
 use super::heartbeats::HeartbeatRingPosition;
 use super::live_stream::{ChannelLink, LiveStream, OwnHeartbeat, StreamExtras};
-use super::shard_inbox::ArrivedStream;
+use super::shard_inbox::{ArrivedStream, ArrivingConnection};
 use super::writing::send_backlog;
 use super::{BYTES_PER_WRITE, MAX_INPUT_BYTES, NO_GAP_NOTICE, Shard, TICKS_PER_SECOND};
 use crate::channel::{ChannelState, DeliveryKind, Message, StreamFormat, SubscribedShard};
@@ -34,6 +34,16 @@ pub(crate) struct ResumePoint {
     channel_index: Option<usize>,
     /// Its number says nothing of other channels.
     is_restored: bool,
+}
+
+/// What a stream begins with, before what it missed.
+#[derive(Debug)]
+struct InitialBytes<'a> {
+    /// Framed, from its last owner.
+    unsent: Vec<BacklogPiece>,
+    initial: Bytes,
+    /// The message that its client named.
+    known: Option<&'a str>,
 }
 
 /// What a stream finds of its channels.
@@ -65,17 +75,25 @@ impl Shard {
             let ArrivedStream {
                 client,
                 pipelined_bytes: early_bytes,
+                is_probed,
                 format,
-                connection_guard,
+                connection,
+                unsent,
                 request,
             } = *arrival;
+            let connection_guard = match connection {
+                ArrivingConnection::Counted(guard) => guard,
+                ArrivingConnection::Adopted(adopter) => {
+                    adopter.adopt_held_connection(request.permit.client())
+                }
+            };
             let keep_alive = request.stream.keep_alive.as_ref();
             let is_silent = keep_alive.is_none_or(|beat| beat.bytes.is_empty());
             client.set_dead_peer_timeout(self.settings.send_timeout, is_silent);
             let held = LiveStream {
                 connection: client,
                 generation: self.next_generation(),
-                _connection_guard: connection_guard,
+                connection_guard,
                 first_link: ChannelLink::NONE,
                 heartbeat_position: HeartbeatRingPosition::NONE,
                 last_sent_tick: self.now_tick,
@@ -84,16 +102,21 @@ impl Shard {
                 gap_notice: NO_GAP_NOTICE,
                 is_ending: false,
                 is_stall_checked: false,
-                is_probed: false,
+                is_probed,
                 backlog: None,
                 extras: None,
                 client_permit: None,
             };
-            self.add_stream(held, *request);
+            self.add_stream(held, *request, unsent);
         }
     }
 
-    fn add_stream(&mut self, mut held: LiveStream, wanted: StreamRequest) {
+    fn add_stream(
+        &mut self,
+        mut held: LiveStream,
+        wanted: StreamRequest,
+        unsent: Vec<BacklogPiece>,
+    ) {
         let StreamRequest {
             subscriptions: expected,
             permit,
@@ -122,6 +145,7 @@ impl Shard {
         }
         held.client_permit = permit.into_client_permit();
         let stream = self.streams.insert(held);
+        self.note_transfer_arrival(stream);
         let mut found = self.subscribe_all(stream, &expected, wanted.resume_after.as_deref());
         if found.has_arrival_gap && gap.is_none() {
             // A loss that cannot be announced ends the stream, before any message behind it.
@@ -152,7 +176,12 @@ impl Shard {
             .metrics
             .opened_streams
             .fetch_add(1, Ordering::Relaxed);
-        self.send_initial(stream, wanted.initial_bytes, known.as_deref(), found);
+        let initial = InitialBytes {
+            unsent,
+            initial: wanted.initial_bytes,
+            known: known.as_deref(),
+        };
+        self.send_initial(stream, initial, found);
         if let Some(lifetime) = wanted.max_lifetime {
             self.schedule_end(stream, lifetime);
         }
@@ -280,14 +309,8 @@ impl Shard {
     }
 
     /// Sends the initial data of a stream, and lets the loop watch its socket.
-    fn send_initial(
-        &mut self,
-        stream: u32,
-        initial: Bytes,
-        known: Option<&str>,
-        found: SubscribeResult,
-    ) {
-        let mut backlog = self.initial_backlog(stream, initial, known, &found);
+    fn send_initial(&mut self, stream: u32, initial: InitialBytes<'_>, found: SubscribeResult) {
+        let mut backlog = self.initial_backlog(stream, initial, &found);
         let (now, room) = (self.now_tick, self.backlog_room());
         let held = self.streams.get(stream);
         let gap = held.and_then(|held| self.gap_notice_of(held)).cloned();
@@ -334,7 +357,7 @@ impl Shard {
         if waits {
             self.schedule_stall_check(stream);
         }
-        if found.is_ended || self.shared.is_draining() {
+        if found.is_ended || self.shared.refuses_streams() {
             self.end_stream_gracefully(stream);
         }
     }
@@ -344,8 +367,7 @@ impl Shard {
     fn initial_backlog(
         &mut self,
         stream: u32,
-        initial: Bytes,
-        known: Option<&str>,
+        initial: InitialBytes<'_>,
         found: &SubscribeResult,
     ) -> Backlog {
         let mut backlog = Backlog::new(self.now_tick);
@@ -353,7 +375,12 @@ impl Shard {
             return backlog;
         };
         let format = held.format;
-        let gap = found.has_gap.then(|| self.resume_gap_notice(held, known));
+        let gap = found
+            .has_gap
+            .then(|| self.resume_gap_notice(held, initial.known));
+        for piece in initial.unsent {
+            backlog.push(piece, 0);
+        }
         let mut push = |bytes: Bytes, messages| {
             if !bytes.is_empty() {
                 let kind = PieceKind::Initial;
@@ -365,7 +392,7 @@ impl Shard {
                 backlog.push(piece, 0);
             }
         };
-        push(format.apply_framing(initial), 0);
+        push(format.apply_framing(initial.initial), 0);
         push(gap.flatten().unwrap_or_default(), 0);
         for (channel, message) in &found.missed_messages {
             let held = self.streams.get_mut(stream);

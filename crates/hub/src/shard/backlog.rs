@@ -28,14 +28,14 @@ pub(super) struct Backlog {
 
 /// Some bytes that go out together or not at all.
 #[derive(Debug, Clone)]
-pub(super) struct BacklogPiece {
+pub(crate) struct BacklogPiece {
     pub(super) bytes: Bytes,
     pub(super) messages: u32,
     pub(super) kind: PieceKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PieceKind {
+pub(crate) enum PieceKind {
     /// Messages as they come.
     Message,
     /// What the stream began with: its bytes are shared with the history, and it stays.
@@ -239,6 +239,18 @@ impl Backlog {
             self.pieces.pop_front();
         }
         completed
+    }
+
+    /// What waits, without what is out of the first piece, which stays whatever happens.
+    pub(super) fn unsent_pieces(&self) -> impl Iterator<Item = BacklogPiece> {
+        self.pieces.iter().enumerate().map(|(index, piece)| {
+            let mut piece = piece.clone();
+            if index == 0 && self.offset > 0 {
+                piece.bytes = piece.bytes.slice(self.offset..);
+                piece.kind = PieceKind::Initial;
+            }
+            piece
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -184,9 +184,8 @@ impl Shard {
             self.list_bytes -= extra.memory_bytes();
         }
         self.release_gap_notice(held.gap_notice);
-        self.flush_counts();
+        self.count_closed();
         let tally = &self.shared.metrics;
-        tally.closed_streams.fetch_add(1, Ordering::Relaxed);
         if why == CloseReason::Slow {
             tally.closed_slow_streams.fetch_add(1, Ordering::Relaxed);
         }
@@ -195,8 +194,15 @@ impl Shard {
         StreamPermit::release(&self.shared);
     }
 
+    /// Counts the end of a stream, after all that was done with it.
+    pub(super) fn count_closed(&mut self) {
+        self.flush_counts();
+        let closed = &self.shared.metrics.closed_streams;
+        closed.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Takes a stream out of its channels and its ring.
-    fn leave_channels(&mut self, stream: u32) {
+    pub(super) fn leave_channels(&mut self, stream: u32) {
         let Some(held) = self.streams.get_mut(stream) else {
             return;
         };
@@ -365,7 +371,9 @@ impl Shard {
             };
             ending.next_slot = stream + 1;
             ending.ended += 1;
-            self.end_stream_gracefully(stream);
+            if !self.moves_to_other_process(stream) {
+                self.end_stream_gracefully(stream);
+            }
         }
         self.drain = Some(ending);
     }

@@ -203,6 +203,12 @@ impl Heartbeats {
         })
     }
 
+    /// The keep-alive of a ring.
+    pub(super) fn keep_alive_at(&self, at: HeartbeatRingPosition) -> Option<&StreamKeepAlive> {
+        let ring = self.rings.get(usize::from(at.ring))?.as_ref()?;
+        Some(&ring.keep_alive)
+    }
+
     /// Whether a ring's heartbeats come whatever else was sent.
     pub(super) fn is_unconditional(&self, at: HeartbeatRingPosition) -> bool {
         let ring = self.rings.get(usize::from(at.ring));

@@ -27,7 +27,7 @@ pub(super) struct LiveStream {
     /// Which of the streams that this slot has had.
     pub(super) generation: u32,
     /// Its drop tells the front end.
-    pub(super) _connection_guard: HeldConnectionGuard,
+    pub(super) connection_guard: HeldConnectionGuard,
     pub(super) first_link: ChannelLink,
     pub(super) heartbeat_position: HeartbeatRingPosition,
     pub(super) last_sent_tick: u32,

@@ -11,10 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use penstock_exchange::{HeldConnection, HeldConnectionGuard};
+use penstock_exchange::{ConnectionAdopter, HeldConnection, HeldConnectionGuard};
+use tokio::sync::mpsc;
 
 use crate::channel::{Channel, Message, StreamFormat};
 use crate::hub::{LongPollWaiter, StreamRequest};
+use crate::transfer::DetachedStream;
+
+use super::backlog::BacklogPiece;
 
 #[derive(Debug)]
 pub(crate) enum ShardCommand {
@@ -23,6 +27,37 @@ pub(crate) enum ShardCommand {
     AnswerLongPolls(LongPollAnswers),
     /// All streams end, spread over this time.
     Drain(Duration),
+    /// All streams go to another process by way of this.
+    StartTransfer(mpsc::UnboundedSender<TransferEvent>),
+    /// No more streams go there.
+    StopTransfer,
+    /// These have gone.
+    ReleaseMoved(Vec<DetachedStream>),
+    /// These have not.
+    AddDetached(Vec<DetachedStream>),
+}
+
+/// From a shard to the transfer.
+#[derive(Debug)]
+pub(crate) enum TransferEvent {
+    Batch(TransferBatch),
+    /// This shard has no more streams that can move.
+    Idle(u16),
+}
+
+/// Streams of one shard on their way to another process.
+#[derive(Debug)]
+pub(crate) struct TransferBatch {
+    pub(crate) shard: u16,
+    pub(crate) streams: Vec<DetachedStream>,
+}
+
+/// The front end's count of an arriving stream's connection.
+#[derive(Debug)]
+pub(crate) enum ArrivingConnection {
+    Counted(HeldConnectionGuard),
+    /// It comes from another process: the shard has it counted.
+    Adopted(Arc<dyn ConnectionAdopter>),
 }
 
 #[derive(Debug)]
@@ -30,8 +65,12 @@ pub(crate) struct ArrivedStream {
     pub(crate) client: HeldConnection,
     /// Bytes of its client that were read after the request.
     pub(crate) pipelined_bytes: usize,
+    /// It was found to have closed its sending side.
+    pub(crate) is_probed: bool,
     pub(crate) format: StreamFormat,
-    pub(crate) connection_guard: HeldConnectionGuard,
+    pub(crate) connection: ArrivingConnection,
+    /// What its socket did not take elsewhere, framed.
+    pub(crate) unsent: Vec<BacklogPiece>,
     pub(crate) request: Box<StreamRequest>,
 }
 

@@ -104,8 +104,12 @@ impl ShardHarness {
         let arrival = ArrivedStream {
             client: HeldConnection::from(ours),
             pipelined_bytes: 0,
+            is_probed: false,
             format,
-            connection_guard: HeldConnectionGuard::new(Arc::new(NoopConnectionCounter)),
+            connection: ArrivingConnection::Counted(HeldConnectionGuard::new(Arc::new(
+                NoopConnectionCounter,
+            ))),
+            unsent: Vec::new(),
             request: wanted,
         };
         let _ = shared.shard_inboxes[0].push(ShardCommand::AddStream(Box::new(arrival)));

@@ -193,7 +193,7 @@ impl Server {
                 tokio::join!(finished, apps);
             }
         };
-        tokio::join!(requests, self.close_streams());
+        tokio::join!(requests, self.close_streams(late));
     }
 
     /// Waits until all connections have ended and a joined front end sends no more.
@@ -231,9 +231,19 @@ impl Server {
         }
     }
 
-    /// Ends the hub's held streams while requests finish. Clients reconnect, so the ends are spread
+    /// Ends the held streams that do not move to a new server, while requests finish. Clients reconnect, so the ends are spread
     /// over `hub.drain_timeout`, or less for few streams.
-    async fn close_streams(&self) {
+    async fn close_streams(&self, late: Instant) {
+        let transfer = self.hub_transfer().take();
+        if let Some(transfer) = transfer {
+            let moved = clock::timeout_at(late, transfer.wait_until_streams_moved()).await;
+            let count = transfer.moved_streams();
+            match moved {
+                Some(()) => log::info!("upgrade: {count} held streams moved to the new server"),
+                None => log::warn!("upgrade: only {count} held streams moved to the new server"),
+            }
+            *self.hub_transfer() = Some(transfer);
+        }
         let hub = &self.hub_service.hub;
         let stream_count = u32::try_from(hub.snapshot().connections.used).unwrap_or(u32::MAX);
         let over = hub

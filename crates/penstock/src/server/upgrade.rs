@@ -9,14 +9,15 @@
 //!   its output.
 
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use penstock_apps::{App, AppSize};
 use penstock_config::{Invocation, ListenAddr};
+use penstock_hub::HubTransfer;
 use penstock_runtime::{clock, loops, process};
 use penstock_sys::fd_packets;
 use penstock_sys::process::CommandLine;
@@ -206,23 +207,29 @@ impl Server {
         log::info!("upgrade: new server starting (pid={pid})");
         let (tail, silent) = self.copy_successor_output(&new);
         let taking_over = async {
+            let (transfer, hub) = self.prepare_hub_transfer()?;
             let taken = tokio::select! {
-                taken = self.hand_over_and_wait_ready(&line, deadline) => taken?,
+                taken = self.hand_over_and_wait_ready(&line, hub, deadline) => taken?,
                 () = self.edge.drain.wait_until_begun() => return Err(STOPPING_ERROR.to_owned()),
             };
             // The last moment to stop alone: from `go` on both serve.
             if self.is_draining() {
                 return Err(STOPPING_ERROR.to_owned());
             }
+            let transfer = move_channels(transfer).await;
             let admin = self.let_successor_serve(&line).await?;
-            Ok((taken, admin))
+            Ok((taken, admin, transfer))
         };
         let led = tokio::select! {
             led = taking_over => led,
             () = process::wait_for_exit(&new.exit_fd) => Err("it ended".to_owned()),
         };
         let error = match led {
-            Ok((taken, admin)) => {
+            Ok((taken, admin, transfer)) => {
+                if let Some(transfer) = transfer {
+                    transfer.hand_over_streams();
+                    *self.hub_transfer() = Some(transfer);
+                }
                 // Only now, when nothing can fail any more, and before the new server notifies by
                 // itself: the manager accepts messages of the main process only.
                 self.options.manager.notify_main_pid(pid);
@@ -273,9 +280,14 @@ impl Server {
     async fn hand_over_and_wait_ready(
         &self,
         line: &UpgradeChannel,
+        hub: Option<OwnedFd>,
         deadline: std::time::Instant,
     ) -> Result<Vec<ListenAddr>, String> {
         self.send_listeners(line).await?;
+        if let Some(hub) = hub {
+            line.send(&UpgradeMessage::Hub, Some(hub.as_fd())).await?;
+        }
+        line.send(&UpgradeMessage::End, None).await?;
         match clock::timeout_at(deadline, line.receive()).await {
             Some(Ok(UpgradeMessage::Ready(taken))) => Ok(taken
                 .into_iter()
@@ -347,8 +359,26 @@ impl Server {
         line.send(&UpgradeMessage::PublishSecret(secret), None)
             .await?;
         line.send(&UpgradeMessage::Stderr, Some(std::io::stderr().as_fd()))
-            .await?;
-        line.send(&UpgradeMessage::End, None).await
+            .await
+    }
+
+    /// The transfer of the hub, and the new server's end of its socket. Servers that share a Redis
+    /// have no transfer: their channels are in both.
+    fn prepare_hub_transfer(&self) -> Result<(Option<HubTransfer>, Option<OwnedFd>), String> {
+        if self.hub_service.bus().is_some() {
+            return Ok((None, None));
+        }
+        let started = fd_packets::packet_pair().and_then(|(ours, theirs)| {
+            let transfer = self.hub_service.hub.transfer_to(ours)?;
+            Ok((Some(transfer), Some(theirs)))
+        });
+        started.map_err(|error| format!("the hub's socket: {error}"))
+    }
+
+    pub(super) fn hub_transfer(&self) -> MutexGuard<'_, Option<HubTransfer>> {
+        self.hub_transfer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes `new` the server. Resources that it needs exclusively are released at once; the rest
@@ -400,6 +430,18 @@ impl Server {
                 "upgrade: cannot forward {what} to the new server: {error} (pid={successor_pid})"
             ),
             None => {}
+        }
+    }
+}
+
+/// Moves the hub's channels before both servers accept; without that, streams end as at any stop.
+async fn move_channels(transfer: Option<HubTransfer>) -> Option<HubTransfer> {
+    let mut transfer = transfer?;
+    match transfer.hand_over_channels().await {
+        Ok(()) => Some(transfer),
+        Err(error) => {
+            log::warn!("upgrade: held streams will end, since the hub does not move: {error}");
+            None
         }
     }
 }

@@ -129,29 +129,47 @@ fn a_second_signal_does_not_wait_for_streams() {
 }
 
 #[test]
-fn an_upgrade_lets_streams_go_to_the_new_server() {
-    let server = serve();
+fn an_upgrade_moves_streams_to_the_new_server() {
+    let toml = "[hub]\ndrain_timeout = \"1s\"\nhistory = { max_messages = 100 }\n[[sites]]\n\
+                [[sites.routes]]\npath = \"/events/*\"\n\
+                hub = { channel = \"{path.2}\", namespace = \"app\" }\n\
+                [[sites.routes]]\npath = \"/*\"\napp = \"app\"\n";
+    let server = serve_with("", toml);
     let mut listeners = listeners(&server, 20);
-    let (code, stdout, stderr) = verb(&server, &["upgrade"], "");
-    assert!(
-        code == 0 && stdout.starts_with("upgraded: "),
-        "{stdout}{stderr}\n{}",
-        server.log()
-    );
-    let successor = i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap();
-    assert_ne!(successor, server.pid());
-    for listener in &mut listeners {
-        listener.end();
-        *listener = StreamClient::open(&server, "/stream/news");
+    listeners.push(StreamClient::open(&server, "/events/news"));
+    publish(&server, "news", "before");
+    all_hear(&mut listeners, "data: before\n");
+    let last = listeners[20].text();
+    let last = last.lines().find_map(|line| line.strip_prefix("id: "));
+    let last = last.unwrap().to_owned();
+    let mut successor = server.pid();
+    for round in ["first", "second", "third"] {
+        let (code, stdout, stderr) = verb(&server, &["upgrade"], "");
+        assert!(
+            code == 0 && stdout.starts_with("upgraded: "),
+            "{stdout}{stderr}\n{}",
+            server.log()
+        );
+        let next = i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap();
+        assert_ne!(next, successor);
+        // Nothing holds the old process any more.
+        match successor == server.pid() {
+            true => assert_eq!(server.wait_exit(PATIENCE).code(), Some(0)),
+            false => eventually(PATIENCE, "the old process ends", || !is_alive(successor)),
+        }
+        successor = next;
+        publish(&server, "news", round);
+        all_hear(&mut listeners, &format!("data: {round}\n"));
     }
-    publish(&server, "news", "from the new one");
-    all_hear(&mut listeners, "data: from the new one\n");
-    assert_eq!(
-        server.wait_exit(PATIENCE).code(),
-        Some(0),
-        "{}",
-        server.log()
-    );
+    let field = format!("Last-Event-ID: {last}\r\n");
+    let mut back = StreamClient::asking(&server, "/events/news", &field);
+    back.hear("data: third\n");
+    let events = back.text();
+    let data: Vec<_> = events
+        .lines()
+        .filter(|line| line.starts_with("data: "))
+        .collect();
+    assert_eq!(data, ["data: first", "data: second", "data: third"]);
     kill(successor, Signal::TERM);
     for listener in &mut listeners {
         listener.end();

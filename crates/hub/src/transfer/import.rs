@@ -1,0 +1,344 @@
+//! The new process's side: takes the channels, then the streams, and sends the old process the
+//! messages of the channels that it still has subscribers of.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use penstock_exchange::{AddressPrefix, ConnectionAdopter};
+use penstock_runtime::clock;
+use tokio::sync::Notify;
+
+use super::link::Received;
+use super::records::{ChannelRecord, PredecessorMessage, SuccessorMessage};
+use super::{StreamRecord, TRANSFER_VERSION, TransferError, TransferSocket};
+use crate::channel::Message;
+use crate::counters::StreamPermit;
+use crate::hub::{HubShared, MessageSink, PendingSubscription};
+use crate::shard::{ArrivedStream, ArrivingConnection, ShardCommand};
+use crate::{Hub, HubError, Publication};
+
+/// How long a hub that takes nothing is left alone.
+const BACKPRESSURE_DELAY: Duration = Duration::from_millis(5);
+
+/// Takes a hub over from another process.
+#[derive(Debug)]
+pub struct HubReceiver {
+    shared: Arc<HubShared>,
+    socket: TransferSocket,
+    adopter: Arc<dyn ConnectionAdopter>,
+    replies: Arc<ReplyQueue>,
+    /// This listener of the channels that the old process follows.
+    listener_id: u64,
+}
+
+/// Channels that stay, with their messages, while the transfer needs them.
+#[derive(Debug, Default)]
+struct KeptChannels {
+    /// All, until the streams have moved.
+    imported: Vec<PendingSubscription>,
+    /// Those that the old process has subscribers of.
+    followed: HashMap<Arc<str>, PendingSubscription>,
+}
+
+/// What the old process is to be sent, in order.
+#[derive(Debug)]
+struct ReplyQueue {
+    state: Mutex<ReplyState>,
+    wakeup: Notify,
+    max_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct ReplyState {
+    replies: VecDeque<Reply>,
+    bytes: usize,
+    has_overflowed: bool,
+}
+
+#[derive(Debug)]
+enum Reply {
+    Message(Arc<Message>),
+    /// With the streams of the batch that go to a shard once this is sent.
+    Taken {
+        batch: u64,
+        refused: Vec<usize>,
+        arrivals: Vec<ArrivedStream>,
+    },
+    Other(Box<SuccessorMessage>),
+}
+
+impl Hub {
+    /// Prepares to take over a hub from the process at the other end of `socket`, on the current
+    /// loop. `adopter` counts the connections that come.
+    ///
+    /// # Errors
+    /// When no loop runs here, or the kernel does not watch the socket.
+    pub fn receive_transfer(
+        &self,
+        socket: OwnedFd,
+        adopter: Arc<dyn ConnectionAdopter>,
+    ) -> io::Result<HubReceiver> {
+        Ok(HubReceiver {
+            shared: self.shared.clone(),
+            socket: TransferSocket::new(socket)?,
+            adopter,
+            replies: Arc::new(ReplyQueue {
+                state: Mutex::default(),
+                wakeup: Notify::new(),
+                max_bytes: self.settings().max_backlog_total,
+            }),
+            listener_id: self.shared.next_sequence(),
+        })
+    }
+}
+
+impl HubReceiver {
+    /// Takes everything over until the old process ends.
+    ///
+    /// # Errors
+    /// Why the transfer ended before: what was taken stays here.
+    pub async fn run(self) -> Result<(), TransferError> {
+        let mut kept = KeptChannels::default();
+        let ended = tokio::select! {
+            ended = self.receive_all(&mut kept) => ended,
+            ended = self.send_replies() => ended,
+        };
+        self.shared.set_importing(false);
+        for channel in kept.followed.values() {
+            self.unfollow(channel);
+        }
+        match ended {
+            Err(TransferError::Closed) => Ok(()),
+            ended => ended,
+        }
+    }
+
+    async fn receive_all(&self, kept: &mut KeptChannels) -> Result<(), TransferError> {
+        match self.socket.receive().await?.message {
+            PredecessorMessage::Hello { version, .. } if version != TRANSFER_VERSION => {
+                return Err(TransferError::Version(version));
+            }
+            PredecessorMessage::Hello {
+                id_prefix,
+                last_sequence,
+                ..
+            } => {
+                self.shared.set_importing(true);
+                self.shared.continue_ids(&id_prefix, last_sequence);
+            }
+            other => return Err(TransferError::BadMessage(format!("{other:?}"))),
+        }
+        loop {
+            let Received { message, fds } = self.socket.receive().await?;
+            match message {
+                PredecessorMessage::Channel(record) => self.import_channel(record, kept),
+                PredecessorMessage::ChannelsEnd => {
+                    self.reply(Reply::other(SuccessorMessage::Imported));
+                }
+                PredecessorMessage::Streams { batch, streams } => {
+                    self.take_streams(batch, streams, fds);
+                }
+                PredecessorMessage::StreamsMoved => {
+                    self.shared.set_importing(false);
+                    kept.imported.clear();
+                }
+                PredecessorMessage::Publish {
+                    number,
+                    channel,
+                    mut publication,
+                } => {
+                    publication.channel = channel;
+                    self.publish(publication).await;
+                    self.reply(Reply::other(SuccessorMessage::Accepted(number)));
+                }
+                PredecessorMessage::Subscribe(channel) => self.follow(&channel, kept),
+                PredecessorMessage::Unsubscribe(channel) => {
+                    if let Some(channel) = kept.followed.remove(&channel) {
+                        self.unfollow(&channel);
+                    }
+                }
+                hello @ PredecessorMessage::Hello { .. } => {
+                    return Err(TransferError::BadMessage(format!("{hello:?}")));
+                }
+            }
+        }
+    }
+
+    async fn send_replies(&self) -> Result<(), TransferError> {
+        let mut next_shard = 0;
+        loop {
+            while let Some(reply) = self.replies.pop()? {
+                let (message, arrivals) = match reply {
+                    Reply::Message(message) => {
+                        let message = SuccessorMessage::Message {
+                            sequence: message.sequence,
+                            channel: message.publication.channel.clone(),
+                            publication: message.publication.clone(),
+                        };
+                        (message, Vec::new())
+                    }
+                    Reply::Taken {
+                        batch,
+                        refused,
+                        arrivals,
+                    } => (SuccessorMessage::Taken { batch, refused }, arrivals),
+                    Reply::Other(message) => (*message, Vec::new()),
+                };
+                self.socket.send(&message, &[]).await?;
+                // Only now is a byte written to them.
+                let shard = &self.shared.shard_inboxes[next_shard];
+                for arrival in arrivals {
+                    if let Some(waker) = shard.push(ShardCommand::AddStream(Box::new(arrival))) {
+                        waker.wake();
+                    }
+                }
+                next_shard = (next_shard + 1) % self.shared.shard_inboxes.len();
+            }
+            self.replies.wakeup.notified().await;
+        }
+    }
+
+    fn import_channel(&self, record: ChannelRecord, kept: &mut KeptChannels) {
+        let (name, is_followed) = (record.name.clone(), record.is_followed);
+        match self.shared.import_channel(record) {
+            Ok(pending) => kept.imported.push(pending),
+            Err(refused) => {
+                return log::warn!("hub: channel {name:?} is not taken over: {refused}");
+            }
+        }
+        if is_followed {
+            self.attach(&name, kept, false);
+        }
+    }
+
+    /// Lets the old process have the state of a channel and its messages from then on.
+    fn follow(&self, name: &Arc<str>, kept: &mut KeptChannels) {
+        self.attach(name, kept, true);
+    }
+
+    fn attach(&self, name: &Arc<str>, kept: &mut KeptChannels, sends_state: bool) {
+        let channel = match PendingSubscription::for_channel(&self.shared, name) {
+            Ok(channel) => channel,
+            Err(refused) => {
+                log::warn!("hub: channel {name:?} is not followed by the old process: {refused}");
+                // It has what it waits for.
+                let empty = ChannelRecord {
+                    name: name.clone(),
+                    ..ChannelRecord::default()
+                };
+                return self.reply(Reply::other(SuccessorMessage::Channel(empty)));
+            }
+        };
+        self.shared.attach_listener(
+            &channel,
+            self.listener_id,
+            &(self.replies.clone() as _),
+            |state| {
+                if sends_state {
+                    let record = self.shared.channel_record(name, state);
+                    self.reply(Reply::other(SuccessorMessage::Channel(record)));
+                }
+            },
+        );
+        kept.followed.insert(name.clone(), channel);
+    }
+
+    fn unfollow(&self, channel: &PendingSubscription) {
+        self.shared.remove_subscriber(&channel.channel, |state| {
+            state.listeners.remove(&self.listener_id);
+        });
+        self.shared.bus_notifier.notify();
+    }
+
+    /// Publishes what came from the old process, when there is room.
+    async fn publish(&self, publication: Publication) {
+        let name = publication.channel.clone();
+        loop {
+            match self.shared.deliver(publication.clone()) {
+                Ok(()) => return,
+                // Its publisher was told that it is accepted.
+                Err(
+                    HubError::DeliveryBacklogFull(_) | HubError::NamespaceDeliveryBacklogFull(_),
+                ) => clock::sleep(BACKPRESSURE_DELAY).await,
+                Err(error) => {
+                    return log::warn!("hub: channel {name:?}: a message is lost: {error}");
+                }
+            }
+        }
+    }
+
+    fn take_streams(&self, batch: u64, streams: Vec<StreamRecord>, fds: Vec<OwnedFd>) {
+        let count = streams.len();
+        // Descriptors beyond what this process may open did not arrive.
+        let mut refused: Vec<usize> = (fds.len()..count).collect();
+        let mut arrivals = Vec::with_capacity(count);
+        for (place, (record, socket)) in streams.into_iter().zip(fds).enumerate() {
+            let client = record.client.map(AddressPrefix::from_bits);
+            let arrival = StreamPermit::acquire(&self.shared, client).and_then(|permit| {
+                let places = record.places_in_channels(&self.shared)?;
+                let adopter = ArrivingConnection::Adopted(Arc::clone(&self.adopter));
+                Ok(record.into_arrival(places, (socket.into(), adopter), permit))
+            });
+            match arrival {
+                Ok(arrival) => arrivals.push(arrival),
+                Err(error) => {
+                    log::debug!("hub: a stream is not taken over: {error}");
+                    refused.push(place);
+                }
+            }
+        }
+        self.reply(Reply::Taken {
+            batch,
+            refused,
+            arrivals,
+        });
+    }
+
+    fn reply(&self, reply: Reply) {
+        self.replies.lock().replies.push_back(reply);
+        self.replies.wakeup.notify_one();
+    }
+}
+
+impl Reply {
+    fn other(message: SuccessorMessage) -> Self {
+        Self::Other(Box::new(message))
+    }
+}
+
+impl ReplyQueue {
+    fn pop(&self) -> Result<Option<Reply>, TransferError> {
+        let mut state = self.lock();
+        if state.has_overflowed {
+            return Err(TransferError::Overflow);
+        }
+        let reply = state.replies.pop_front();
+        if let Some(Reply::Message(message)) = &reply {
+            state.bytes -= message.memory_bytes;
+        }
+        Ok(reply)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ReplyState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MessageSink for ReplyQueue {
+    fn push(&self, message: Arc<Message>, _: usize) {
+        let mut state = self.lock();
+        if state.bytes + message.memory_bytes > self.max_bytes {
+            state.has_overflowed = true;
+            return;
+        }
+        state.bytes += message.memory_bytes;
+        state.replies.push_back(Reply::Message(message));
+    }
+
+    fn wake(&self) {
+        self.wakeup.notify_one();
+    }
+}
