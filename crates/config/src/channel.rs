@@ -50,6 +50,12 @@ impl ChannelPattern {
     pub fn parts(&self) -> &[ChannelPart] {
         &self.parts
     }
+
+    /// Whether its name depends on the request.
+    pub fn has_placeholder(&self) -> bool {
+        let is_text = |part: &ChannelPart| matches!(part, ChannelPart::Text(_));
+        !self.parts.iter().all(is_text)
+    }
 }
 
 impl FromStr for ChannelPattern {

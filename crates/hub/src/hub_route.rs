@@ -8,6 +8,8 @@
 //! # Invariants
 //! - A request names no channel that the route's pattern does not, and none with a control
 //!   character.
+//! - A message goes to one channel, so no subscriber gets it twice: the first that the request
+//!   names a part of, else the first.
 //! - A body is read no further than the maximum size of a message.
 
 use std::borrow::Cow;
@@ -34,8 +36,10 @@ pub struct HubRouteHandler {
     hub: Hub,
     namespace: Namespace,
     channels: Box<[ChannelPattern]>,
-    keep_alive: Option<Duration>,
-    allows_publish: bool,
+    heartbeat_interval: Option<Duration>,
+    heartbeat_event: Option<Box<str>>,
+    /// The index of the channel that a POST publishes to, where the route allows it.
+    published_channel: Option<usize>,
     cors: RouteCors,
 }
 
@@ -80,16 +84,17 @@ impl HubRouteHandler {
             let parsed = text.parse::<ChannelPattern>();
             parsed.map_err(|error| format!("hub: {error}"))
         };
+        let channels = settings.channels.iter().map(parse);
+        let channels: Box<[ChannelPattern]> = channels.collect::<Result<_, _>>()?;
+        // A message to one room is not for the channels that all rooms have in common.
+        let named_by_request = channels.iter().position(ChannelPattern::has_placeholder);
         Ok(Self {
             hub,
             namespace: Namespace::new(&settings.namespace),
-            channels: settings
-                .channels
-                .iter()
-                .map(parse)
-                .collect::<Result<_, _>>()?,
-            keep_alive: settings.heartbeat_interval,
-            allows_publish: settings.publish,
+            published_channel: settings.publish.then(|| named_by_request.unwrap_or(0)),
+            channels,
+            heartbeat_interval: settings.heartbeat_interval,
+            heartbeat_event: settings.heartbeat_event.as_deref().map(Box::from),
             cors: RouteCors {
                 allowed_origins: Arc::new(AllowedOrigins::new(&settings.origins)),
                 methods: match settings.publish {
@@ -140,9 +145,10 @@ impl HubRouteHandler {
         }
     }
 
-    fn publish(&self, request: Request) -> HandlerProgress {
-        let names = match self.channel_keys(&request) {
-            Ok(names) => names,
+    fn publish(&self, request: Request, channel: usize) -> HandlerProgress {
+        let pattern = &self.channels[channel];
+        let channel = match expand_pattern(pattern, request.path(), request.query()) {
+            Ok(name) => self.namespace.channel_key(&name),
             Err(bad) => return HandlerProgress::Ready(Err(bad.into())),
         };
         let (hub, cors) = (self.hub.clone(), self.cors.clone());
@@ -153,18 +159,15 @@ impl HubRouteHandler {
             let data = data.ok_or(HubError::MessageTooLarge(max_bytes))?;
             let data = String::from_utf8(data)
                 .map_err(|_| Fault::new(FaultKind::BadRequest, "the message is not UTF-8"))?;
-            for channel in names {
-                let event = PublishedEvent {
-                    data: data.as_str().into(),
-                    ..PublishedEvent::default()
-                };
-                let publication = Publication {
-                    channel,
-                    event: Some(event),
-                    ..Publication::default()
-                };
-                hub.publish(publication)?;
-            }
+            let event = PublishedEvent {
+                data: data.into(),
+                ..PublishedEvent::default()
+            };
+            hub.publish(Publication {
+                channel,
+                event: Some(event),
+                ..Publication::default()
+            })?;
             Ok(cors.finish_response(&head, plain_text(Status::OK, "Published\n")))
         }))
     }
@@ -179,9 +182,9 @@ impl HubRouteHandler {
                 "this address does not take that method\n",
             ),
         };
-        let allowed = match self.allows_publish {
-            true => "GET, HEAD, POST, OPTIONS",
-            false => "GET, HEAD, OPTIONS",
+        let allowed = match self.published_channel {
+            Some(_) => "GET, HEAD, POST, OPTIONS",
+            None => "GET, HEAD, OPTIONS",
         };
         response.fields.push_static("Allow", allowed);
         response
@@ -199,9 +202,9 @@ impl RouteCors {
 
 impl Handler for HubRouteHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
-        match request.head.method() {
-            Method::Get | Method::Head => self.subscribe(&request),
-            Method::Post if self.allows_publish => self.publish(request),
+        match (request.head.method(), self.published_channel) {
+            (Method::Get | Method::Head, _) => self.subscribe(&request),
+            (Method::Post, Some(channel)) => self.publish(request, channel),
             _ => {
                 let response = self.respond_with_methods(&request.head);
                 HandlerProgress::Ready(Ok(self.cors.finish_response(&request.head, response)))

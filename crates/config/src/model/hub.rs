@@ -114,8 +114,12 @@ section! {
         /// any, without cookies.
         origins: Vec<String> = Vec::new(), Texts(ORIGIN_EXPECTED),
             example r#"["https://app.example"]"#, by hand;
-        /// Whether a POST to the route publishes its body to the channels, from every client that
-        /// reaches it.
+        /// Whether the streams of a channel get an event `presence` with the number of its
+        /// subscribers on this server when that has changed, at most one a second; in all of the
+        /// namespace.
+        presence: bool = false, Bool;
+        /// Whether a POST to the route publishes its body, from every client that reaches it: to
+        /// the first channel that has a part of the request in its name, else to the first.
         publish: bool = false, Bool;
     }
     also {

@@ -159,6 +159,72 @@ fn a_route_may_be_published_to() {
 }
 
 #[test]
+fn a_message_goes_to_the_room_of_its_request_once() {
+    for channels in [
+        r#"["room-{path.2}", "announcements"]"#,
+        r#"["announcements", "room-{path.2}", "user-{path.2}"]"#,
+    ] {
+        let toml = format!(
+            "[[sites]]\n[[sites.routes]]\npath = \"/rooms/*\"\n\
+             hub = {{ channels = {channels}, publish = true }}\n"
+        );
+        let server = Site::new().config(&toml).serve(&[]);
+        let mut rooms = ["/rooms/5", "/rooms/6"].map(|path| StreamClient::open(&server, path));
+        assert_eq!(ask(&server, "POST", "/rooms/5", "to room 5").status, 200);
+        publish(&server, "announcements", "to all");
+        let heard = rooms
+            .iter_mut()
+            .map(|room| events(&room.hear("data: to all\n\n").text()).len());
+        assert_eq!(heard.collect::<Vec<_>>(), [2, 1], "{channels}");
+    }
+}
+
+#[test]
+fn presence_is_counted_and_told_where_that_is_wanted() {
+    let server = serve_route(", presence = true", "");
+    let list = |arguments: &[&str]| {
+        let (code, stdout, stderr) = verb(&server, &[&["channels"], arguments].concat(), "");
+        assert_eq!(code, 0, "{stderr}");
+        stdout.trim().to_owned()
+    };
+    assert_eq!(list(&[]), "no channel has subscribers");
+    let mut one = StreamClient::open(&server, "/events/room-1");
+    let _other = StreamClient::open(&server, "/events/room-1");
+    let _news = StreamClient::open(&server, "/events/news");
+    one.hear("event: presence\ndata: {\"channel\":\"room-1\",\"subscribers\":2}\n\n");
+    assert_eq!(
+        list(&[]),
+        "hub news: 1 subscriber\nhub room-1: 2 subscribers"
+    );
+    assert_eq!(list(&["room-*"]), "hub room-1: 2 subscribers");
+    assert_eq!(
+        list(&["--json", "--namespace", "hub", "news"]),
+        r#"{"channels":[{"namespace":"hub","channel":"news","subscribers":1}],"complete":true}"#
+    );
+    // It is not for every process that reaches the admin interface.
+    let mut client = RawClient::connect(server.admin_port());
+    client.send("GET /channels HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(client.response().status, 401);
+}
+
+#[test]
+fn heartbeats_may_be_events() {
+    const BEAT: &str = "event: alive\ndata: {}\n\n";
+    let server = serve_route(
+        ", heartbeat_interval = \"1s\"",
+        "[hub]\nheartbeat_event = \"alive\"\n",
+    );
+    let mut listener = StreamClient::open(&server, "/events/quiet");
+    listener.until("two beats", |text| text.matches(BEAT).count() >= 2);
+    let own = serve_route(
+        ", heartbeat_interval = \"1s\", heartbeat_event = \"beat\"",
+        "[hub]\nheartbeat_event = \"alive\"\n",
+    );
+    let mut listener = StreamClient::open(&own, "/events/quiet");
+    listener.hear("event: beat\ndata: {}\n\n");
+}
+
+#[test]
 fn heart_beats_come_while_nothing_else_does() {
     let server = serve_route(", heartbeat_interval = \"1s\"", "");
     let mut listener = StreamClient::open(&server, "/events/quiet");
