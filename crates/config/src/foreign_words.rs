@@ -36,6 +36,21 @@ const FOREIGN_KEYS: &[(&str, &[(&str, &str)])] = &[
         ("sites.routes.files", "root"),
         ("probes", "health metrics"),
     ]),
+    ("hub", &[
+        ("heartbeat_interval", "keep_alive keepalive keepalive_interval ping_interval"),
+        ("grip_key", "sig_key"),
+        ("grip_issuer", "sig_iss"),
+        ("max_message_size", "message_max"),
+    ]),
+    ("sites.routes.hub", &[
+        ("heartbeat_interval", "keep_alive keepalive keepalive_interval ping_interval"),
+    ]),
+    ("sites.routes.mercure", &[
+        ("heartbeat_interval", "keep_alive keepalive heartbeat"),
+        ("publisher_key", "publisher_jwt jwt key"),
+        ("subscriber_key", "subscriber_jwt"),
+        ("origins", "cors_origins publish_origins"),
+    ]),
     ("limits", &[
         ("connections", "maxconn worker_connections limit_concurrency max_connections"),
         ("body_bytes", "client_max_body_size request_body max_size max_body max_body_size body_limit"),

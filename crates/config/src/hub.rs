@@ -83,6 +83,11 @@ pub(crate) fn is_valid_issuer(text: &str) -> bool {
     !text.is_empty() && !text.contains(char::is_control)
 }
 
+/// Whether a text can be the type of an event: one line.
+pub(crate) fn is_event_type(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 255 && !text.contains(char::is_control)
+}
+
 /// Whether a text is a key: a secret as it is or in base64 (RFC 4648 §4) behind `base64:`, or a
 /// private key in PEM (RFC 7468 §10). Whether such a key can sign is found out at start.
 fn is_grip_key(text: &str) -> bool {

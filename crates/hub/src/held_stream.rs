@@ -94,6 +94,23 @@ pub struct StreamKeepAlive {
     pub is_unconditional: bool,
 }
 
+impl StreamKeepAlive {
+    /// The heartbeat of a stream of events: an event of the type `event`, else a comment.
+    #[must_use]
+    pub fn for_events(event: Option<&str>, interval: Duration) -> Self {
+        let bytes = match event {
+            None => Bytes::from_static(b":\n\n"),
+            // Not empty, since some clients leave out events without data.
+            Some(event) => format!("event: {event}\ndata: {{}}\n\n").into(),
+        };
+        Self {
+            bytes,
+            interval,
+            is_unconditional: false,
+        }
+    }
+}
+
 /// A response that waits for its message.
 #[derive(Debug, Default)]
 pub struct LongPoll {

@@ -28,7 +28,10 @@ pub use message_listener::{ListenerEvent, MessageListener};
 pub(crate) use shared::HubShared;
 
 use crate::shard::{Shard, ShardCommand, TickClock};
-use crate::{HeldStream, LongPoll, LongPollOutcome, MESSAGE_ID_EXPECTED, Publication, Settings};
+use crate::{
+    HeldStream, LongPoll, LongPollOutcome, MESSAGE_ID_EXPECTED, Publication, Settings,
+    StreamKeepAlive,
+};
 
 /// Long enough that returning clients do not cost more than streams would.
 const RECONNECT_EVENT: Bytes = Bytes::from_static(b"retry: 15000\n\n");
@@ -165,6 +168,20 @@ impl Hub {
     #[must_use]
     pub fn settings(&self) -> Arc<Settings> {
         self.shared.settings.load_full()
+    }
+
+    /// The heartbeat of a stream of events whose route has these settings.
+    #[must_use]
+    pub fn event_heartbeat(
+        &self,
+        event: Option<&str>,
+        interval: Option<Duration>,
+    ) -> StreamKeepAlive {
+        let settings = self.shared.settings.load();
+        StreamKeepAlive::for_events(
+            event.or(settings.heartbeat_event.as_deref()),
+            interval.unwrap_or(settings.heartbeat_interval),
+        )
     }
 
     /// The body of a response that becomes a held stream on the loop that its client is on. The

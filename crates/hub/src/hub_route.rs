@@ -60,9 +60,6 @@ enum ChannelNameError {
     NotText,
 }
 
-/// An event without a meaning, which only keeps connections open.
-const HEARTBEAT_COMMENT: Bytes = Bytes::from_static(b":\n\n");
-
 /// The event for a stream where messages are missing, and no id says after which: one text for all
 /// streams, so that none has its own. Not empty, since some clients leave out events without data.
 pub const GAP_EVENT: Bytes = Bytes::from_static(b"event: gap\ndata: {}\n\n");
@@ -130,7 +127,9 @@ impl HubRouteHandler {
         let after = last_event_id(&request.head);
         let client = request.client_state.counted_address_prefix();
         let head = Arc::clone(&request.head);
-        let (hub, every, cors) = (self.hub.clone(), self.keep_alive, self.cors.clone());
+        let (hub, cors) = (self.hub.clone(), self.cors.clone());
+        let keep_alive =
+            hub.event_heartbeat(self.heartbeat_event.as_deref(), self.heartbeat_interval);
         let prepared = hub.prepare_channels(&names);
         let hold = move || {
             hold_stream(&hub, names, after, &head, client, every)
@@ -255,7 +254,7 @@ fn hold_stream(
     after: Option<Arc<str>>,
     head: &RequestHead,
     client: Option<AddressPrefix>,
-    keep_alive: Option<Duration>,
+    keep_alive: StreamKeepAlive,
 ) -> Result<Response, Fault> {
     let subscriptions = names.into_iter().map(|channel| Subscription {
         channel,
@@ -264,11 +263,7 @@ fn hold_stream(
     let stream = HeldStream {
         subscriptions: subscriptions.collect(),
         message_format: StreamForm::Events,
-        keep_alive: Some(StreamKeepAlive {
-            bytes: HEARTBEAT_COMMENT,
-            interval: keep_alive.unwrap_or_else(|| hub.settings().heartbeat_interval),
-            is_unconditional: false,
-        }),
+        keep_alive: Some(keep_alive),
         gap_notice: Some(GAP_EVENT),
         resume_after: after,
         client,

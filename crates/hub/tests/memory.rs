@@ -107,6 +107,7 @@ fn hold(
         channels: vec!["{path.1}".to_owned()],
         heartbeat_interval: None,
         origins: Vec::new(),
+        heartbeat_event: None,
         publish: false,
     };
     let route = HubRouteHandler::new(hub.clone(), &route).expect("it is a pattern");

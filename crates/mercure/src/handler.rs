@@ -39,7 +39,8 @@ pub struct MercureHandler {
 pub(crate) struct MercureShared {
     pub(crate) broker: Arc<Broker>,
     pub(crate) access: MercureAccess,
-    pub(crate) keep_alive: Option<Duration>,
+    pub(crate) heartbeat_interval: Option<Duration>,
+    pub(crate) heartbeat_event: Option<Box<str>>,
     pub(crate) has_subscriptions_api: bool,
 }
 
@@ -94,7 +95,8 @@ impl MercureHandler {
             shared: Arc::new(MercureShared {
                 broker,
                 access,
-                keep_alive: settings.heartbeat_interval,
+                heartbeat_interval: settings.heartbeat_interval,
+                heartbeat_event: settings.heartbeat_event.as_deref().map(Box::from),
                 has_subscriptions_api: settings.subscriptions,
             }),
             base_path: "".into(),

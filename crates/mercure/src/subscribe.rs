@@ -12,9 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use penstock_exchange::{AddressPrefix, Body, Fault, FaultKind, Request, Response};
 use penstock_http::{Method, Status};
-use penstock_hub::{
-    HeldStream, HubError, StreamForm, StreamKeepAlive, Subscription, forbid_buffering,
-};
+use penstock_hub::{HeldStream, HubError, StreamForm, Subscription, forbid_buffering};
 use penstock_runtime::clock;
 
 use crate::audiences::AudienceKey;
@@ -116,13 +114,9 @@ fn start_response(
                 ..Subscription::default()
             }],
             message_format: StreamForm::Events,
-            keep_alive: Some(StreamKeepAlive {
-                bytes: Bytes::from_static(SSE_COMMENT),
-                interval: shared
-                    .keep_alive
-                    .unwrap_or_else(|| hub.settings().heartbeat_interval),
-                is_unconditional: false,
-            }),
+            keep_alive: Some(
+                hub.event_heartbeat(shared.heartbeat_event.as_deref(), shared.heartbeat_interval),
+            ),
             initial_bytes: initial,
             on_end: Some(membership.into_end_callback()),
             max_lifetime: lifetime.map(|lifetime| lifetime.max(MIN_LIFETIME)),

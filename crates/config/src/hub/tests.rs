@@ -50,6 +50,7 @@ max_backlog_total = "1GiB"
 slow_policy = "disconnect"
 send_timeout = "5s"
 heartbeat_interval = "40s"
+heartbeat_event = "heartbeat"
 history = { max_messages = 10, max_age = "1h", max_size = "10KiB", max_size_total = "1MiB" }
 drain_timeout = "0s"
 grip_key = "base64:c2VjcmV0IQ=="
@@ -66,6 +67,7 @@ grip_issuer = "front"
         slow_policy: SlowPolicy::Disconnect,
         send_timeout: Duration::from_secs(5),
         heartbeat_interval: Duration::from_secs(40),
+        heartbeat_event: Some("heartbeat".to_owned()),
         history: HubHistory {
             max_messages: 10,
             max_age: Duration::from_secs(3600),
@@ -232,6 +234,7 @@ fn reads_the_hub_of_a_route() {
     let plain = |channels: &[&str]| RouteHub {
         channels: texts(channels),
         heartbeat_interval: None,
+        heartbeat_event: None,
         namespace: "hub".to_owned(),
         origins: Vec::new(),
         publish: false,
@@ -239,9 +242,10 @@ fn reads_the_hub_of_a_route() {
     let hub = |value: &str| route(&format!("hub = {value}")).hub;
     assert_eq!(hub("\"news.{path.1}\""), Some(plain(&["news.{path.1}"])));
     assert_eq!(hub("{ channel = \"{path}\" }"), Some(plain(&["{path}"])));
-    let several = "{ channels = [\"a\", \"{query.user}\"], heartbeat_interval = \"30s\", origins = [\"https://App.example:443\"], publish = true }";
+    let several = "{ channels = [\"a\", \"{query.user}\"], heartbeat_interval = \"30s\", heartbeat_event = \"beat\", origins = [\"https://App.example:443\"], presence = true, publish = true }";
     let expected = RouteHub {
         heartbeat_interval: Some(Duration::from_secs(30)),
+        heartbeat_event: Some("beat".to_owned()),
         origins: texts(&["https://app.example"]),
         publish: true,
         ..plain(&["a", "{query.user}"])

@@ -45,6 +45,12 @@ section! {
         /// Time between two heart-beats of a stream to which nothing else is sent, where
         /// neither its route nor its application says another.
         heartbeat_interval: Duration = Duration::from_secs(15), Time(1000);
+        /// Type of the event that is the heart-beat of a stream of events, with `{}` as its data,
+        /// for clients that do not see comments; where the route says none, and for applications
+        /// that send no `Grip-Keep-Alive`.
+        heartbeat_event: Option<String> = None, Text(EVENT_TYPE_EXPECTED),
+            default "none: the heart-beat is a comment", example r#""heartbeat""#,
+            by check(crate::hub::is_event_type);
         /// The messages kept of each channel; a number alone is `max_messages`.
         history: HubHistory = HubHistory::default(),
             OrTable(&Number(0, MAX_HISTORY_MESSAGES), "hub.history"), default "every default",
@@ -106,6 +112,10 @@ section! {
         /// Time between two heart-beats.
         heartbeat_interval: Option<Duration> = None, Time(1000),
             default "`hub.heartbeat_interval`", example r#""30s""#;
+        /// Type of the event that is the heart-beat, in place of a comment.
+        heartbeat_event: Option<String> = None, Text(EVENT_TYPE_EXPECTED),
+            default "`hub.heartbeat_event`", example r#""heartbeat""#,
+            by check(crate::hub::is_event_type);
         /// Namespace of its channels: with that of an application with `grip`, its channels are
         /// the application's.
         namespace: String = HUB_NAMESPACE.to_owned(), Text(crate::grants::NAMESPACE_EXPECTED),
@@ -184,6 +194,10 @@ section! {
         /// Time between two heart-beats.
         heartbeat_interval: Option<Duration> = None, Time(1000),
             default "`hub.heartbeat_interval`", example r#""40s""#;
+        /// Type of the event that is the heart-beat, in place of a comment.
+        heartbeat_event: Option<String> = None, Text(EVENT_TYPE_EXPECTED),
+            default "`hub.heartbeat_event`", example r#""heartbeat""#,
+            by check(crate::hub::is_event_type);
     }
 }
 

@@ -49,6 +49,8 @@ pub(crate) const TAGS_EXPECTED: &str =
     "the name of a field such as \"Surrogate-Key\", and none of framing or the connection";
 /// The most messages of a history.
 pub(crate) const MAX_HISTORY_MESSAGES: u64 = 1_000_000;
+pub(crate) const EVENT_TYPE_EXPECTED: &str =
+    "a text of at most 255 bytes without control characters";
 pub(crate) const CHANNEL_EXPECTED: &str =
     "a channel such as \"news\" or \"news.{path.1}\", of at most 255 bytes";
 pub(crate) const ORIGIN_EXPECTED: &str =

@@ -5,7 +5,6 @@
 //! response to that may have other instructions. When the client leaves, the wait ends.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use penstock_exchange::field_policy::remove_internal_fields;
@@ -15,7 +14,7 @@ use penstock_exchange::{
 use penstock_http::{FieldBlock, Method, is_media_type};
 use penstock_hub::{
     EndCallback, GAP_EVENT, HeldStream, HubError, LongPoll, LongPollOutcome, LongPollResponse,
-    StreamForm, StreamKeepAlive, forbid_buffering, last_event_id,
+    StreamForm, forbid_buffering, last_event_id,
 };
 
 use super::body_reader::{self, BodyLimit};
@@ -27,8 +26,6 @@ use crate::instructions::{GripInstructions, HoldInstruction, HoldMode, has_instr
 /// Times that a back end is asked again for one request: one that always names a last id that is
 /// not the last would be asked for ever.
 const MAX_REPEATS: usize = 5;
-
-const SSE_COMMENT: &[u8] = b":\n\n";
 
 #[derive(Debug)]
 pub(super) struct GripSession {
@@ -174,10 +171,9 @@ impl GripSession {
             link.map(|link| self.original_request.resolve_link(link))
                 .transpose()?;
         }
-        let keep_alive = hold
-            .keep_alive
-            .take()
-            .or_else(|| default_keep_alive(form, settings.heartbeat_interval));
+        let keep_alive = hold.keep_alive.take().or_else(|| {
+            (form == StreamForm::Events).then(|| self.shared.hub.event_heartbeat(None, None))
+        });
         self.shared.prepare_channels(&hold.subscriptions).await;
         // A back end that names the last message itself has decided what its client missed.
         let names_prev_id = hold.subscriptions.iter().any(|each| each.prev_id.is_some());
@@ -377,15 +373,6 @@ fn stream_form(fields: &FieldBlock) -> StreamForm {
         true => StreamForm::Events,
         false => StreamForm::Bytes,
     }
-}
-
-/// The default heartbeat of a stream: a comment, where the format has comments.
-fn default_keep_alive(form: StreamForm, every: Duration) -> Option<StreamKeepAlive> {
-    (form == StreamForm::Events).then(|| StreamKeepAlive {
-        bytes: Bytes::from_static(SSE_COMMENT),
-        interval: every,
-        is_unconditional: false,
-    })
 }
 
 /// The body of a message for a poll with the body `own` in its own response.

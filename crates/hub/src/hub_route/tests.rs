@@ -124,6 +124,7 @@ fn route(publish: bool, message_bytes: usize) -> HubRouteHandler {
         channels,
         heartbeat_interval: None,
         origins: ["https://friend.example".to_owned()].into(),
+        heartbeat_event: None,
         publish,
     };
     HubRouteHandler::new(hub, &of_route).unwrap()

@@ -34,6 +34,7 @@ pub(crate) fn settings() -> RouteMercure {
         origins: vec!["https://page.example".to_owned()],
         subscriptions: false,
         heartbeat_interval: None,
+        heartbeat_event: None,
     }
 }
 

@@ -27,6 +27,7 @@ fn reads_mercure_hubs() {
         origins: Vec::new(),
         subscriptions: false,
         heartbeat_interval: None,
+        heartbeat_event: None,
     };
     let mercure = |value: &str| route(&format!("mercure = {{ {value} }}")).mercure;
     let short = RouteMercure {
@@ -39,7 +40,7 @@ fn reads_mercure_hubs() {
     assert_eq!(mercure(&text), Some(short));
     let long = "k".repeat(64);
     let text = format!(
-        "publisher_key = {{ key = \"{PEM}\", algorithm = \"RS256\" }}, subscriber_key = {{ key = \"{long}\", algorithm = \"HS512\" }}, anonymous = true, origins = [\"*\", \"HTTPS://App.example:443\", \"http://[::1]:8080\", \"capacitor://localhost\"], subscriptions = true, heartbeat_interval = \"40s\""
+        "publisher_key = {{ key = \"{PEM}\", algorithm = \"RS256\" }}, subscriber_key = {{ key = \"{long}\", algorithm = \"HS512\" }}, issuer = \"https://id.example\", audience = \"hub\", anonymous = true, origins = [\"*\", \"HTTPS://App.example:443\", \"http://[::1]:8080\", \"capacitor://localhost\"], subscriptions = true, heartbeat_interval = \"40s\", heartbeat_event = \"beat\""
     );
     let expected = RouteMercure {
         publisher_key: key(PEM, "RS256"),
@@ -53,6 +54,7 @@ fn reads_mercure_hubs() {
         ]),
         subscriptions: true,
         heartbeat_interval: Some(Duration::from_secs(40)),
+        heartbeat_event: Some("beat".to_owned()),
     };
     assert_eq!(mercure(&text), Some(expected));
     let rsa = PEM.replace("PUBLIC", "RSA PUBLIC");

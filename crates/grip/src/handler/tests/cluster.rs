@@ -94,6 +94,7 @@ fn a_route_finds_messages_of_other_nodes() {
         channels: vec!["{path.1}".to_owned()],
         heartbeat_interval: None,
         origins: Vec::new(),
+        heartbeat_event: None,
         publish: false,
     };
     let streams = Arc::new(HubRouteHandler::new(harness.hub.clone(), &route).unwrap());

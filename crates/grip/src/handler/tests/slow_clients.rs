@@ -43,6 +43,7 @@ fn a_slow_route_stream_gets_a_gap_on_its_first_visit() {
         channels: vec!["a".to_owned()],
         heartbeat_interval: None,
         origins: Vec::new(),
+        heartbeat_event: None,
         publish: false,
     };
     let streams = Arc::new(HubRouteHandler::new(harness.hub.clone(), &route).unwrap());
