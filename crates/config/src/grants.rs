@@ -32,6 +32,7 @@ pub(crate) fn read_grip(
     if table.is_table("grip") {
         let inner = table.table("grip")?;
         grip.origins = read_origins(&inner);
+        grip.presence = inner.get("presence").unwrap_or_default();
         if let Some(namespace) = read_namespace(&inner) {
             grip.namespace = namespace;
         }
@@ -130,7 +131,10 @@ mod tests {
         let grip = |keys| app(&folder, keys).apps["hello"].grip.clone().unwrap();
         assert_eq!(grip("grip = true").namespace, "hello");
         assert_eq!(grip("grip = {}").namespace, "hello");
-        let settings = grip("grip = { namespace = \"chat\", origins = [\"https://A.example\"] }");
+        let settings = grip(
+            "grip = { namespace = \"chat\", origins = [\"https://A.example\"], presence = true }",
+        );
+        assert!(settings.presence);
         assert_eq!(settings.namespace, "chat");
         assert_eq!(settings.origins, ["https://a.example"]);
     }

@@ -29,7 +29,8 @@ pub(crate) use cache::CACHE_KEY_QUERY;
 pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 pub use files::{ContentCoding, Files, Symlinks};
 pub use hub::{
-    Grip, HUB_NAMESPACE, Hub, HubHistory, MercureKey, RouteHub, RouteMercure, Sendfile, SlowPolicy,
+    Grip, HUB_NAMESPACE, Hub, HubHistory, KeySetSource, MercureKey, MercureKeys, RouteHub,
+    RouteMercure, Sendfile, SlowPolicy,
 };
 pub(crate) use hub::{MERCURE_KEY, MercureAlgorithm};
 pub use limits::{BlockingPool, Limits};
@@ -107,6 +108,19 @@ impl Config {
         let of_route = |route: &Route| match &route.hub {
             Some(hub) => Some(hub.namespace.clone()),
             None => self.effective_grip(route).map(|grip| grip.namespace),
+        };
+        routes.filter_map(of_route).collect()
+    }
+
+    /// The namespaces whose channels get events of presence, some more than once.
+    pub fn presence_namespaces(&self) -> Vec<String> {
+        let routes = self.sites.iter().flat_map(|site| &site.routes);
+        let of_route = |route: &Route| match &route.hub {
+            Some(hub) => hub.presence.then(|| hub.namespace.clone()),
+            None => self
+                .effective_grip(route)
+                .filter(|grip| grip.presence)
+                .map(|grip| grip.namespace),
         };
         routes.filter_map(of_route).collect()
     }

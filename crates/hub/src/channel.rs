@@ -66,6 +66,8 @@ pub(crate) struct ChannelState {
     pub(crate) is_removed: bool,
     /// Its position in the namespace's `channels_with_history`.
     pub(crate) history_queue_position: Option<u64>,
+    /// It waits for its change of presence to be published.
+    pub(crate) has_presence_change: bool,
     /// The server made it for itself, so no client resumes its history.
     pub(crate) is_internal: bool,
 }
@@ -101,6 +103,7 @@ impl Channel {
                 arriving_streams: 0,
                 is_removed: false,
                 history_queue_position: None,
+                has_presence_change: false,
                 is_internal,
             }),
         }

@@ -6,6 +6,7 @@ mod history_replacement;
 mod long_polls;
 mod maintenance;
 mod message_listener;
+mod presence;
 mod publish;
 mod shared;
 
@@ -25,6 +26,7 @@ pub use bus::{Bus, PrepareChannelsFuture};
 pub(crate) use long_polls::LongPollWaiter;
 pub(crate) use message_listener::MessageSink;
 pub use message_listener::{ListenerEvent, MessageListener};
+pub use presence::{ChannelFilter, ChannelPresence};
 pub(crate) use shared::HubShared;
 
 use crate::shard::{Shard, ShardCommand, TickClock};

@@ -42,13 +42,15 @@ pub use held_stream::{
     Subscription,
 };
 pub use hub::{
-    Bus, Hub, HubCounters, HubError, ListenerEvent, MessageListener, PrepareChannelsFuture,
+    Bus, ChannelFilter, ChannelPresence, Hub, HubCounters, HubError, ListenerEvent,
+    MessageListener, PrepareChannelsFuture,
 };
 pub use hub_route::{GAP_EVENT, HubRouteHandler};
 pub use message_id::{
     MAX_MESSAGE_ID_BYTES, MESSAGE_ID_EXPECTED, is_valid_message_id, last_event_id,
 };
 pub use namespace::{Namespace, NamespaceError, Namespaces, channel_name};
+pub(crate) use penstock_config::HUB_NAMESPACE;
 pub use penstock_config::{Hub as Settings, HubHistory as History, SlowPolicy};
 pub use publication::{
     Content, LongPollAction, LongPollResponse, Publication, PublishedEvent, StreamAction,

@@ -12,11 +12,11 @@
 //! - A queue has each channel once, and none that the registry has removed.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::Channel;
-use crate::namespace::namespace_of_key;
+use crate::namespace::{Namespace, namespace_of_key};
 
 #[derive(Debug)]
 pub(crate) struct NamespaceUsages {
@@ -39,6 +39,8 @@ pub(crate) struct NamespaceUsage {
     pub(crate) channels_with_history: ChannelQueue,
     /// The last position in `channels_with_history`.
     last_position: AtomicU64,
+    /// Whether its channels get events of presence.
+    pub(crate) has_presence: AtomicBool,
 }
 
 /// Channels by queue position. Each channel stores its position, which changes under the channel's
@@ -66,6 +68,18 @@ impl NamespaceUsages {
         let usage = Arc::<NamespaceUsage>::default();
         all.insert(name.into(), Arc::clone(&usage));
         usage
+    }
+
+    /// Switches events of presence on for these namespaces, and off for all others.
+    pub(crate) fn set_presence_namespaces(&self, namespaces: &[String]) {
+        let all = self.all();
+        all.iter()
+            .for_each(|usage| usage.has_presence.store(false, Ordering::Relaxed));
+        for name in namespaces {
+            let any_channel = Namespace::new(name).channel_key("");
+            let usage = self.usage_of_channel(&any_channel);
+            usage.has_presence.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<NamespaceUsage>> {

@@ -52,6 +52,7 @@ impl Publication {
     pub fn size(&self) -> usize {
         let stream = match &self.stream {
             Some(StreamAction::Send(sent)) => sent.bytes.len(),
+            Some(StreamAction::Notice(bytes)) => bytes.len(),
             _ => 0,
         };
         let response = match &self.response {
@@ -106,6 +107,9 @@ pub enum StreamAction {
     /// Something may be missing from here on: a stream of events gets an event `gap` without an id,
     /// any other ends, so that its client comes back.
     Gap,
+    /// These bytes for streams of events, and nothing for others. Of this server alone.
+    #[serde(skip)]
+    Notice(Bytes),
     /// Its end.
     Close,
 }

@@ -104,6 +104,7 @@ fn hold(
 ) -> Vec<OwnedFd> {
     let route = RouteHub {
         namespace: "hub".to_owned(),
+        presence: false,
         channels: vec!["{path.1}".to_owned()],
         heartbeat_interval: None,
         origins: Vec::new(),

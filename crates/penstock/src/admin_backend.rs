@@ -14,6 +14,7 @@ use penstock_config::{Limits, ListenAddr};
 use penstock_edge::Edge;
 use penstock_exchange::buffering::TempSpaceSnapshot;
 use penstock_exchange::metrics::LimitUsage;
+use penstock_hub::{ChannelFilter, ChannelPresence};
 use penstock_proxy::{Joiner, JoinerState};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{clock, loops};
@@ -133,6 +134,23 @@ impl AdminOperations for AdminBackend {
         let server = self.server.upgrade();
         let server = server.ok_or_else(|| PublishError::Unavailable(STOPPED_ERROR.to_owned()))?;
         hub::publish_body(&server.hub_service, body, namespace)
+    }
+
+    fn list_channels(
+        &self,
+        filter: ChannelFilter,
+        max: usize,
+    ) -> BoxFuture<'static, Vec<ChannelPresence>> {
+        let hub = self
+            .server
+            .upgrade()
+            .map(|server| server.hub_service.hub.clone());
+        Box::pin(async move {
+            match hub {
+                Some(hub) => hub.list_channels(&filter, max).await,
+                None => Vec::new(),
+            }
+        })
     }
 
     fn max_publish_bytes(&self) -> usize {

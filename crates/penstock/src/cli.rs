@@ -86,6 +86,19 @@ enum Verb {
         #[command(flatten)]
         to: ServerLocation,
     },
+    /// List the channels that have subscribers, with their number
+    Channels {
+        /// The channel's name, or the beginning of names and `*` [default: all]
+        channel: Option<String>,
+        /// The channels' namespace: an application's or upstream's name, or `hub` [default: all]
+        #[arg(long, value_name = "NAME")]
+        namespace: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        to: ServerLocation,
+    },
     /// Remove responses from a running server's caches
     Purge {
         #[command(flatten)]
@@ -347,6 +360,12 @@ fn run_verb(arguments: Arguments) -> Result<String, CliError> {
         Verb::Reopen { to } => admin::reopen(&to),
         Verb::Restart { app, to } => admin::restart(&to, &app),
         Verb::Publish { what, to } => publish::run(&to, &what),
+        Verb::Channels {
+            channel,
+            namespace,
+            json,
+            to,
+        } => admin::channels(&to, channel.as_deref(), namespace.as_deref(), json),
         Verb::Purge { what, cache, to } => admin::purge(&to, &what, cache.as_deref()),
     };
     Ok(done?)

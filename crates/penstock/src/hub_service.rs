@@ -52,6 +52,7 @@ impl HubService {
         let hub = Hub::start(hub_limits(config, config.limits.max_connections), loops)?;
         let namespaces = channel_namespaces(config);
         hub.set_namespace_count(namespaces.iter().count());
+        hub.set_presence_namespaces(&config.presence_namespaces());
         let mercures = Arc::new(MercureHubs::new(hub.clone()));
         Ok(Self {
             hub,
@@ -89,6 +90,8 @@ impl HubService {
         self.hub.configure(hub_limits(config, connections));
         let namespaces = channel_namespaces(config);
         self.hub.set_namespace_count(namespaces.iter().count());
+        self.hub
+            .set_presence_namespaces(&config.presence_namespaces());
         self.namespaces.store(Arc::new(namespaces));
     }
 

@@ -6,6 +6,8 @@
 //! # Invariants
 //! - GET and HEAD change nothing. A change is a POST that passed the host and origin checks and is
 //!   permitted.
+//! - `/channels` names what subscribers wait for. It needs the permission of a change, or the token
+//!   of a publisher, which sees its own namespace alone.
 //! - Only `/metrics`, `/healthz`, `/readyz` and publishers with a token accept any host name.
 //! - No response may be stored by a cache.
 
@@ -18,7 +20,8 @@ use penstock_exchange::{
     Response,
 };
 use penstock_http::{Method, RequestHead, Status};
-use penstock_runtime::clock;
+use penstock_hub::{ChannelFilter, ChannelPresence};
+use penstock_runtime::{LogThrottle, clock};
 use serde::Serialize;
 
 use crate::authorization::{ChangeAuthorization, Permission};
@@ -50,17 +53,18 @@ impl AdminHandler {
     }
 
     /// Decides on a change before its body is read. Returns the namespace of a publisher with a
-    /// publish key.
+    /// publish key, where `is_for_publishers`.
     ///
     /// # Errors
     /// The response to a change that is not permitted.
     fn authorize(
         &self,
         request: &Request,
-        change: ChangeRoute<'_>,
+        is_for_publishers: bool,
     ) -> Result<Option<String>, ChangeRefusal> {
         // Applications publish over TCP with a GRIP library and their own keys.
-        let error = match self.publisher_namespace(request, change) {
+        let token = publish::publisher_token(&request.head).filter(|_| is_for_publishers);
+        let error = match token.map(|token| self.operations.verify_publish_token(token)) {
             Some(Ok(namespace)) => return Ok(Some(namespace)),
             // The token is an application's and does not count as a wrong admin token.
             Some(Err(error @ PublishError::InvalidToken(_))) => {
@@ -71,7 +75,9 @@ impl AdminHandler {
         };
         let refused = match (&self.authorization, &error) {
             // An admin token may look like one of a publish key.
-            (ChangeAuthorization::Token(_), _) | (_, None) => self.refusal_for(request, change),
+            (ChangeAuthorization::Token(_), _) | (_, None) => {
+                self.refusal_for(request, is_for_publishers)
+            }
             (ChangeAuthorization::AnyConnected | ChangeAuthorization::ReadOnly, Some(error)) => {
                 Some(Ok(publish::error_response(error)))
             }
@@ -86,24 +92,11 @@ impl AdminHandler {
         }
     }
 
-    /// The namespace of a publisher whose token looks like one of a publish key.
-    fn publisher_namespace(
-        &self,
-        request: &Request,
-        change: ChangeRoute<'_>,
-    ) -> Option<Result<String, PublishError>> {
-        let ChangeRoute::Publish(_) = change else {
-            return None;
-        };
-        let token = publish::bearer_jwt(&request.head)?;
-        Some(self.operations.verify_publish_token(&token))
-    }
-
     /// The response to a change that is not permitted; `None` if it is.
     fn refusal_for(
         &self,
         request: &Request,
-        change: ChangeRoute<'_>,
+        is_for_publishers: bool,
     ) -> Option<Result<Response, Fault>> {
         let permission = self
             .authorization
@@ -140,9 +133,8 @@ impl AdminHandler {
                 "too many wrong tokens: wait a second".to_owned(),
             ),
         };
-        let is_publish = matches!(change, ChangeRoute::Publish(_));
         let (status, error) = match permission {
-            Permission::ChangesDisabled | Permission::TokenMissing if is_publish => (
+            Permission::ChangesDisabled | Permission::TokenMissing if is_for_publishers => (
                 Status::UNAUTHORIZED,
                 "messages over TCP need a token: an application with `grip` has a key for that in \
                  GRIP_URL; `penstock publish` uses the control socket"
@@ -150,7 +142,7 @@ impl AdminHandler {
             ),
             _ => (status, error),
         };
-        let made = match is_publish {
+        let made = match is_for_publishers {
             // Libraries that publish show the text.
             true => Ok(text_response(status, format!("{error}\n"))),
             false => json_response(status, &ChangeOutcome::failed(error)),
@@ -189,12 +181,7 @@ impl AdminHandler {
         })
     }
 
-    fn respond_to_change(
-        &self,
-        what: ChangeRoute<'_>,
-        namespace: Option<String>,
-        body: RequestBody,
-    ) -> HandlerProgress {
+    fn respond_to_change(&self, what: ChangeRoute<'_>, body: RequestBody) -> HandlerProgress {
         let operations = Arc::clone(&self.operations);
         let work: BoxFuture<'static, _> = match what {
             ChangeRoute::Stop => {
@@ -224,11 +211,68 @@ impl AdminHandler {
                 Box::pin(handle_server_change(operations, upstream.to_owned(), body))
             }
             ChangeRoute::Purge => Box::pin(handle_purge(operations, body)),
-            ChangeRoute::Publish(form) => Box::pin(async move {
-                publish::handle_publish(&*operations, form, namespace.as_deref(), body).await
-            }),
         };
         HandlerProgress::Pending(Box::pin(async move { with_handler_name(work.await) }))
+    }
+
+    /// Publishes, and logs why not.
+    fn publish(
+        &self,
+        request: &Request,
+        form: Option<publish::ResponseFormat>,
+        body: RequestBody,
+    ) -> HandlerProgress {
+        let client = request.peer_name().to_string();
+        let namespace = match self.authorize(request, true) {
+            Ok(namespace) => namespace,
+            Err(refused) => {
+                if let Ok(response) = &*refused {
+                    log_refused_publication(&self.refused_publications, response, &client);
+                }
+                return self.respond_now(*refused);
+            }
+        };
+        let operations = Arc::clone(&self.operations);
+        let refused = Arc::clone(&self.refused_publications);
+        HandlerProgress::Pending(Box::pin(async move {
+            let done = publish::handle_publish(&*operations, form, namespace.as_deref(), body);
+            let response = done.await?;
+            log_refused_publication(&refused, &response, &client);
+            with_handler_name(Ok(response))
+        }))
+    }
+
+    /// Lists the channels with subscribers, only those of `namespace` if there is one.
+    fn list_channels(&self, request: &Request, namespace: Option<String>) -> HandlerProgress {
+        let mut filter = ChannelFilter::default();
+        let query = request.query().unwrap_or_default();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            match &*name {
+                "channel" => filter.channel = Some(value.into_owned()),
+                "namespace" => filter.namespace = Some(value.into_owned()),
+                _ => {}
+            }
+        }
+        if let Some(own) = namespace {
+            if filter
+                .namespace
+                .as_ref()
+                .is_some_and(|wanted| *wanted != own)
+            {
+                let text = format!("this key is of the namespace `{own}` only\n");
+                return self.respond_now(Ok(text_response(Status::FORBIDDEN, text)));
+            }
+            filter.namespace = Some(own);
+        }
+        let listing = self.operations.list_channels(filter, MAX_CHANNELS);
+        HandlerProgress::Pending(Box::pin(async move {
+            let channels = listing.await;
+            let list = ChannelList {
+                is_complete: channels.len() < MAX_CHANNELS,
+                channels,
+            };
+            with_handler_name(json_response(Status::OK, &list))
+        }))
     }
 
     fn respond_now(&self, made: Result<Response, Fault>) -> HandlerProgress {
@@ -243,8 +287,13 @@ impl Handler for AdminHandler {
             Ok(AdminRoute::Read(what)) => {
                 self.respond_now(self.respond_to_read(what, request.head.method()))
             }
-            Ok(AdminRoute::Change(what)) => match self.authorize(&request, what) {
-                Ok(namespace) => self.respond_to_change(what, namespace, body),
+            Ok(AdminRoute::Publish(form)) => self.publish(&request, form, body),
+            Ok(AdminRoute::Change(what)) => match self.authorize(&request, false) {
+                Ok(_) => self.respond_to_change(what, body),
+                Err(refused) => self.respond_now(*refused),
+            },
+            Ok(AdminRoute::Channels) => match self.authorize(&request, true) {
+                Ok(namespace) => self.list_channels(&request, namespace),
                 Err(refused) => self.respond_now(*refused),
             },
             Err(refusal) => self.respond_now(Ok(refusal.into_response())),
@@ -400,7 +449,9 @@ fn route_request(request: &Request) -> Result<AdminRoute<'_>, RouteRefusal> {
         Some(AdminRoute::Read(ReadRoute::Metrics | ReadRoute::Health | ReadRoute::Readiness)) => {
             true
         }
-        Some(AdminRoute::Change(ChangeRoute::Publish(_))) => head.field("authorization").is_some(),
+        Some(AdminRoute::Publish(_) | AdminRoute::Channels) => {
+            head.field("authorization").is_some() || publish::publisher_token(head).is_some()
+        }
         _ => false,
     };
     if !is_open && request.listener.address.is_some() && !browser_guard::is_host_trusted(head) {
@@ -408,11 +459,13 @@ fn route_request(request: &Request) -> Result<AdminRoute<'_>, RouteRefusal> {
     }
     let route = route.ok_or(RouteRefusal::UnknownPath)?;
     match (route, head.method()) {
-        (AdminRoute::Read(_), Method::Get | Method::Head) => Ok(route),
-        (AdminRoute::Read(_), _) => Err(RouteRefusal::MethodNotAllowed("GET, HEAD")),
-        (AdminRoute::Change(_), Method::Post) if browser_guard::is_same_origin(head) => Ok(route),
-        (AdminRoute::Change(_), Method::Post) => Err(RouteRefusal::ForeignOrigin),
-        (AdminRoute::Change(_), _) => Err(RouteRefusal::MethodNotAllowed("POST")),
+        (AdminRoute::Read(_) | AdminRoute::Channels, Method::Get | Method::Head) => Ok(route),
+        (AdminRoute::Read(_) | AdminRoute::Channels, _) => {
+            Err(RouteRefusal::MethodNotAllowed("GET, HEAD"))
+        }
+        (_, Method::Post) if browser_guard::is_same_origin(head) => Ok(route),
+        (_, Method::Post) => Err(RouteRefusal::ForeignOrigin),
+        (_, _) => Err(RouteRefusal::MethodNotAllowed("POST")),
     }
 }
 
@@ -421,6 +474,7 @@ fn find_route<'a>(path: &'a str, head: &'a RequestHead) -> Option<AdminRoute<'a>
         "/events" => AdminRoute::Read(ReadRoute::Events),
         "/status.json" => AdminRoute::Read(ReadRoute::Snapshot),
         "/metrics" => AdminRoute::Read(ReadRoute::Metrics),
+        "/channels" | "/channels/" => AdminRoute::Channels,
         "/healthz" => AdminRoute::Read(ReadRoute::Health),
         "/readyz" => AdminRoute::Read(ReadRoute::Readiness),
         "/reload" => AdminRoute::Change(ChangeRoute::Reload),
@@ -430,7 +484,7 @@ fn find_route<'a>(path: &'a str, head: &'a RequestHead) -> Option<AdminRoute<'a>
         "/cache/purge" => AdminRoute::Change(ChangeRoute::Purge),
         "/publish" | "/publish/" => {
             let form = publish::ResponseFormat::from_accept(head.field("accept"));
-            AdminRoute::Change(ChangeRoute::Publish(form))
+            AdminRoute::Publish(form)
         }
         other => match ASSETS.iter().find(|asset| asset.path == other) {
             Some(asset) => AdminRoute::Read(ReadRoute::Asset(asset)),
@@ -458,7 +512,8 @@ impl RouteRefusal {
             Self::UntrustedHost => text_response(
                 Status::FORBIDDEN,
                 "the admin interface answers to an IP address or to localhost only; \
-                 by other names only /metrics, /healthz, /readyz, and /publish/ with a token\n",
+                 by other names only /metrics, /healthz, /readyz, and with a token /publish/ and \
+                 /channels\n",
             ),
             Self::UnknownPath => {
                 text_response(Status::NOT_FOUND, "there is nothing at this address\n")
@@ -485,6 +540,18 @@ pub(crate) fn with_handler_name(made: Result<Response, Fault>) -> Result<Reply, 
     response.timing.handler = Some(HandlerName::Component("status"));
     Ok(response.into())
 }
+
+/// Channels with subscribers as JSON.
+#[derive(Debug, Serialize)]
+struct ChannelList {
+    channels: Vec<ChannelPresence>,
+    /// Whether there are no more than these.
+    #[serde(rename = "complete")]
+    is_complete: bool,
+}
+
+/// The most channels in a list.
+const MAX_CHANNELS: usize = 1000;
 
 /// The outcome of a change as JSON.
 #[derive(Debug, Default, Serialize)]

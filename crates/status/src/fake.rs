@@ -20,7 +20,7 @@ use penstock_exchange::metrics::{AppMetrics, EdgeMetrics, LimitUsage};
 use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody};
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
-use penstock_hub::{HubCounters, HubSnapshot};
+use penstock_hub::{ChannelFilter, ChannelPresence, HubCounters, HubSnapshot};
 use penstock_proxy::{
     QueueSnapshot, ServerCounters, ServerSnapshot, UpstreamCounters, UpstreamSnapshot,
 };
@@ -447,6 +447,21 @@ impl AdminOperations for FakeServer {
             }
             _ => Ok(()),
         }
+    }
+
+    fn list_channels(
+        &self,
+        filter: ChannelFilter,
+        max: usize,
+    ) -> BoxFuture<'static, Vec<ChannelPresence>> {
+        self.record_call(&format!("channels {filter:?} {max}"));
+        let namespace = filter.namespace.unwrap_or_else(|| "hub".to_owned());
+        let channel = filter.channel.unwrap_or_else(|| "news".to_owned());
+        Box::pin(std::future::ready(vec![ChannelPresence {
+            namespace,
+            channel,
+            subscribers: 3,
+        }]))
     }
 
     fn max_publish_bytes(&self) -> usize {

@@ -10,6 +10,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use penstock_http::Status;
+use penstock_hub::{ChannelFilter, ChannelPresence};
 
 use crate::{PublishError, PurgeRequest, ServerChangeRequest, Snapshot};
 
@@ -105,6 +106,13 @@ pub trait AdminOperations: Send + Sync + Debug {
     /// The namespace is gone or the body is malformed, and nothing was published; or an item was
     /// refused, and those before it were published.
     fn publish(&self, body: &[u8], namespace: Option<&str>) -> Result<(), PublishError>;
+
+    /// The channels with subscribers on this server that pass the filter, at most `max`.
+    fn list_channels(
+        &self,
+        filter: ChannelFilter,
+        max: usize,
+    ) -> BoxFuture<'static, Vec<ChannelPresence>>;
 
     /// The maximum size of such a body.
     fn max_publish_bytes(&self) -> usize;

@@ -237,6 +237,7 @@ fn reads_the_hub_of_a_route() {
         heartbeat_event: None,
         namespace: "hub".to_owned(),
         origins: Vec::new(),
+        presence: false,
         publish: false,
     };
     let hub = |value: &str| route(&format!("hub = {value}")).hub;
@@ -247,6 +248,7 @@ fn reads_the_hub_of_a_route() {
         heartbeat_interval: Some(Duration::from_secs(30)),
         heartbeat_event: Some("beat".to_owned()),
         origins: texts(&["https://app.example"]),
+        presence: true,
         publish: true,
         ..plain(&["a", "{query.user}"])
     };

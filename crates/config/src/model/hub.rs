@@ -151,6 +151,10 @@ section! {
         /// common with it unless it names the same one. "hub" is that of the routes with `hub`.
         namespace: String = name.to_owned(), Text(crate::grants::NAMESPACE_EXPECTED),
             default "the application's or upstream's name", example r#""chat""#, by hand;
+        /// Whether the streams of events of a channel get an event `presence` with the number of
+        /// its subscribers on this server when that has changed, at most one a second; in all of
+        /// the namespace.
+        presence: bool = false, Bool, by hand;
         /// Origins with pages that may open WebSockets that come as requests, beside the site's
         /// own; "*" is any.
         origins: Vec<String> = Vec::new(), Texts(ORIGIN_EXPECTED),

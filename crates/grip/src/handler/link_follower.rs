@@ -177,7 +177,7 @@ impl LinkFollower {
                 };
                 Some(StreamAction::Send(bytes.into()))
             }
-            None => None,
+            Some(StreamAction::Notice(_)) | None => None,
         };
         self.publish_to_stream(Publication {
             id: publication.id.clone(),

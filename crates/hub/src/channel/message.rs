@@ -136,6 +136,7 @@ impl Message {
             Some(StreamAction::Send(_)) => DeliveryKind::PerStream,
             Some(StreamAction::Gap) => DeliveryKind::Gap,
             Some(StreamAction::Close) => DeliveryKind::Close,
+            Some(StreamAction::Notice(_)) => DeliveryKind::Shared,
             Some(StreamAction::Hint) => DeliveryKind::Ignored,
             None if self.publication.event.is_some() => DeliveryKind::Shared,
             None => DeliveryKind::Ignored,
@@ -169,9 +170,10 @@ impl Message {
                 StreamForm::Bytes => [event.data.as_bytes(), b"\n"].concat().into(),
             },
             (Some(StreamAction::Gap), _) if message_format == StreamForm::Events => GAP_EVENT,
-            (Some(StreamAction::Hint | StreamAction::Gap | StreamAction::Close) | None, _) => {
-                Bytes::new()
+            (Some(StreamAction::Notice(bytes)), _) if message_format == StreamForm::Events => {
+                bytes.clone()
             }
+            (Some(_) | None, _) => Bytes::new(),
         }
     }
 }

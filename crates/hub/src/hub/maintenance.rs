@@ -1,7 +1,7 @@
-//! Work that only the passing of time causes: histories that expire, and parked messages that have
-//! waited long enough.
+//! Work that only the passing of time causes: histories that expire, parked messages that have
+//! waited long enough, and changes of presence to publish.
 //!
-//! One task on the hub's first event loop. It sleeps while there is neither; else it looks once a
+//! One task on the hub's first event loop. It sleeps while there is none; else it looks once a
 //! second at a part of the channels with a history, so that it has seen all within
 //! [`ROUND_SECONDS`]. Publishers and resuming clients check the ages of their own channels
 //! themselves: this task only frees memory.
@@ -29,6 +29,7 @@ pub(super) async fn run_maintenance(shared: Arc<HubShared>) {
         // A wake-up before that is only news for the next look.
         clock::timeout_at(next, std::future::pending::<()>()).await;
         release_overdue(&shared).await;
+        shared.publish_presence_changes().await;
         trim_histories(&shared).await;
     }
 }
@@ -42,7 +43,11 @@ fn next_due(shared: &HubShared) -> Option<Instant> {
         .iter()
         .any(|usage| !usage.channels_with_history.is_empty());
     let kept = has_history.then_some(soon);
-    parked.map(|parked| parked.min(soon)).or(kept)
+    let first = parked
+        .into_iter()
+        .chain(shared.presence_changes.due())
+        .min();
+    first.map(|first| first.min(soon)).or(kept)
 }
 
 async fn release_overdue(shared: &HubShared) {

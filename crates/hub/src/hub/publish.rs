@@ -421,19 +421,7 @@ impl HubShared {
             .published_messages
             .fetch_add(1, Ordering::Relaxed);
         if message.delivery_kind() != DeliveryKind::Ignored {
-            for subscribed_shard in &state.subscribed_shards {
-                self.metrics
-                    .add_pending_bytes(deferred.channel, message.memory_bytes);
-                let delivery = ShardDelivery {
-                    channel_slot: subscribed_shard.channel_slot,
-                    channel: deferred.channel.clone(),
-                    message: message.clone(),
-                };
-                let shard = &self.shard_inboxes[usize::from(subscribed_shard.shard)];
-                deferred
-                    .wakers
-                    .extend(shard.push(ShardCommand::Deliver(delivery)));
-            }
+            self.push_to_shards(state, &message, deferred);
         }
         if message.publication.response.is_some() && !state.long_polls.is_empty() {
             let waiting = state.long_polls.values().cloned().collect();
@@ -449,6 +437,40 @@ impl HubShared {
             state.history_queue_position.is_none() && !state.history.is_empty();
         state.update_queue_positions(deferred.channel);
         id
+    }
+
+    fn push_to_shards(
+        &self,
+        state: &ChannelState,
+        message: &Arc<Message>,
+        deferred: &mut DeferredActions<'_>,
+    ) {
+        for subscribed_shard in &state.subscribed_shards {
+            self.metrics
+                .add_pending_bytes(deferred.channel, message.memory_bytes);
+            let delivery = ShardDelivery {
+                channel_slot: subscribed_shard.channel_slot,
+                channel: deferred.channel.clone(),
+                message: message.clone(),
+            };
+            let shard = &self.shard_inboxes[usize::from(subscribed_shard.shard)];
+            deferred
+                .wakers
+                .extend(shard.push(ShardCommand::Deliver(delivery)));
+        }
+    }
+
+    /// Delivers a message to the present streams of a channel alone: it has no id, is in no history
+    /// and leaves the order of the others as it is.
+    pub(super) fn deliver_unkept(&self, channel: &Arc<Channel>, publication: Publication) {
+        let mut deferred = DeferredActions::for_channel(channel);
+        {
+            let state = channel.lock();
+            let sequence = self.next_sequence();
+            let message = Message::new(sequence, Arc::default(), publication, clock::now());
+            self.push_to_shards(&state, &Arc::new(message), &mut deferred);
+        }
+        deferred.wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Runs the actions that were deferred under the lock.

@@ -17,6 +17,7 @@ use penstock_runtime::clock;
 use tokio::sync::Notify;
 
 use super::bus::{Bus, BusNotifier, SubscriptionChange};
+use super::presence::PresenceChanges;
 use crate::channel::{Channel, ChannelState};
 use crate::counters::HubMetrics;
 use crate::history::{ChannelHistory, HistoryBounds};
@@ -35,6 +36,7 @@ pub(crate) struct HubShared {
     pub(crate) all_streams_ended: Notify,
     pub(crate) drain_started: Notify,
     pub(crate) maintenance_due: Notify,
+    pub(super) presence_changes: PresenceChanges,
     is_draining: AtomicBool,
     /// The time over which the drain ends streams, in milliseconds.
     drain_duration_ms: AtomicU64,
@@ -62,6 +64,7 @@ impl HubShared {
             all_streams_ended: Notify::new(),
             drain_started: Notify::new(),
             maintenance_due: Notify::new(),
+            presence_changes: PresenceChanges::default(),
             is_draining: AtomicBool::new(false),
             drain_duration_ms: AtomicU64::new(0),
             last_sequence: AtomicU64::new(0),
@@ -200,6 +203,7 @@ impl HubShared {
         state: &mut ChannelState,
     ) {
         state.update_queue_positions(channel);
+        self.record_presence_change(channel, state);
         let change = match (was_there, state.has_subscribers()) {
             (false, true) => SubscriptionChange::Subscribed,
             (true, false) => SubscriptionChange::Unsubscribed,

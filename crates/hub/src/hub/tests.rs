@@ -12,6 +12,7 @@ mod histories;
 mod limits;
 mod long_polls;
 mod ordering;
+mod presence;
 mod replaced_histories;
 mod slow_subscribers;
 mod stream_ends;

@@ -121,6 +121,7 @@ fn route(publish: bool, message_bytes: usize) -> HubRouteHandler {
     let channels = ["{path.1}", "all", "{path.1}"].map(str::to_owned).into();
     let of_route = RouteHub {
         namespace: "hub".to_owned(),
+        presence: false,
         channels,
         heartbeat_interval: None,
         origins: ["https://friend.example".to_owned()].into(),

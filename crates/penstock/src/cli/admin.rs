@@ -1,5 +1,5 @@
 //! The verbs that send a request to a running server: `status`, `reload`, `upgrade`, `reopen`,
-//! `stop`, `restart`, `purge`. `publish` has its own file.
+//! `stop`, `restart`, `purge`, `channels`. `publish` has its own file.
 //!
 //! Each returns the line to print. An error is the server's message when it refuses, or why it
 //! cannot be reached.
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use penstock_client::Client;
 use penstock_runtime::loops::block_on;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::status_text::{format_status, format_value};
@@ -34,6 +35,49 @@ pub(super) fn status(to: &ServerLocation, json: bool) -> Result<String, String> 
         true => target.send("GET", "/status.json", "", RESPONSE_TIMEOUT),
         false => Ok(format_status(&target.fetch_status()?)),
     }
+}
+
+pub(super) fn channels(
+    to: &ServerLocation,
+    channel: Option<&str>,
+    namespace: Option<&str>,
+    json: bool,
+) -> Result<String, String> {
+    let wanted = [("channel", channel), ("namespace", namespace)];
+    let wanted = wanted.iter().filter_map(|(name, value)| {
+        let value = utf8_percent_encode((*value)?, NON_ALPHANUMERIC);
+        Some(format!("{name}={value}"))
+    });
+    let path = format!("/channels?{}", wanted.collect::<Vec<_>>().join("&"));
+    let target = target::locate_write_target(to)?;
+    let answer = target.send("GET", &path, "", RESPONSE_TIMEOUT)?;
+    if json {
+        return Ok(answer.trim_end().to_owned());
+    }
+    let list: Value = serde_json::from_str(&answer).unwrap_or_default();
+    let Some(channels) = list["channels"].as_array() else {
+        return Err(format!("unreadable response: {answer}"));
+    };
+    let mut lines: Vec<String> = channels.iter().map(format_channel).collect();
+    if list["complete"] == json!(false) {
+        lines.push(format!(
+            "only {} are listed: name a channel, or the beginning of names and `*`",
+            pluralize(channels.len() as u64, "channel")
+        ));
+    }
+    Ok(match lines.is_empty() {
+        true => "no channel has subscribers".to_owned(),
+        false => lines.join("\n"),
+    })
+}
+
+fn format_channel(channel: &Value) -> String {
+    let subscribers = channel["subscribers"].as_u64().unwrap_or_default();
+    let [namespace, name] = ["namespace", "channel"].map(|key| format_value(&channel[key]));
+    format!(
+        "{namespace} {name}: {}",
+        pluralize(subscribers, "subscriber")
+    )
 }
 
 pub(super) fn reload(to: &ServerLocation) -> Result<String, String> {

@@ -659,6 +659,55 @@ fn a_publisher_with_a_token_may_use_any_name_of_the_server() {
     assert_eq!(source.recorded_calls(), ["publish items in chat"]);
 }
 
+#[test]
+fn a_publisher_may_have_its_token_in_the_address() {
+    for (query, expected) in [
+        ("?token=a.right.token", 200),
+        ("?x=1&token=a.right.token", 200),
+        ("?token=a.b.c", 401),
+        ("?token=", 401),
+        ("?Token=a.right.token", 401),
+    ] {
+        let (source, admin) = admin_with(ChangeAuthorization::ReadOnly);
+        let head = format!("POST /publish/{query} HTTP/1.1\nHost: 127.0.0.1:8090");
+        let mut request = request(&head, TestTransport::Tcp);
+        request.body = RequestBody::Incoming(Box::new(whole_piece("items")));
+        let response = handle(&admin, request);
+        assert_eq!(response.status.code(), expected, "{query}");
+        let calls = source.recorded_calls();
+        assert_eq!(calls.len(), usize::from(expected == 200), "{calls:?}");
+    }
+}
+
+#[test]
+fn channels_are_listed_for_operators_and_for_publishers_in_their_namespace() {
+    let ask = |authorization: ChangeAuthorization, query: &str| {
+        let (source, admin) = admin_with(authorization);
+        let head = format!("GET /channels{query} HTTP/1.1\nHost: 127.0.0.1:8090");
+        let response = handle(&admin, request(&head, TestTransport::Tcp));
+        let text = body_text(&response).to_owned();
+        (response.status.code(), text, source.recorded_calls())
+    };
+    let (status, text, calls) = ask(ChangeAuthorization::AnyConnected, "");
+    let row =
+        r#"{"channels":[{"namespace":"hub","channel":"news","subscribers":3}],"complete":true}"#;
+    assert_eq!((status, text.as_str()), (200, row));
+    let all = "channels ChannelFilter { namespace: None, channel: None } 1000";
+    assert_eq!(calls, [all]);
+    for (query, expected) in [
+        ("", 401),
+        ("?token=a.b.c", 401),
+        ("?token=a.right.token&namespace=other", 403),
+    ] {
+        let (status, _, calls) = ask(ChangeAuthorization::ReadOnly, query);
+        assert_eq!((status, calls.len()), (expected, 0), "{query}");
+    }
+    let query = "?token=a.right.token&channel=room-%2a";
+    let (status, _, calls) = ask(ChangeAuthorization::ReadOnly, query);
+    let own = r#"channels ChannelFilter { namespace: Some("chat"), channel: Some("room-*") } 1000"#;
+    assert_eq!((status, calls), (200, vec![own.to_owned()]));
+}
+
 /// An application with a late clock or queue must not lock out an administrator.
 #[test]
 fn an_expired_token_of_an_application_is_no_wrong_token_of_an_administrator() {

@@ -91,6 +91,7 @@ fn a_route_finds_messages_of_other_nodes() {
     join(&harness, "a");
     let route = RouteHub {
         namespace: "hub".to_owned(),
+        presence: false,
         channels: vec!["{path.1}".to_owned()],
         heartbeat_interval: None,
         origins: Vec::new(),

@@ -40,6 +40,7 @@ fn a_slow_route_stream_gets_a_gap_on_its_first_visit() {
     let harness = GripHarness::with(settings(SlowPolicy::DropOldest), None, []);
     let route = RouteHub {
         namespace: "hub".to_owned(),
+        presence: false,
         channels: vec!["a".to_owned()],
         heartbeat_interval: None,
         origins: Vec::new(),
