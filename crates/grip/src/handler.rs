@@ -20,6 +20,7 @@ mod session;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use disconnect_notices::DisconnectNotices;
 use original_request::OriginalRequest;
@@ -29,6 +30,7 @@ use penstock_exchange::{
     Body, Fault, FaultKind, FrontEndInstructions, Handler, HandlerFuture, HandlerProgress,
     InlineResponse, Reply, Request, RequestView, Response, is_accel_field,
 };
+use penstock_http::is_media_type;
 use penstock_hub::token::Signer;
 use penstock_hub::{AllowedOrigins, Hub, Namespace, Subscription};
 use session::GripSession;
@@ -53,6 +55,8 @@ pub(super) struct GripShared {
     /// The trusted headers of nearly all requests.
     trusted_headers: TrustedHeaders,
     disconnect_notices: DisconnectNotices,
+    /// Whether a stream that the back end holds itself has been logged.
+    has_logged_own_stream: AtomicBool,
 }
 
 /// What a [`GripHandler`] is made of.
@@ -101,6 +105,7 @@ impl GripHandler {
             websocket_support: setup.websocket_support,
             trusted_headers: original_request::trust_grip_headers(&TrustedHeaders::default()),
             disconnect_notices: DisconnectNotices::default(),
+            has_logged_own_stream: AtomicBool::new(false),
         };
         Self {
             shared: Arc::new(shared),
@@ -139,7 +144,7 @@ impl Handler for GripHandler {
             return pass_to_front(shared.backend.handle(request), origin);
         }
         match shared.backend.handle(request) {
-            HandlerProgress::Ready(answered) => match classify_reply(answered, &origin) {
+            HandlerProgress::Ready(answered) => match shared.classify_reply(answered, &origin) {
                 GripOutcome::Passed(answered) => HandlerProgress::Ready(answered),
                 GripOutcome::Instructed(response) => {
                     let session = GripSession::new(Arc::clone(shared), origin);
@@ -149,7 +154,7 @@ impl Handler for GripHandler {
             HandlerProgress::Pending(work) => {
                 let shared = Arc::clone(shared);
                 HandlerProgress::Pending(Box::pin(async move {
-                    match classify_reply(work.await, &origin) {
+                    match shared.classify_reply(work.await, &origin) {
                         GripOutcome::Passed(answered) => answered,
                         GripOutcome::Instructed(response) => {
                             // In a box of its own, so that others do not carry its room.
@@ -189,6 +194,44 @@ impl GripShared {
 
     pub(super) fn channel_key(&self, channel: &str) -> Arc<str> {
         self.namespace.channel_key(channel)
+    }
+
+    fn classify_reply(
+        &self,
+        answered: Result<Reply, Fault>,
+        origin: &OriginalRequest,
+    ) -> GripOutcome {
+        match answered {
+            Ok(Reply::Response(response)) if response.has_grip() => {
+                GripOutcome::Instructed(response)
+            }
+            answered => {
+                if let Ok(Reply::Response(response)) = &answered {
+                    self.log_own_stream(response, origin);
+                }
+                GripOutcome::Passed(restore_passed(answered, origin))
+            }
+        }
+    }
+
+    /// Logs once that the back end holds a stream of events itself: libraries do so where they
+    /// cannot verify `Grip-Sig`.
+    fn log_own_stream(&self, response: &Response, origin: &OriginalRequest) {
+        let media_type = response.fields.get("content-type").unwrap_or_default();
+        if matches!(response.body, Body::Stream(_))
+            && is_media_type(media_type, "text/event-stream")
+            && !self.has_logged_own_stream.swap(true, Ordering::Relaxed)
+        {
+            let path = origin.head.target_path_query();
+            let path = path.split('?').next().unwrap_or_default();
+            log::warn!(
+                "grip: {}: the back end holds a stream of events itself, which occupies it: if it \
+                 uses a library of GRIP, that found no Grip-Sig that it can verify: give it \
+                 GRIP_URL of its environment, or set hub.grip_key to the key that it verifies with \
+                 (path={path})",
+                self.namespace.name()
+            );
+        }
     }
 
     /// Whether another Penstock is in front of this one and holds its clients itself: a
@@ -262,13 +305,6 @@ enum GripOutcome {
     Passed(Result<Reply, Fault>),
     /// An answer that speaks to it.
     Instructed(Box<Response>),
-}
-
-fn classify_reply(answered: Result<Reply, Fault>, origin: &OriginalRequest) -> GripOutcome {
-    match answered {
-        Ok(Reply::Response(response)) if response.has_grip() => GripOutcome::Instructed(response),
-        answered => GripOutcome::Passed(restore_passed(answered, origin)),
-    }
 }
 
 /// The next handler gets the request that came.

@@ -14,11 +14,11 @@ use std::time::Duration;
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use penstock_hub::token::{KeyError, TokenError, Verifier};
 use penstock_hub::{Namespace, Namespaces};
 use penstock_runtime::clock;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Makes the keys.
 pub struct PublishKeys {
@@ -31,6 +31,10 @@ pub const REQUEST_ISSUER: &str = "penstock:requests";
 
 /// What a key is for, beside the namespace.
 const KEY_PURPOSE: &[u8] = b"penstock publish 1\0";
+
+/// The end of a token that is as good as its key: the year 2100. A fixed one, so that a reload
+/// finds the same environment and restarts no application.
+const TOKEN_END: u64 = 4_102_444_800;
 
 impl PublishKeys {
     /// The keys of a secret that is known already.
@@ -61,6 +65,19 @@ impl PublishKeys {
     #[must_use]
     pub fn publish_key(&self, namespace: &Namespace) -> String {
         format!("base64:{}", STANDARD.encode(self.key_bytes(namespace)))
+    }
+
+    /// A token that publishes in a namespace, for publishers that sign none themselves. It is
+    /// valid as long as the key: it stands where the key stands.
+    #[must_use]
+    pub fn publish_token(&self, namespace: &Namespace) -> String {
+        let claims = json!({ "iss": namespace.name(), "exp": TOKEN_END });
+        let [header, claims] =
+            [json!({ "alg": "HS256", "typ": "JWT" }), claims].map(|part| encode(part.to_string()));
+        let signed = format!("{header}.{claims}");
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.key_bytes(namespace));
+        let signature = encode(hmac::sign(&key, signed.as_bytes()));
+        format!("{signed}.{signature}")
     }
 
     /// The namespace that a valid token allows to publish in.
@@ -103,6 +120,11 @@ impl PublishKeys {
     }
 }
 
+/// The base64 of tokens.
+fn encode(part: impl AsRef<[u8]>) -> String {
+    URL_SAFE_NO_PAD.encode(part)
+}
+
 /// Claims that a token must have: an end, and an issuer, since `Grip-Sig` of requests to the same
 /// back end is signed with the same key ([`REQUEST_ISSUER`]) and is no secret.
 fn check_claims(claims: &Value, namespace: &Namespace) -> Result<Namespace, TokenError> {
@@ -124,8 +146,6 @@ impl fmt::Debug for PublishKeys {
 
 #[cfg(test)]
 mod tests {
-    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-
     use super::*;
 
     const NOW: Duration = Duration::from_secs(1_000_000);
@@ -169,6 +189,18 @@ mod tests {
         let found = keys.verify_at(&token(&other, HEADER, r#"{"exp":1000010}"#), &known, NOW);
         assert_eq!(found, Err(TokenError::BadSignature));
         assert_ne!(other, keys.publish_key(&Namespace::new("a")));
+    }
+
+    #[test]
+    fn a_token_is_good_for_its_own_namespace() {
+        let keys = PublishKeys::new([7; 32]);
+        let known = Namespaces::new(["a", "b"].map(str::to_owned));
+        let token = keys.publish_token(&Namespace::new("b"));
+        assert_eq!(keys.verify_at(&token, &known, NOW), Ok(Namespace::new("b")));
+        assert_eq!(token, keys.publish_token(&Namespace::new("b")));
+        let known = Namespaces::new(["a".to_owned()]);
+        let found = keys.verify_at(&token, &known, NOW);
+        assert_eq!(found, Err(TokenError::BadSignature));
     }
 
     #[test]

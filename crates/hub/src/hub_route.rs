@@ -132,7 +132,7 @@ impl HubRouteHandler {
             hub.event_heartbeat(self.heartbeat_event.as_deref(), self.heartbeat_interval);
         let prepared = hub.prepare_channels(&names);
         let hold = move || {
-            hold_stream(&hub, names, after, &head, client, every)
+            hold_stream(&hub, names, after, &head, client, keep_alive)
                 .map(|response| cors.finish_response(&head, response))
         };
         match prepared {

@@ -103,7 +103,7 @@ pub(crate) fn start_components(
         initial_size: None,
     };
     for (name, wanted) in &config.apps {
-        let wanted = &*context.publishing.with_grip_url(config, wanted);
+        let wanted = &*context.publishing.with_publish_urls(config, wanted);
         let kept = old.apps.get(name);
         let app = match kept.filter(|running| running.config() == wanted) {
             Some(running) => {

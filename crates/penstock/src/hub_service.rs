@@ -21,6 +21,8 @@ use penstock_mercure::MercureHubs;
 use penstock_runtime::LoopHandle;
 
 use crate::caches::route_name;
+use crate::key_sets::KeySets;
+use crate::publishing;
 
 /// The hub with its keys, namespaces and bus. Clones share state.
 #[derive(Debug, Clone)]
@@ -118,18 +120,18 @@ impl HubRouteBuilder<'_> {
         &self,
         inner: Arc<dyn Handler>,
         grip: &GripConfig,
-        (sockets, is_app): (WebSocketSupport, bool),
+        sockets: WebSocketSupport,
     ) -> Result<Arc<dyn Handler>, String> {
         let namespace = Namespace::new(&grip.namespace);
         let signer = match &self.signer {
-            None if is_app => {
+            None => {
                 let signer = Signer::new(
                     &self.service.publish_keys.publish_key(&namespace),
                     REQUEST_ISSUER,
                 );
                 Some(Arc::new(signer.map_err(|error| error.to_string())?))
             }
-            front => front.clone(),
+            common => common.clone(),
         };
         Ok(Arc::new(GripHandler::new(GripOptions {
             hub: self.service.hub.clone(),
@@ -186,8 +188,9 @@ pub(crate) fn validate_signing_keys(config: &Config) -> Vec<String> {
 
 /// Settings that work but may be mistakes, each with its place.
 pub(crate) fn hub_warnings(config: &Config) -> Vec<String> {
+    let mut warnings = publishing::signature_warnings(config);
     if config.server.redis.is_none() {
-        return Vec::new();
+        return warnings;
     }
     let routes = config.sites.iter().flat_map(|site| &site.routes);
     let alone = routes.filter(|route| route.mercure.is_some()).map(|route| {
@@ -197,7 +200,8 @@ pub(crate) fn hub_warnings(config: &Config) -> Vec<String> {
             route.path
         )
     });
-    alone.collect()
+    warnings.extend(alone);
+    warnings
 }
 
 /// The signer of requests to back ends, if a key is configured.

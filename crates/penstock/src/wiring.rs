@@ -88,10 +88,8 @@ pub(crate) fn build_settings(
                     (Some(_), _) => work::with_instruction_pass_through(handler),
                     (None, None) => handler,
                     (None, Some(grip)) => {
-                        let with_grip = |sockets| {
-                            let how = (sockets, app.is_some());
-                            of_hub.with_grip(Arc::clone(&handler), &grip, how)
-                        };
+                        let with_grip =
+                            |sockets| of_hub.with_grip(Arc::clone(&handler), &grip, sockets);
                         match app.filter(|app| app.config().kind_is_guess) {
                             Some(app) => Arc::new(AppKindHandler {
                                 app: Arc::clone(app),

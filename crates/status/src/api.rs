@@ -38,6 +38,8 @@ pub struct AdminHandler {
     operations: Arc<dyn AdminOperations>,
     event_feed: Arc<EventFeed>,
     authorization: ChangeAuthorization,
+    /// Libraries publish in the background and show no refusal.
+    refused_publications: Arc<LogThrottle>,
 }
 
 impl AdminHandler {
@@ -49,6 +51,7 @@ impl AdminHandler {
             operations: source,
             event_feed: feed,
             authorization,
+            refused_publications: Arc::default(),
         }
     }
 
@@ -136,8 +139,9 @@ impl AdminHandler {
         let (status, error) = match permission {
             Permission::ChangesDisabled | Permission::TokenMissing if is_for_publishers => (
                 Status::UNAUTHORIZED,
-                "messages over TCP need a token: an application with `grip` has a key for that in \
-                 GRIP_URL; `penstock publish` uses the control socket"
+                "this needs a token over TCP: an application with `grip` finds an address with \
+                 one in PENSTOCK_PUBLISH_URL, and a key in GRIP_URL; `penstock publish` and the other \
+                 commands use the control socket"
                     .to_owned(),
             ),
             _ => (status, error),
@@ -301,6 +305,25 @@ impl Handler for AdminHandler {
     }
 }
 
+/// Logs a response that refuses a publication for good: what is merely too fast is repeated.
+fn log_refused_publication(throttle: &LogThrottle, response: &Response, client: &str) {
+    if !matches!(
+        response.status,
+        Status::BAD_REQUEST | Status::UNAUTHORIZED | Status::CONTENT_TOO_LARGE
+    ) {
+        return;
+    }
+    let Body::Bytes(text) = &response.body else {
+        return;
+    };
+    let cause = String::from_utf8_lossy(text);
+    let cause = cause.trim_end();
+    if throttle.admit_line(cause, clock::now()).is_some() {
+        let status = response.status.code();
+        log::warn!("admin: POST /publish/ refused with {status}: {cause} (client={client})");
+    }
+}
+
 /// The response to a change that is not permitted.
 type ChangeRefusal = Box<Result<Response, Fault>>;
 
@@ -402,7 +425,11 @@ async fn handle_purge(
 #[derive(Debug, Clone, Copy)]
 enum AdminRoute<'a> {
     Read(ReadRoute),
+    /// The channels with subscribers: read with the permission of a change.
+    Channels,
     Change(ChangeRoute<'a>),
+    /// Publishes; with the form of the response, if the client accepts one.
+    Publish(Option<publish::ResponseFormat>),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -423,8 +450,6 @@ enum ChangeRoute<'a> {
     Restart(&'a str),
     Servers(&'a str),
     Purge,
-    /// Publishes; with the form of the response, if the client accepts one.
-    Publish(Option<publish::ResponseFormat>),
     Stop,
 }
 

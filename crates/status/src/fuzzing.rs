@@ -65,7 +65,7 @@ fn read_head(head: &RequestHead, text: &[u8]) {
     assert_eq!(bearer.is_none(), permission == Permission::TokenMissing);
     assert!(bearer.is_none() || head.field_values("authorization").count() == 1);
     let _ = ResponseFormat::from_accept(head.field("accept"));
-    if let Some(token) = publish::bearer_jwt(head) {
+    if let Some(token) = publish::publisher_token(head) {
         assert!(token.matches('.').count() == 2 && token.len() < text.len());
     }
 }

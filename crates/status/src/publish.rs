@@ -63,11 +63,19 @@ impl ResponseFormat {
     }
 }
 
-/// The token of a request if it looks like the JSON Web Token of an application: three parts
-/// separated by dots. An admin token may look like one.
-pub(crate) fn bearer_jwt(head: &RequestHead) -> Option<String> {
-    let token = std::str::from_utf8(authorization::bearer_token(head)?).ok()?;
-    (token.matches('.').count() == 2).then(|| token.to_owned())
+/// The token of a request, in `Authorization` or else in the query, if it looks like the JSON Web
+/// Token of an application: three parts separated by dots. An admin token may look like one.
+pub(crate) fn publisher_token(head: &RequestHead) -> Option<&str> {
+    let token = match authorization::bearer_token(head) {
+        Some(token) => std::str::from_utf8(token).ok()?,
+        None => {
+            let (_, query) = head.target_path_query().split_once('?')?;
+            query
+                .split('&')
+                .find_map(|pair| pair.strip_prefix("token="))?
+        }
+    };
+    (token.matches('.').count() == 2).then_some(token)
 }
 
 /// Reads and publishes the items of a body, only in `namespace` if there is one.

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::tests::fixtures::{
-    PUBLISHER_KEY, SUBSCRIBERS_KEY, head, publisher_token, settings, sign_token,
+    PUBLISHER_KEY, SUBSCRIBERS_KEY, head, no_key_sets, publisher_token, settings, sign_token,
     sign_token_with_header, subscriber_token,
 };
 

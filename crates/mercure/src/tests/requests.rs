@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::harness::{MercureHarness, field, post, text};
 use crate::tests::fixtures::{
-    ChunkedBody, PUBLISHER_KEY, publisher_token, request, settings, sign_token,
-    sign_token_with_header, subscriber_token,
+    ChunkedBody, PUBLISHER_KEY, SUBSCRIBERS_KEY, no_key_sets, publisher_token, request, settings,
+    sign_token, sign_token_with_header, subscriber_token,
 };
 
 #[test]

@@ -231,7 +231,7 @@ fn mask_value(name: &str, value: &str) -> String {
 const MASK: &str = "(masked)";
 
 /// Parts of names of variables with secret values.
-const SECRET_NAME_PARTS: [&str; 11] = [
+const SECRET_NAME_PARTS: [&str; 12] = [
     "SECRET",
     "KEY",
     "TOKEN",
@@ -242,6 +242,7 @@ const SECRET_NAME_PARTS: [&str; 11] = [
     "SALT",
     "CREDENTIAL",
     "GRIP_URL",
+    "PUBLISH_URL",
     "PRIVATE",
 ];
 

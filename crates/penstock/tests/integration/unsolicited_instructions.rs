@@ -513,6 +513,54 @@ fn an_application_publishes_by_its_own_key_in_its_own_namespace() {
     assert_ne!(url, server.get("/b/url").text());
 }
 
+/// Publishes to its `PENSTOCK_PUBLISH_URL` as it is, without a library.
+const PLAIN_PUBLISHER: &str = r#"
+import json, os, urllib.error, urllib.request
+
+def app(environ, start_response):
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    url = os.environ.get("PENSTOCK_PUBLISH_URL", "")
+    if environ["PATH_INFO"] == "/url":
+        return [url.encode()]
+    if environ["PATH_INFO"] == "/cut":
+        url = url[:-2]
+    item = {"channel": "room", "event": {"data": environ["QUERY_STRING"]}}
+    try:
+        with urllib.request.urlopen(url, json.dumps({"items": [item]}).encode(), timeout=10) as answer:
+            return [b"%d" % answer.status]
+    except urllib.error.HTTPError as error:
+        return [b"%d" % error.code]
+"#;
+
+#[test]
+fn an_application_publishes_to_an_address_that_stands_in_no_code() {
+    let toml = "[apps.a]\nentry = \"app:app\"\nprocesses = 1\n\
+                grip = { namespace = \"hub\" }\n\
+                [apps.c]\nentry = \"app:app\"\nprocesses = 1\n\
+                [[sites]]\n[[sites.routes]]\npath = \"/rooms\"\nhub = \"room\"\n\
+                [[sites.routes]]\npath = \"/c/*\"\napp = \"c\"\nrewrite = { strip_prefix = \"/c\" }\n\
+                [[sites.routes]]\napp = \"a\"\n";
+    let server = Site::new()
+        .file("app.py", PLAIN_PUBLISHER)
+        .config(toml)
+        .serve(&[]);
+    server.wait_ready("a");
+    let mut client = server.connect();
+    client.send("GET /rooms HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.expect_head(200);
+    assert_eq!(server.get("/publish?hello").text(), "200");
+    hear(&mut client, "data: hello");
+    assert_eq!(server.get("/cut?forged").text(), "401");
+    server.wait_log("admin: POST /publish/ refused with 401: ");
+    let url = server.get("/url").text();
+    let port = server.admin_port();
+    assert!(
+        url.starts_with(&format!("http://127.0.0.1:{port}/publish/?token=")),
+        "{url}"
+    );
+    assert_eq!(server.get("/c/url").text(), "");
+}
+
 #[test]
 fn keys_outlive_reloads_and_upgrades() {
     let toml = "[apps.a]\nentry = \"app:app\"\nprocesses = 1\ngrip = true\n";

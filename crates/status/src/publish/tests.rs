@@ -165,6 +165,6 @@ fn who_publishes_is_told_by_a_bearer_token() {
             fields.collect::<String>()
         );
         let head = request(&text, TestTransport::Tcp).head;
-        assert_eq!(bearer_jwt(&head).as_deref(), expected, "{values:?}");
+        assert_eq!(publisher_token(&head), expected, "{values:?}");
     }
 }
