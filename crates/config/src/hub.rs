@@ -13,7 +13,9 @@ use crate::dev_defaults;
 use crate::model::{Hub, HubHistory, Limits};
 use crate::section::{Keys as _, Section};
 
-pub(crate) use mercure::{SECRET_32_EXPECTED as SECRET, read as read_mercure, read_origins};
+pub(crate) use mercure::{
+    KEY_SET_EXPECTED, SECRET_32_EXPECTED as SECRET, read as read_mercure, read_origins,
+};
 pub(crate) use route::read as read_route;
 
 /// Reads the table, or gives the defaults when there is none.

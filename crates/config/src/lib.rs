@@ -69,10 +69,11 @@ pub use model::{
     Access, AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey,
     Concurrency, Config, ConnectionLimits, ContentCoding, ControlSocket, EjectPolicy, Files,
     ForwardedHeaders, Grip, HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hub,
-    HubHistory, JoinEndpoint, JoinTarget, Limits, LogFormat, LogTarget, MemoryLimit, MercureKey,
-    Preload, Processes, Protocol, ProxyProtocol, QueryKey, RetryPolicy, Rewrite, Route, RouteCache,
-    RouteHub, RouteMercure, ScalingConfig, Sendfile, Server, ServerAddr, ServerLogFormat, Site,
-    SlowPolicy, SocketPermissions, Sticky, Symlinks, TcpFrontend, Upstream, UpstreamServer,
+    HubHistory, JoinEndpoint, JoinTarget, KeySetSource, Limits, LogFormat, LogTarget, MemoryLimit,
+    MercureKey, MercureKeys, Preload, Processes, Protocol, ProxyProtocol, QueryKey, RetryPolicy,
+    Rewrite, Route, RouteCache, RouteHub, RouteMercure, ScalingConfig, Sendfile, Server,
+    ServerAddr, ServerLogFormat, Site, SlowPolicy, SocketPermissions, Sticky, Symlinks,
+    TcpFrontend, Upstream, UpstreamServer,
 };
 pub use parse::{load, parse};
 pub use redacted::{EnvVariables, Secret};

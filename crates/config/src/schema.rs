@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(hub[0]["type"], "string");
         assert_eq!(hub[1]["properties"]["channels"]["type"], "array");
         let key = &route["properties"]["mercure"]["properties"]["subscriber_key"]["anyOf"][1];
-        assert_eq!(key["required"], json!(["key"]));
+        assert_eq!(key["properties"]["jwks"]["type"], "string");
         let history = &schema["properties"]["hub"]["properties"]["history"]["anyOf"];
         assert_eq!(history[0]["minimum"], 0);
     }

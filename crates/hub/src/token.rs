@@ -12,12 +12,15 @@
 //! - Of a token nothing but its header is read before its signature is verified.
 //! - A token that is not understood is refused.
 
+mod key_set;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256, VerificationAlgorithm,
+    ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
+    VerificationAlgorithm,
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -27,11 +30,13 @@ use penstock_runtime::clock;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
+pub use key_set::{KeySet, KeySetError, SharedKeySet};
+
 /// Why a key cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum KeyError {
     /// Nothing by that name, or `none`.
-    #[error("`{0}` is no algorithm of tokens: HS256, HS384, HS512, RS256 or ES256 is")]
+    #[error("`{0}` is no algorithm of tokens: HS256, HS384, HS512, RS256, ES256 or EdDSA is")]
     UnknownAlgorithm(String),
     /// Anyone could sign with it.
     #[error("the key is empty")]
@@ -79,6 +84,12 @@ pub enum TokenError {
     /// Its issuer (`iss`) is another one.
     #[error("the token's issuer (iss) is not `{0}`")]
     WrongIssuer(String),
+    /// Its audience (`aud`) does not have the receiver's name.
+    #[error("the token's audience (aud) does not have `{0}`")]
+    WrongAudience(String),
+    /// The key that it names (`kid`) is not in the set, or none of the set has signed it.
+    #[error("the token is signed with no key of the set (kid)")]
+    UnknownKey,
     /// Not signed with the key.
     #[error("the token's signature is wrong")]
     BadSignature,
@@ -114,13 +125,23 @@ pub struct Verifier {
     validation: Validation,
 }
 
-/// The algorithms of keys (RFC 7518 §3.1), by their names in tokens.
-const ALGORITHMS: [(&str, Algorithm); 5] = [
+/// The keys that tokens are verified with.
+#[derive(Debug, Clone)]
+pub enum TokenKeys {
+    /// One.
+    Single(Arc<Verifier>),
+    /// Those of a set, which may change.
+    Set(Arc<SharedKeySet>),
+}
+
+/// The algorithms of keys (RFC 7518 §3.1, RFC 8037 §3.1), by their names in tokens.
+const ALGORITHMS: [(&str, Algorithm); 6] = [
     ("HS256", Algorithm::HS256),
     ("HS384", Algorithm::HS384),
     ("HS512", Algorithm::HS512),
     ("RS256", Algorithm::RS256),
     ("ES256", Algorithm::ES256),
+    ("EdDSA", Algorithm::EdDSA),
 ];
 
 /// The algorithms of private keys, for errors.
@@ -227,6 +248,10 @@ impl Verifier {
                 let der = parse_public_key(key, name, &[PEM_PUBLIC_KEY], &ECDSA_P256_SHA256_FIXED)?;
                 DecodingKey::from_ec_der(&der)
             }
+            Algorithm::EdDSA => {
+                let der = parse_public_key(key, name, &[PEM_PUBLIC_KEY], &ED25519)?;
+                DecodingKey::from_ed_der(&der)
+            }
             _ if is_pem(key) => return Err(KeyError::PemAsSecret(name)),
             _ if key.is_empty() => return Err(KeyError::Empty),
             _ => DecodingKey::from_secret(key.as_bytes()),
@@ -270,7 +295,7 @@ impl Verifier {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(TokenError::TooLong);
         }
-        self.check_header(token.split('.').next().unwrap_or_default())?;
+        self.check_header(&parse_header(token)?)?;
         let decoded = jsonwebtoken::decode(token, &self.key, &self.validation);
         let claims: Map<String, Value> = match decoded {
             Ok(decoded) => decoded.claims,
@@ -286,11 +311,7 @@ impl Verifier {
     }
 
     /// `jsonwebtoken` knows no `crit`, and takes an algorithm that it does not know for malformed.
-    fn check_header(&self, header: &str) -> Result<(), TokenError> {
-        let header = URL_SAFE_NO_PAD.decode(header);
-        let header = header.map_err(|_| TokenError::Malformed)?;
-        let header: Map<String, Value> =
-            serde_json::from_slice(&header).map_err(|_| TokenError::Malformed)?;
+    fn check_header(&self, header: &Map<String, Value>) -> Result<(), TokenError> {
         if header.get("alg").and_then(Value::as_str) != Some(self.algorithm_name) {
             return Err(TokenError::WrongAlgorithm(self.algorithm_name));
         }
@@ -299,6 +320,27 @@ impl Verifier {
             Some(_) => Err(TokenError::NeedsExtension),
         }
     }
+}
+
+impl TokenKeys {
+    /// The claims of a token that is valid now.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn verify(&self, token: &str) -> Result<Value, TokenError> {
+        match self {
+            Self::Single(verifier) => verifier.verify(token),
+            Self::Set(keys) => keys.verify_at(token, clock::wall_time()),
+        }
+    }
+}
+
+/// The header of a token, of which nothing is verified yet.
+fn parse_header(token: &str) -> Result<Map<String, Value>, TokenError> {
+    let header = token.split('.').next().unwrap_or_default();
+    let header = URL_SAFE_NO_PAD.decode(header);
+    let header = header.map_err(|_| TokenError::Malformed)?;
+    serde_json::from_slice(&header).map_err(|_| TokenError::Malformed)
 }
 
 /// Whether it is neither too late nor too early for a token. One that does not say is always in

@@ -13,9 +13,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_config::{MercureKey, RouteMercure};
+use penstock_config::{KeySetSource, MercureKey, MercureKeys, RouteMercure};
 use penstock_http::{FieldBlock, RequestHead};
-use penstock_hub::token::{TokenError, Verifier};
+use penstock_hub::token::{SharedKeySet, TokenError, TokenKeys, Verifier};
 use penstock_hub::{AllowedOrigins, is_same_host};
 use serde_json::Value;
 use thiserror::Error;
@@ -30,8 +30,10 @@ const COOKIE_NAME: &str = "mercureAuthorization";
 /// The keys of a route and what goes without.
 #[derive(Debug)]
 pub(super) struct MercureAccess {
-    publisher_verifier: Option<Arc<Verifier>>,
-    subscriber_verifier: Option<Arc<Verifier>>,
+    publisher_keys: Option<TokenKeys>,
+    subscriber_keys: Option<TokenKeys>,
+    issuer: Option<Box<str>>,
+    audience: Option<Box<str>>,
     allows_anonymous: bool,
     allowed_origins: AllowedOrigins,
 }
@@ -75,19 +77,27 @@ pub(super) enum AccessDenied {
 }
 
 impl MercureAccess {
-    /// What `settings` say.
-    pub(super) fn new(settings: &RouteMercure) -> Result<Self, String> {
-        let verifier = |name: &str, key: &Option<MercureKey>| match key {
+    /// What `settings` say; `set_of` gives the keys of a set, which may still be empty.
+    pub(super) fn new(
+        settings: &RouteMercure,
+        set_of: impl Fn(&KeySetSource) -> Arc<SharedKeySet>,
+    ) -> Result<Self, String> {
+        let keys = |name: &str, keys: &Option<MercureKeys>| match keys {
             None => Ok(None),
-            Some(MercureKey { key, algorithm }) => Verifier::new(key.expose(), algorithm)
-                .map(|verifier| Some(Arc::new(verifier)))
-                .map_err(|error| format!("mercure.{name}: {error}")),
+            Some(MercureKeys::Set(source)) => Ok(Some(TokenKeys::Set(set_of(source)))),
+            Some(MercureKeys::Single(MercureKey { key, algorithm })) => {
+                Verifier::new(key.expose(), algorithm)
+                    .map(|verifier| Some(TokenKeys::Single(Arc::new(verifier))))
+                    .map_err(|error| format!("mercure.{name}: {error}"))
+            }
         };
-        let publishers = verifier("publisher_key", &settings.publisher_key)?;
-        let subscribers = verifier("subscriber_key", &settings.subscriber_key)?;
+        let publishers = keys("publisher_key", &settings.publisher_key)?;
+        let subscribers = keys("subscriber_key", &settings.subscriber_key)?;
         Ok(Self {
-            subscriber_verifier: subscribers.or_else(|| publishers.clone()),
-            publisher_verifier: publishers,
+            subscriber_keys: subscribers.or_else(|| publishers.clone()),
+            publisher_keys: publishers,
+            issuer: settings.issuer.as_deref().map(Box::from),
+            audience: settings.audience.as_deref().map(Box::from),
             allows_anonymous: settings.anonymous,
             allowed_origins: AllowedOrigins::new(&settings.origins),
         })
@@ -102,7 +112,7 @@ impl MercureAccess {
         match self.find_token(head, in_query)? {
             None if self.allows_anonymous => Ok(MercureClaims::default()),
             None => Err(AccessDenied::NoToken),
-            Some(token) => read_claims(self.subscriber_verifier.as_deref(), &token),
+            Some(token) => self.read_claims(self.subscriber_keys.as_ref(), &token),
         }
     }
 
@@ -115,7 +125,7 @@ impl MercureAccess {
         let token = self
             .find_token(head, in_query)?
             .ok_or(AccessDenied::NoToken)?;
-        let claims = read_claims(self.publisher_verifier.as_deref(), &token)?;
+        let claims = self.read_claims(self.publisher_keys.as_ref(), &token)?;
         claims.publish.ok_or(AccessDenied::NotAllowed)
     }
 
@@ -138,6 +148,25 @@ impl MercureAccess {
             return Err(AccessDenied::ForeignOrigin);
         }
         Ok(Some(token))
+    }
+
+    fn read_claims(
+        &self,
+        keys: Option<&TokenKeys>,
+        token: &str,
+    ) -> Result<MercureClaims, AccessDenied> {
+        let token = keys.ok_or(AccessDenied::NoKey)?.verify(token)?;
+        if let Some(issuer) = &self.issuer
+            && token.get("iss").and_then(Value::as_str) != Some(issuer)
+        {
+            return Err(TokenError::WrongIssuer(issuer.to_string()).into());
+        }
+        if let Some(audience) = &self.audience
+            && !token.get("aud").is_some_and(|claim| names(claim, audience))
+        {
+            return Err(TokenError::WrongAudience(audience.to_string()).into());
+        }
+        parse_claims(token)
     }
 
     /// Adds what lets a page of another origin read the answer (Fetch, "HTTP extensions").
@@ -193,8 +222,13 @@ fn cookie_token(value: &[u8]) -> Option<Cow<'_, str>> {
         .map(String::from_utf8_lossy)
 }
 
-fn read_claims(verifier: Option<&Verifier>, token: &str) -> Result<MercureClaims, AccessDenied> {
-    let mut token = verifier.ok_or(AccessDenied::NoKey)?.verify(token)?;
+/// Whether an audience (RFC 7519 §4.1.3), a text or several, has this name.
+fn names(audience: &Value, name: &str) -> bool {
+    let is_it = |text: &Value| text.as_str() == Some(name);
+    is_it(audience) || audience.as_array().is_some_and(|all| all.iter().any(is_it))
+}
+
+fn parse_claims(mut token: Value) -> Result<MercureClaims, AccessDenied> {
     let expires = token.get("exp").and_then(Value::as_f64);
     let mercure = CLAIM_NAMES
         .iter()

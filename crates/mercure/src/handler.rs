@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use penstock_config::{PathPattern, RouteMercure};
+use penstock_config::{KeySetSource, PathPattern, RouteMercure};
 use penstock_exchange::{
     Body, Fault, Handler, HandlerName, HandlerProgress, Reply, Request, Response,
 };
 use penstock_http::{Method, RequestHead, Status};
 use penstock_hub::Hub;
+use penstock_hub::token::SharedKeySet;
 
 use crate::access::MercureAccess;
 use crate::broker::Broker;
@@ -55,7 +56,7 @@ impl MercureHubs {
     }
 
     /// The handler of the route that is called `route`, which goes on where the last one of that
-    /// name stands, as long as that is in use.
+    /// name stands, as long as that is in use. `set_of` gives the keys of a set (JWKS).
     ///
     /// # Errors
     /// Which key cannot be used, and why.
@@ -63,8 +64,9 @@ impl MercureHubs {
         &self,
         route: &str,
         settings: &RouteMercure,
+        set_of: impl Fn(&KeySetSource) -> Arc<SharedKeySet>,
     ) -> Result<MercureHandler, String> {
-        let access = MercureAccess::new(settings)?;
+        let access = MercureAccess::new(settings, set_of)?;
         let mut brokers = self.brokers.lock().unwrap_or_else(PoisonError::into_inner);
         brokers.retain(|_, broker| broker.strong_count() > 0);
         let known = brokers.get(route).and_then(Weak::upgrade);

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use penstock_cluster::{CounterSource, RedisBus};
-use penstock_config::{Config, Grip as GripConfig, MercureKey, Route, Site};
+use penstock_config::{Config, Grip as GripConfig, MercureKeys, Route, Site};
 use penstock_exchange::Handler;
 use penstock_grip::{GripHandler, GripOptions, PublishKeys, REQUEST_ISSUER, WebSocketSupport};
 use penstock_hub::token::{Signer, Verifier};
@@ -29,6 +29,7 @@ use crate::publishing;
 pub(crate) struct HubService {
     pub(crate) hub: Hub,
     mercure_hubs: Arc<MercureHubs>,
+    key_sets: Arc<KeySets>,
     pub(crate) publish_keys: Arc<PublishKeys>,
     /// The namespaces of the active configuration.
     namespaces: Arc<ArcSwap<Namespaces>>,
@@ -59,6 +60,7 @@ impl HubService {
         Ok(Self {
             hub,
             mercure_hubs: mercures,
+            key_sets: Arc::default(),
             publish_keys: keys,
             namespaces: Arc::new(ArcSwap::from_pointee(namespaces)),
             bus: Arc::default(),
@@ -114,8 +116,9 @@ impl HubService {
 }
 
 impl HubRouteBuilder<'_> {
-    /// Wraps `inner` so that the hub holds responses that ask for it. Requests to an application
-    /// are signed with the key that it publishes with, unless one key is configured for all.
+    /// Wraps `inner` so that the hub holds responses that ask for it. Requests are signed with the
+    /// key of the back end's namespace, unless one key is configured for all: libraries take a
+    /// request without a signature for one that no proxy holds.
     pub(crate) fn with_grip(
         &self,
         inner: Arc<dyn Handler>,
@@ -162,7 +165,9 @@ impl HubRouteBuilder<'_> {
         let handler = self
             .service
             .mercure_hubs
-            .handler_for_route(&name, mercure)
+            .handler_for_route(&name, mercure, |source| {
+                self.service.key_sets.set_of(source)
+            })
             .map_err(with_path)?;
         Ok(Some(Arc::new(handler.with_base_path(&route.path))))
     }
@@ -177,8 +182,10 @@ pub(crate) fn validate_signing_keys(config: &Config) -> Vec<String> {
             ("publisher_key", &mercure.publisher_key),
             ("subscriber_key", &mercure.subscriber_key),
         ] {
-            let verifier = |key: &MercureKey| Verifier::new(key.key.expose(), &key.algorithm).err();
-            if let Some(error) = key.as_ref().and_then(verifier) {
+            let Some(MercureKeys::Single(key)) = key else {
+                continue;
+            };
+            if let Err(error) = Verifier::new(key.key.expose(), &key.algorithm) {
                 wrong.push(format!("route {}: mercure.{name}: {error}", route.path));
             }
         }

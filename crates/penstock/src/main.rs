@@ -18,6 +18,7 @@ mod dev;
 mod hardening;
 mod hub_service;
 mod inherited_listeners;
+mod key_sets;
 mod listeners;
 mod logs;
 mod preflight;

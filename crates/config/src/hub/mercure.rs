@@ -9,7 +9,7 @@
 
 use crate::address::is_host;
 use crate::findings::LocatedValue;
-use crate::model::{MercureAlgorithm, MercureKey, RouteMercure};
+use crate::model::{KeySetSource, MercureAlgorithm, MercureKey, MercureKeys, RouteMercure};
 use crate::section::{Keys as _, Section};
 
 /// Reads the table.
@@ -28,14 +28,28 @@ pub(crate) fn read(route: &Section<'_>) -> Option<RouteMercure> {
     Some(mercure)
 }
 
-/// A secret, or a table with a key and its algorithm.
-fn read_key(mercure: &Section<'_>, key: &'static str) -> Option<MercureKey> {
+/// A secret, or a table with a key and its algorithm, or with a set of keys.
+fn read_key(mercure: &Section<'_>, key: &'static str) -> Option<MercureKeys> {
     if !mercure.is_table(key) {
-        return check_key(mercure, key, &mercure.text(key)?, DEFAULT_ALGORITHM);
+        let key = check_key(mercure, key, &mercure.text(key)?, DEFAULT_ALGORITHM);
+        return key.map(MercureKeys::Single);
     }
     let table = mercure.table(key)?;
     let algorithm = table.get("algorithm");
     let text = table.text("key");
+    let set = table.parse_text("jwks", |text| read_key_set(&table, text));
+    if table.has("jwks") {
+        table.report_not_applicable("algorithm");
+        if table.has("key") {
+            table.report_key("jwks", "`key` and `jwks` are both the keys: keep one");
+            return None;
+        }
+        return set.map(|set| MercureKeys::Set(set.value));
+    }
+    if !table.has("key") {
+        table.report_missing("key");
+        return None;
+    }
     if algorithm.is_none() && table.has("algorithm") {
         // Reported; which key it takes is not known.
         return None;
@@ -46,6 +60,22 @@ fn read_key(mercure: &Section<'_>, key: &'static str) -> Option<MercureKey> {
         &text?,
         algorithm.unwrap_or(DEFAULT_ALGORITHM),
     )
+    .map(MercureKeys::Single)
+}
+
+/// Where a set of keys is; whether it is there is found out at start. It is fetched without TLS, so
+/// `https` is refused rather than read as a file.
+fn read_key_set(table: &Section<'_>, text: &str) -> Option<KeySetSource> {
+    let Some(rest) = text.strip_prefix("http://") else {
+        let is_path = !text.is_empty() && !text.contains("://");
+        return is_path.then(|| KeySetSource::File(table.findings.resolve_path(text)));
+    };
+    let (authority, target) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let is_target = target.bytes().all(|b| b.is_ascii_graphic() && b != b'#');
+    (is_host(authority) && is_target).then(|| KeySetSource::Http {
+        authority: authority.to_owned(),
+        target: if target.is_empty() { "/" } else { target }.to_owned(),
+    })
 }
 
 /// The key, if the algorithm takes it; whether a PEM text is a key at all is found out at start.
@@ -63,6 +93,7 @@ fn check_key(
             RSA_EXPECTED,
         ),
         MercureAlgorithm::Es256 => (is_pem(text.value, &[PEM_PUBLIC_KEY]), EC_EXPECTED),
+        MercureAlgorithm::EdDsa => (is_pem(text.value, &[PEM_PUBLIC_KEY]), ED_EXPECTED),
         MercureAlgorithm::Hs256 => (is_secret(text.value, 32), SECRET_32_EXPECTED),
     };
     if !fits {
@@ -135,6 +166,10 @@ pub(crate) const SECRET_32_EXPECTED: &str =
 const SECRET_48_EXPECTED: &str = "a secret of at least 48 bytes for HS384";
 const SECRET_64_EXPECTED: &str = "a secret of at least 64 bytes for HS512";
 const RSA_EXPECTED: &str = "a public key in PEM for RS256, from `-----BEGIN PUBLIC KEY-----` on";
+/// What a message says was expected of a set of keys.
+pub(crate) const KEY_SET_EXPECTED: &str = "a file, or an address that begins with `http://`; fetch \
+                                           a set of `https://` into a file, which is read again";
+const ED_EXPECTED: &str = "a public key in PEM for EdDSA, from `-----BEGIN PUBLIC KEY-----` on";
 const EC_EXPECTED: &str = "a public key in PEM for ES256, from `-----BEGIN PUBLIC KEY-----` on";
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::options::OptionDefault::{Described, Required, Toml};
+use crate::options::OptionDefault::{Described, Toml};
 use crate::options::OptionKind::*;
 use crate::options::expected::*;
 use crate::redacted::Secret;
@@ -179,14 +179,21 @@ section! {
     pub struct RouteMercure
     in "sites.routes.mercure", "mercure = { ... } in [[sites.routes]]", "" {
         /// Key of publishers' tokens; a text alone is the secret of HS256.
-        publisher_key: Option<MercureKey> = None,
+        publisher_key: Option<MercureKeys> = None,
             OrTable(&Text(crate::hub::SECRET), "sites.routes.mercure.publisher_key"),
             default "nobody may publish", example r#""!ChangeThisMercureHubJWTSecretKey!""#,
             by hand;
         /// Key of subscribers' tokens; a text alone is the secret of HS256.
-        subscriber_key: Option<MercureKey> = None,
+        subscriber_key: Option<MercureKeys> = None,
             OrTable(&Text(crate::hub::SECRET), "sites.routes.mercure.subscriber_key"),
             default "`publisher_key`", example r#""!ChangeThisMercureHubJWTSecretKey!""#, by hand;
+        /// What the issuer of tokens (`iss`) must be.
+        issuer: Option<String> = None, Text("a text without control characters"),
+            default "any", example r#""https://id.example""#, by check(crate::hub::is_valid_issuer);
+        /// What the audience of tokens (`aud`) must be or have.
+        audience: Option<String> = None, Text("a text without control characters"),
+            default "any", example r#""https://hub.example/.well-known/mercure""#,
+            by check(crate::hub::is_valid_issuer);
         /// Whether clients without a token may subscribe to public updates.
         anonymous: bool = false, Bool;
         /// Origins with pages that may subscribe and publish from other sites (CORS), with the
@@ -210,20 +217,61 @@ section! {
 pub struct MercureKey {
     /// The secret, or the public key as PEM.
     pub key: Secret,
-    /// `HS256`, `HS384`, `HS512`, `RS256`, `ES256`.
+    /// `HS256`, `HS384`, `HS512`, `RS256`, `ES256`, `EdDSA`.
     pub algorithm: String,
+}
+
+/// The keys of tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MercureKeys {
+    /// One.
+    Single(MercureKey),
+    /// Those of a set (JWKS), which may change.
+    Set(KeySetSource),
+}
+
+/// Where a set of keys (JWKS) is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum KeySetSource {
+    /// In this file.
+    File(std::path::PathBuf),
+    /// At `http://AUTHORITY`, with this path and query.
+    Http {
+        /// The host, with its port if that is not 80.
+        authority: String,
+        /// The path, with its query if there is one.
+        target: String,
+    },
+}
+
+impl std::fmt::Display for KeySetSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Http { authority, target } => {
+                // A query may have a secret.
+                let path = target.split('?').next().unwrap_or_default();
+                write!(f, "http://{authority}{path}")
+            }
+        }
+    }
 }
 
 keys! {
     /// A key of tokens with its algorithm.
     MERCURE_KEY in "sites.routes.mercure.publisher_key", "publisher_key = { ... } in mercure of [[sites.routes]]", "" {
         /// The secret, of at least as many bytes as the algorithm's hash has (RFC 7518 §3.2);
-        /// for RS256 and ES256 the public key in PEM.
-        "key": Text("a secret, or a public key in PEM"), Required,
+        /// for RS256, ES256 and EdDSA (Ed25519) the public key in PEM.
+        "key": Text("a secret, or a public key in PEM"), Described("required, unless there is `jwks`"),
             example r#""!ChangeThisMercureHubJWTSecretKey!""#;
         /// The only algorithm (RFC 7518 §3.1) of tokens that are taken.
         "algorithm": Choice(MercureAlgorithm::WORDS), Toml(r#""HS256""#),
-            example r#""RS256""#;
+            example r#""RS256""#, only "a single `key`";
+        /// Set of public keys (JWKS, RFC 7517) for RS256, ES256 and EdDSA, in place of `key`: a file,
+        /// or an address that begins with `http://`. A token names its key there (`kid`). The set is
+        /// read again every 5 minutes, and when a token names an unknown key.
+        "jwks": Text(crate::hub::KEY_SET_EXPECTED), Described("none"),
+            example r#""http://127.0.0.1:8180/realms/shop/protocol/openid-connect/certs""#;
     }
 }
 
@@ -241,5 +289,7 @@ choice! {
         Rs256 = "RS256",
         /// ECDSA with P-256 and SHA-256.
         Es256 = "ES256",
+        /// Ed25519 (RFC 8037).
+        EdDsa = "EdDSA",
     }
 }

@@ -9,7 +9,7 @@ use crate::tests::fixtures::{
 };
 
 fn access(settings: &RouteMercure) -> MercureAccess {
-    MercureAccess::new(settings).unwrap()
+    MercureAccess::new(settings, no_key_sets).unwrap()
 }
 
 /// The head of a request with these fields.
@@ -244,17 +244,58 @@ fn subscribers_without_a_key_of_their_own_have_the_publishers() {
     let denied = keyless.authorize_subscriber(&with_token(&token), None);
     assert_eq!(denied.err(), Some(AccessDenied::NoKey));
     let broken = RouteMercure {
-        publisher_key: Some(MercureKey {
+        publisher_key: Some(MercureKeys::Single(MercureKey {
             key: "x".into(),
             algorithm: "none".to_owned(),
-        }),
+        })),
         ..settings()
     };
-    let error = MercureAccess::new(&broken).unwrap_err();
+    let error = MercureAccess::new(&broken, no_key_sets).unwrap_err();
     assert!(
         error.starts_with("mercure.publisher_key: `none`"),
         "{error}"
     );
+}
+
+#[test]
+fn a_token_is_of_the_issuer_and_for_the_audience_that_are_set() {
+    let access = access(&RouteMercure {
+        issuer: Some("https://id.example".to_owned()),
+        audience: Some("hub".to_owned()),
+        ..settings()
+    });
+    let issuer = TokenError::WrongIssuer("https://id.example".to_owned());
+    let audience = TokenError::WrongAudience("hub".to_owned());
+    for (claims, expected) in [
+        (json!({ "iss": "https://id.example", "aud": "hub" }), None),
+        (
+            json!({ "iss": "https://id.example", "aud": ["x", "hub"] }),
+            None,
+        ),
+        (json!({ "aud": "hub" }), Some(&issuer)),
+        (
+            json!({ "iss": "https://id.example.org", "aud": "hub" }),
+            Some(&issuer),
+        ),
+        (
+            json!({ "iss": ["https://id.example"], "aud": "hub" }),
+            Some(&issuer),
+        ),
+        (json!({ "iss": "https://id.example" }), Some(&audience)),
+        (
+            json!({ "iss": "https://id.example", "aud": "hubs" }),
+            Some(&audience),
+        ),
+        (
+            json!({ "iss": "https://id.example", "aud": [["hub"]] }),
+            Some(&audience),
+        ),
+    ] {
+        let token = sign_token(SUBSCRIBERS_KEY, &claims);
+        let denied = access.authorize_subscriber(&with_token(&token), None).err();
+        let expected = expected.map(|error| AccessDenied::InvalidToken(error.clone()));
+        assert_eq!(denied, expected, "{claims}");
+    }
 }
 
 #[test]

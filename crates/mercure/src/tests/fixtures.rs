@@ -7,12 +7,13 @@ use std::time::Instant;
 use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use penstock_config::{MercureKey, RouteMercure};
+use penstock_config::{KeySetSource, MercureKey, MercureKeys, RouteMercure};
 use penstock_exchange::request::RequestEnvironment;
 use penstock_exchange::{
     Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody, RequestPath,
 };
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, parse_head};
+use penstock_hub::token::SharedKeySet;
 use penstock_sys::net::PeerAddress;
 use serde_json::{Value, json};
 
@@ -22,20 +23,27 @@ pub(crate) const SUBSCRIBERS_KEY: &str = "a key of subscribers, which is long en
 /// A route that takes tokens of both keys and lets any client subscribe.
 pub(crate) fn settings() -> RouteMercure {
     let key = |key: &str| {
-        Some(MercureKey {
+        Some(MercureKeys::Single(MercureKey {
             key: key.into(),
             algorithm: "HS256".to_owned(),
-        })
+        }))
     };
     RouteMercure {
         publisher_key: key(PUBLISHER_KEY),
         subscriber_key: key(SUBSCRIBERS_KEY),
+        issuer: None,
+        audience: None,
         anonymous: true,
         origins: vec!["https://page.example".to_owned()],
         subscriptions: false,
         heartbeat_interval: None,
         heartbeat_event: None,
     }
+}
+
+/// For settings without a set of keys.
+pub(crate) fn no_key_sets(source: &KeySetSource) -> Arc<SharedKeySet> {
+    panic!("{source} is not in these settings")
 }
 
 /// A token with these claims.

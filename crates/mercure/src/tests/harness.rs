@@ -61,14 +61,16 @@ impl MercureHarness {
 
     pub(super) fn default_handler(&self) -> MercureHandler {
         self.mercure_hubs
-            .handler_for_route("a", &settings())
+            .handler_for_route("a", &settings(), crate::tests::fixtures::no_key_sets)
             .unwrap()
     }
 
     pub(super) fn handler_with(&self, change: impl FnOnce(&mut RouteMercure)) -> MercureHandler {
         let mut settings = settings();
         change(&mut settings);
-        self.mercure_hubs.handler_for_route("a", &settings).unwrap()
+        self.mercure_hubs
+            .handler_for_route("a", &settings, crate::tests::fixtures::no_key_sets)
+            .unwrap()
     }
 
     /// Runs `work` on one of the loops and waits for its result.

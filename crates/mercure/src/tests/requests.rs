@@ -1,5 +1,6 @@
 //! Refused requests: their status, and the rest of the responses.
 
+use penstock_config::{MercureKey, MercureKeys};
 use penstock_exchange::RequestBody;
 use penstock_exchange::{Body, FaultKind};
 use penstock_hub::Settings;
@@ -270,10 +271,13 @@ fn a_hub_without_room_is_a_503() {
 fn keys_that_cannot_be_used_are_named() {
     let harness = MercureHarness::new();
     let mut settings = settings();
-    settings.subscriber_key.as_mut().unwrap().algorithm = "RS256".to_owned();
+    settings.subscriber_key = Some(MercureKeys::Single(MercureKey {
+        key: SUBSCRIBERS_KEY.into(),
+        algorithm: "RS256".to_owned(),
+    }));
     let error = harness
         .mercure_hubs
-        .handler_for_route("b", &settings)
+        .handler_for_route("b", &settings, no_key_sets)
         .unwrap_err();
     assert!(
         error.starts_with("mercure.subscriber_key: RS256 needs"),
@@ -281,7 +285,7 @@ fn keys_that_cannot_be_used_are_named() {
     );
     assert!(
         crate::MercureHubs::new(harness.hub.clone())
-            .handler_for_route("/", &settings)
+            .handler_for_route("/", &settings, no_key_sets)
             .is_err()
     );
 }

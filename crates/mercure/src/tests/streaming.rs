@@ -205,7 +205,11 @@ fn a_reload_goes_on_with_subscribers_and_history() {
     // Another route is another hub.
     let other = harness
         .mercure_hubs
-        .handler_for_route("b", &crate::tests::fixtures::settings())
+        .handler_for_route(
+            "b",
+            &crate::tests::fixtures::settings(),
+            crate::tests::fixtures::no_key_sets,
+        )
         .unwrap();
     harness.publish(&other, "topic=a&id=other");
     harness.publish(&after, "topic=a&id=3");

@@ -15,14 +15,16 @@ const PEM: &str = "-----BEGIN PUBLIC KEY-----\\nAAAA\\n-----END PUBLIC KEY-----\
 #[test]
 fn reads_mercure_hubs() {
     let key = |key: &str, algorithm: &str| {
-        Some(MercureKey {
+        Some(MercureKeys::Single(MercureKey {
             key: key.replace("\\n", "\n").into(),
             algorithm: algorithm.to_owned(),
-        })
+        }))
     };
     let plain = RouteMercure {
         publisher_key: None,
         subscriber_key: None,
+        issuer: None,
+        audience: None,
         anonymous: false,
         origins: Vec::new(),
         subscriptions: false,
@@ -45,6 +47,8 @@ fn reads_mercure_hubs() {
     let expected = RouteMercure {
         publisher_key: key(PEM, "RS256"),
         subscriber_key: key(&long, "HS512"),
+        issuer: Some("https://id.example".to_owned()),
+        audience: Some("hub".to_owned()),
         anonymous: true,
         origins: texts(&[
             "*",
@@ -58,11 +62,31 @@ fn reads_mercure_hubs() {
     };
     assert_eq!(mercure(&text), Some(expected));
     let rsa = PEM.replace("PUBLIC", "RSA PUBLIC");
-    for (pem, algorithm) in [(rsa.as_str(), "RS256"), (PEM, "ES256")] {
+    for (pem, algorithm) in [(rsa.as_str(), "RS256"), (PEM, "ES256"), (PEM, "EdDSA")] {
         let text = format!("subscriber_key = {{ key = \"{pem}\", algorithm = \"{algorithm}\" }}");
         let read = mercure(&text).unwrap();
         assert_eq!(read.subscriber_key, key(pem, algorithm), "{algorithm}");
     }
+    let set = |text: &str| {
+        let text = format!("publisher_key = {{ jwks = \"{text}\" }}");
+        match mercure(&text).unwrap().publisher_key {
+            Some(MercureKeys::Set(source)) => source,
+            other => panic!("{text}: {other:?}"),
+        }
+    };
+    let http = |authority: &str, target: &str| KeySetSource::Http {
+        authority: authority.to_owned(),
+        target: target.to_owned(),
+    };
+    assert_eq!(set("http://id.example"), http("id.example", "/"));
+    let with_port = http("[::1]:8180", "/keys?a=b");
+    assert_eq!(set("http://[::1]:8180/keys?a=b"), with_port);
+    assert_eq!(with_port.to_string(), "http://[::1]:8180/keys");
+    let file = set("keys.json");
+    assert!(
+        matches!(&file, KeySetSource::File(path) if path.ends_with("keys.json")),
+        "{file}"
+    );
     let open = RouteMercure {
         anonymous: true,
         ..plain
@@ -142,6 +166,25 @@ fn reports_keys_that_are_none_and_shows_no_key() {
     }
     check_routes(&[
         (
+            "a set and a key",
+            "mercure.publisher_key = { jwks = \"keys.json\", key = \"x\" }",
+            &["penstock.toml:3:34: `key` and `jwks` are both the keys: keep one"],
+        ),
+        (
+            "a set over TLS",
+            "mercure.publisher_key.jwks = \"https://id.example/keys\"",
+            &[
+                "penstock.toml:3:30: `jwks` cannot be \"https://id.example/keys\": expected a file, or an address that begins with `http://`; fetch a set of `https://` into a file, which is read again",
+            ],
+        ),
+        (
+            "neither",
+            "mercure.publisher_key = {}",
+            &[
+                "penstock.toml:3:25: `key` is missing in [sites.routes.mercure.publisher_key]: expected a secret, or a public key in PEM",
+            ],
+        ),
+        (
             "a short text",
             "mercure = { publisher_key = \"changeme\" }",
             &[
@@ -152,7 +195,7 @@ fn reports_keys_that_are_none_and_shows_no_key() {
             "algorithm",
             "mercure = { subscriber_key = { key = \"x\", algorithm = \"none\" } }",
             &[
-                "penstock.toml:3:55: `algorithm` cannot be \"none\": expected \"HS256\" or \"HS384\" or \"HS512\" or \"RS256\" or \"ES256\"",
+                "penstock.toml:3:55: `algorithm` cannot be \"none\": expected \"HS256\" or \"HS384\" or \"HS512\" or \"RS256\" or \"ES256\" or \"EdDSA\"",
             ],
         ),
         (

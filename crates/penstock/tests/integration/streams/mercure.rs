@@ -1,6 +1,7 @@
 //! A Mercure hub on a route: subscribe, publish with a token, reconnect, and survive a reload.
 
 use super::*;
+use crate::support::{Origin, page};
 
 /// The secret of publishers' tokens.
 const KEY: &str = "a secret of this test, long enough for HS256";
@@ -105,4 +106,57 @@ fn a_key_that_is_none_is_an_error_of_check() {
     let (_, stderr) = texts(&output);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("publisher_key"), "{stderr}");
+}
+
+/// `{"iss":"https://id.example","aud":["hub","shop"],"mercure":{"publish":["*"]}}`, signed with
+/// Ed25519 and the private key of RFC 8037, appendix A; `kid` is `one`, then `two`.
+const KEY_ONE_TOKEN: &str = "eyJhbGciOiJFZERTQSIsImtpZCI6Im9uZSJ9.eyJpc3MiOiJodHRwczovL2lkLmV4YW1wbGUiLCJhdWQ\
+    iOlsiaHViIiwic2hvcCJdLCJtZXJjdXJlIjp7InB1Ymxpc2giOlsiKiJdfX0.W6d-PSTXlVSZiNxD4kD\
+    Ut_15oT2Rsi7e67msMd9pyL3twbVWE3Uu5xw0gLd-sLPdMMWfOzhGP0fy32Odx5HDCQ";
+const KEY_TWO_TOKEN: &str = "eyJhbGciOiJFZERTQSIsImtpZCI6InR3byJ9.eyJpc3MiOiJodHRwczovL2lkLmV4YW1wbGUiLCJhdWQ\
+    iOlsiaHViIiwic2hvcCJdLCJtZXJjdXJlIjp7InB1Ymxpc2giOlsiKiJdfX0.lIb_VQx0p8ODR0CepRb\
+    dfJXViG31a0MIBS3JOam41OtnOtP_s_IpqEqQzbsQmSrXxtqKGvxjZhGIT4DMZiqdAg";
+
+fn key_set(id: &str) -> String {
+    format!(
+        r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"{id}","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}}]}}"#
+    )
+}
+
+#[test]
+fn the_keys_of_a_set_are_fetched_and_fetched_again() {
+    let origin = Origin::start(|seen| {
+        // Another key after the first fetch.
+        let id = if seen.connection == 0 { "one" } else { "two" };
+        page(seen, key_set(id))
+    });
+    let toml = |keys: &str, audience: &str| {
+        format!(
+            "[server]\nlisten = [\"127.0.0.1:0\"]\n[[sites]]\n[[sites.routes]]\npath = \"{HUB}\"\n\
+             mercure = {{ publisher_key = {{ jwks = \"{keys}\" }}, issuer = \"https://id.example\", \
+             audience = \"{audience}\" }}\n"
+        )
+    };
+    let publish = |server: &Server, token| update(server, token, "topic=a&data=b").status;
+    let url = format!("http://{}/keys", origin.address());
+    let server = Site::new().config(&toml(&url, "hub")).serve(&[]);
+    eventually(PATIENCE, "the first key is there", || {
+        publish(&server, KEY_ONE_TOKEN) == 200
+    });
+    assert_eq!(publish(&server, TOKEN), 401);
+    eventually(PATIENCE, "the second key is there", || {
+        publish(&server, KEY_TWO_TOKEN) == 200
+    });
+    assert_eq!(publish(&server, KEY_ONE_TOKEN), 401);
+    assert_eq!(origin.requests().len(), 2);
+    let server = Site::new()
+        .file("keys.json", key_set("one"))
+        .config(&toml("keys.json", "shop"))
+        .serve(&[]);
+    eventually(PATIENCE, "the file is read", || {
+        publish(&server, KEY_ONE_TOKEN) == 200
+    });
+    let gone = Site::new().config(&toml("none.json", "hub")).serve(&[]);
+    gone.wait_log("none.json: cannot be read: No such file");
+    assert_eq!(publish(&gone, KEY_ONE_TOKEN), 401);
 }

@@ -1,0 +1,171 @@
+//! Key sets (JWKS) of Mercure routes: fetches them from a URL or a file, and again in time.
+//!
+//! `hub_service` asks for the set of each route that names one, at start and at reload. Each source
+//! has one task on the control loop, which ends when no route uses its set any more.
+//!
+//! # Invariants
+//! - No request waits for a fetch: a token is verified with the keys that are there.
+//! - A fetch has a deadline and a bound, and one that fails leaves the keys as they are.
+//! - Tokens of unknown keys cause a fetch, but not more often than every [`MIN_FETCH_INTERVAL`].
+
+use std::collections::HashMap;
+use std::io::{self, Read as _};
+use std::net::ToSocketAddrs;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use penstock_client::{Address, Client};
+use penstock_config::KeySetSource;
+use penstock_hub::token::{KeySet, SharedKeySet};
+use penstock_runtime::blocking::Pool;
+use penstock_runtime::{clock, loops};
+
+/// The sets that routes use, by their sources.
+#[derive(Debug)]
+pub(crate) struct KeySets {
+    /// Held for a look only.
+    sets: Mutex<HashMap<KeySetSource, Weak<SharedKeySet>>>,
+    /// Reads files and looks names up: both may take long.
+    pool: Pool,
+}
+
+/// The time between two fetches: issuers publish a key some time before they sign with it.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(300);
+/// The least time between two fetches, and until one that failed is repeated.
+const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(5);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// A set of thirty keys with certificates is a third of it.
+const MAX_SET_BYTES: usize = 256 << 10;
+
+impl Default for KeySets {
+    fn default() -> Self {
+        Self {
+            sets: Mutex::default(),
+            pool: Pool::new("key sets", 1, 64),
+        }
+    }
+}
+
+impl KeySets {
+    /// The set of a source, which is fetched from now on if it was not before. Called on the
+    /// control loop.
+    pub(crate) fn set_of(&self, source: &KeySetSource) -> Arc<SharedKeySet> {
+        let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
+        sets.retain(|_, set| set.strong_count() > 0);
+        if let Some(set) = sets.get(source).and_then(Weak::upgrade) {
+            return set;
+        }
+        let set = Arc::<SharedKeySet>::default();
+        sets.insert(source.clone(), Arc::downgrade(&set));
+        loops::spawn_here(keep_fetched(
+            source.clone(),
+            Arc::downgrade(&set),
+            self.pool.clone(),
+        ));
+        set
+    }
+}
+
+impl Drop for KeySets {
+    fn drop(&mut self) {
+        self.pool.close();
+    }
+}
+
+/// Fetches a set while it is used.
+async fn keep_fetched(source: KeySetSource, set: Weak<SharedKeySet>, pool: Pool) {
+    let mut last_error = None;
+    loop {
+        let fetched = clock::timeout(FETCH_TIMEOUT, fetch(&source, &pool)).await;
+        let fetched = fetched.unwrap_or_else(|| Err(format!("no answer within {FETCH_TIMEOUT:?}")));
+        let Some(set) = set.upgrade() else {
+            return;
+        };
+        let mut interval = REFRESH_INTERVAL;
+        match fetched {
+            Ok(keys) => {
+                if last_error.take().is_some() {
+                    log::info!(
+                        "mercure: key set {source}: fetched again (keys={})",
+                        keys.len()
+                    );
+                }
+                set.replace(keys);
+            }
+            Err(error) => {
+                if last_error.as_ref() != Some(&error) {
+                    log::warn!(
+                        "mercure: key set {source}: {error}: the keys that were fetched before \
+                         stay in use, if any"
+                    );
+                }
+                last_error = Some(error);
+                interval = MIN_FETCH_INTERVAL;
+            }
+        }
+        clock::sleep(MIN_FETCH_INTERVAL).await;
+        let rest = interval.saturating_sub(MIN_FETCH_INTERVAL);
+        clock::timeout(rest, set.wait_for_unknown_key()).await;
+        if Arc::strong_count(&set) == 1 {
+            return;
+        }
+    }
+}
+
+/// Fetches a set, or says why not.
+async fn fetch(source: &KeySetSource, pool: &Pool) -> Result<KeySet, String> {
+    let text = match source {
+        KeySetSource::File(path) => {
+            let path = path.clone();
+            let text = pool.run(move || read_file(&path)).await;
+            let text = text.map_err(|error| error.to_string())?;
+            text.map_err(|error| format!("cannot be read: {error}"))?
+        }
+        KeySetSource::Http { authority, target } => {
+            fetch_over_http(authority, target, pool).await?
+        }
+    };
+    KeySet::parse(&text).map_err(|error| error.to_string())
+}
+
+async fn fetch_over_http(authority: &str, target: &str, pool: &Pool) -> Result<Vec<u8>, String> {
+    // The colons of an IPv6 address are within brackets.
+    let has_port = authority
+        .rsplit(']')
+        .next()
+        .is_some_and(|end| end.contains(':'));
+    let name = match has_port {
+        true => authority.to_owned(),
+        false => format!("{authority}:80"),
+    };
+    let addresses = pool.run(move || name.to_socket_addrs().map(Vec::from_iter));
+    let addresses = addresses.await.map_err(|error| error.to_string())?;
+    let addresses = addresses.map_err(|error| format!("cannot resolve the name: {error}"))?;
+    let address = addresses.first().ok_or("the name has no address")?;
+    let request = format!(
+        "GET {target} HTTP/1.1\r\nHost: {authority}\r\nAccept: application/json\r\n\
+         Connection: close\r\n\r\n"
+    );
+    let mut client = Client::new(Address::Tcp(*address));
+    let answer = client.exchange(request.as_bytes(), FETCH_TIMEOUT, MAX_SET_BYTES);
+    let answer = answer.await.map_err(|error| error.to_string())?;
+    match answer.status {
+        200 => Ok(answer.body),
+        status => Err(format!("status {status}, and 200 is expected")),
+    }
+}
+
+/// Runs in the pool.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    #[expect(clippy::disallowed_methods, reason = "called in the pool")]
+    let file = std::fs::File::open(path)?;
+    let mut text = Vec::new();
+    file.take(MAX_SET_BYTES as u64 + 1).read_to_end(&mut text)?;
+    match text.len() > MAX_SET_BYTES {
+        true => Err(io::Error::other(format!(
+            "larger than {MAX_SET_BYTES} bytes"
+        ))),
+        false => Ok(text),
+    }
+}
