@@ -41,6 +41,14 @@ pub fn encode_comment(out: &mut Vec<u8>, text: &str) {
     out.push(b'\n');
 }
 
+/// The id that a client returns with after these whole events: that of the last `id` field. Browsers
+/// ignore one with a NUL.
+pub fn last_event_id(events: &[u8]) -> Option<&[u8]> {
+    let lines = events.rsplit(|byte| matches!(byte, b'\r' | b'\n'));
+    let mut ids = lines.filter_map(|line| line.strip_prefix(b"id:"));
+    ids.find(|id| !id.contains(&0)).map(<[u8]>::trim_ascii)
+}
+
 fn push_field(out: &mut Vec<u8>, name: &str, value: &str) {
     out.extend_from_slice(name.as_bytes());
     out.extend(
@@ -98,6 +106,23 @@ mod tests {
         encode_retry(&mut out, 1500);
         encode_event(&mut out, None, Some("1"), "x");
         assert_eq!(out, b"retry: 1500\nid: 1\ndata: x\n\n");
+    }
+
+    #[test]
+    fn the_last_id_is_that_of_the_last_field() {
+        for (events, expected) in [
+            ("", None),
+            ("data: id: 1\n\n", None),
+            ("id: 1\ndata: x\n\n", Some("1")),
+            ("data: x\r\nid:1\r\n\r\n", Some("1")),
+            ("id: 1\ndata: x\n\nid: 2 \rdata: y\n\n:\n\n", Some("2")),
+            ("id: 1\ndata: x\n\nid: \0\n\n", Some("1")),
+            ("id: 1\n\nid:\n\n", Some("")),
+            ("identity: 1\n\n", None),
+        ] {
+            let found = last_event_id(events.as_bytes());
+            assert_eq!(found, expected.map(str::as_bytes), "{events:?}");
+        }
     }
 
     #[test]

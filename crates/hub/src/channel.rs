@@ -147,7 +147,7 @@ impl ChannelState {
         if self.last_id.as_deref() == Some(id) {
             return Some(self.last_sequence);
         }
-        self.history.find_sequence(id)
+        self.history.find_event_sequence(id)
     }
 
     /// How many subscribe to it here: streams, long polls and listeners.

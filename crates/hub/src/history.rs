@@ -96,6 +96,16 @@ impl ChannelHistory {
             .map(|kept| kept.sequence)
     }
 
+    /// The newest message after which a client of an event stream returns with this id, by the
+    /// message's own id or by the content that its publisher wrote.
+    pub(crate) fn find_event_sequence(&self, id: &str) -> Option<u64> {
+        self.find_sequence(id).or_else(|| {
+            let mut newest_first = self.messages.iter().rev();
+            let found = newest_first.find(|kept| kept.has_event_id(id));
+            found.map(|kept| kept.sequence)
+        })
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }

@@ -119,6 +119,17 @@ impl Message {
         }
     }
 
+    /// Whether a client of an event stream that got this message returns with this id: a publisher
+    /// may write the `id` fields of its events itself.
+    pub(crate) fn has_event_id(&self, id: &str) -> bool {
+        match &self.publication.stream {
+            Some(StreamAction::Send(content)) => {
+                sse::last_event_id(&content.bytes) == Some(id.as_bytes())
+            }
+            _ => false,
+        }
+    }
+
     /// The response of this message, shared by all that get it as it is.
     pub(crate) fn shared_long_poll_response(
         &self,

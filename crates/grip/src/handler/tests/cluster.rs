@@ -108,6 +108,23 @@ fn a_route_finds_messages_of_other_nodes() {
 }
 
 #[test]
+fn a_returning_client_finds_messages_of_other_nodes() {
+    let following = [
+        &events_of("a")[..],
+        &["Grip-Link: </next>; rel=next".to_owned()],
+    ]
+    .concat();
+    for lines in [&events_of("a")[..], &following] {
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let harness = GripHarness::new([scripted_reply(&lines, ":\n\n")]);
+        join(&harness, "a");
+        let returning = request("GET", "/", &["Last-Event-ID: 1"]);
+        let mut client = harness.hold(harness.response(returning));
+        client.expect(":\n\ndata: 2\n\n");
+    }
+}
+
+#[test]
 fn a_backend_stream_finds_messages_of_other_nodes() {
     let harness = GripHarness::new([says_all(&events_of("a; prev-id=1"), ":\n\n")]);
     join(&harness, "a");

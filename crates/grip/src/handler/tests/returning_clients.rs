@@ -11,7 +11,8 @@ const EVENTS: [&str; 3] = [
 
 fn numbered(channel: &str, id: &str) -> Publication {
     Publication {
-        id: Some(id.into()),
+        // The first has its id in its event alone.
+        id: (id != "1").then(|| id.into()),
         stream: Some(StreamAction::Send(
             bytes::Bytes::from(format!("id: {id}\ndata: x\n\n")).into(),
         )),

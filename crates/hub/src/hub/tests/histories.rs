@@ -307,3 +307,30 @@ fn an_empty_id_counts_as_none() {
     assert!(!id.is_empty());
     assert_eq!(client.chunk(), format!("id: {id}\ndata: 1\n\n"));
 }
+
+/// A publisher that writes whole events need not name their ids again.
+#[test]
+fn the_id_in_a_written_event_is_known_too() {
+    let rig = HubHarness::new(with_history(10));
+    for number in 1..=3 {
+        let text = format!("id: {}\ndata: x\n\nid: {number}\ndata: x\n\n", number * 10);
+        rig.hub.publish(message("a", &text)).unwrap();
+    }
+    rig.hub
+        .publish(message_with_id("a", "2", "id: 4\n\n"))
+        .unwrap();
+    for (id, expected) in [
+        ("4", ""),
+        ("3", "id: 4\n\n"),
+        // The message's own id comes first.
+        ("2", ""),
+        (
+            "1",
+            "id: 20\ndata: x\n\nid: 2\ndata: x\n\nid: 30\ndata: x\n\nid: 3\ndata: x\n\nid: 4\n\n",
+        ),
+    ] {
+        assert_eq!(gets(&rig, after(id)), expected, "after {id}");
+    }
+    // The rest of its message may be missing.
+    assert!(gets(&rig, after("30")).starts_with("(gap)"));
+}
