@@ -1,4 +1,4 @@
-//! One HTTP/1 connection: wait for a head, start its exchange, send the response, again.
+//! One HTTP/1 connection: read a head, start its exchange, send the response, again.
 //!
 //! An idle connection is small and owns no buffer. Heads are read into the event loop's shared
 //! buffer and, usually, parsed, answered and dropped in one poll. State of longer work (bodies,
@@ -6,6 +6,7 @@
 //!
 //! # Invariants
 //! - Pipelined bytes are kept for the next request.
+//! - The time of a head runs from its first byte; the first head's from the accept.
 //! - A connection that waits for a request may be told to close, to make room for others.
 //! - If framing is ambiguous, the connection closes.
 //! - A client that leaves is noticed while its request waits. One that only closes its sending side
@@ -15,8 +16,8 @@ mod body_reader;
 mod client_watch;
 mod framing;
 mod handler_wait;
-mod head;
 mod receive_buffer;
+mod refusal;
 mod response;
 mod send;
 
@@ -25,12 +26,12 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use penstock_exchange::{ClientState, ListenerInfo, RequestTiming};
-use penstock_http::{HeadScanner, RequestHead, Status};
+use penstock_http::{HeadScanner, ParseProgress, RequestHead, Status};
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock, drain, loops};
 
 use self::body_reader::ReaderSlot;
-use self::head::HeadOutcome;
 use self::receive_buffer::ReceiveBuffer;
+use self::refusal::RefusedHead;
 use self::send::UnsentResponse;
 use crate::accept::ConnectionSource;
 use crate::exchange::dispatch::RunningHandler;
@@ -70,6 +71,16 @@ pub(crate) struct Connection {
     head_started_at: Option<Instant>,
     /// Its entry in the list of idle connections.
     idle_entry: IdleEntry,
+}
+
+/// The end of a wait for a head.
+enum HeadOutcome {
+    Head(RequestHead),
+    Refused(Box<RefusedHead>),
+    /// A head began and did not arrive in time.
+    TimedOut,
+    /// The client closed, was idle for too long, or the server drains.
+    Closed,
 }
 
 /// The result of a wait for a head and of what could be done at once. Small: the idle task always
@@ -249,6 +260,118 @@ impl Connection {
                 ReadOutcome::Refused(Box::new(refused))
             }
         })
+    }
+
+    /// Reads until a whole head is there, with what `received` has of it.
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<HeadOutcome> {
+        if !std::mem::replace(&mut self.is_drain_registered, true) {
+            self.drain_guard
+                .wake_at_drain(loops::current_loop_index(), cx.waker().clone());
+        }
+        if std::mem::take(&mut self.has_unscanned)
+            && let Some(next) = self.scan_pending()
+        {
+            return Poll::Ready(next);
+        }
+        if self.is_half_closed {
+            return Poll::Ready(HeadOutcome::Closed);
+        }
+        loop {
+            let read = buffers::with_receive_buffer(|buffer| self.stream.poll_read(cx, buffer));
+            match read {
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(HeadOutcome::Closed),
+                Poll::Ready(Ok(count)) => {
+                    let found =
+                        buffers::with_receive_buffer(|buffer| self.scan_received(&buffer[..count]));
+                    if let Some(next) = found {
+                        return Poll::Ready(next);
+                    }
+                }
+                Poll::Pending => break,
+            }
+        }
+        if self.received.is_empty()
+            && !self.is_drain_deadline_set
+            && let Some(until) = self.drain_guard.drain().idle_deadline()
+        {
+            // The next request may be on its way, and a close now could cross it.
+            if until <= clock::now() {
+                return Poll::Ready(HeadOutcome::Closed);
+            }
+            self.deadline.set(until.min(self.deadline.at()));
+        }
+        if self
+            .edge
+            .idle_connections
+            .mark_idle(&mut self.idle_entry, cx.waker())
+        {
+            self.edge.metrics().evicted_connections.increment();
+            return Poll::Ready(HeadOutcome::Closed);
+        }
+        self.deadline.poll(cx).map(|()| match self.head_started_at {
+            Some(_) => HeadOutcome::TimedOut,
+            None => HeadOutcome::Closed,
+        })
+    }
+
+    /// Looks for a whole head in newly received bytes; bytes behind it go to `received`.
+    fn scan_received(&mut self, bytes: &[u8]) -> Option<HeadOutcome> {
+        if !self.received.is_empty() {
+            self.received.push(bytes);
+            return self.scan_pending();
+        }
+        match self.scanner.scan(bytes, &self.edge.head_limits()) {
+            Ok(ParseProgress::Complete((head, used))) => {
+                self.received.push(&bytes[used..]);
+                Some(self.complete_head(head))
+            }
+            Ok(ParseProgress::Partial) => {
+                self.received.push(bytes);
+                self.note_partial_head();
+                None
+            }
+            Err(error) => Some(HeadOutcome::refused(error, bytes)),
+        }
+    }
+
+    /// Looks for a whole head in `received`.
+    fn scan_pending(&mut self) -> Option<HeadOutcome> {
+        match self
+            .scanner
+            .scan(self.received.unread(), &self.edge.head_limits())
+        {
+            Ok(ParseProgress::Complete((head, used))) => {
+                self.received.consume(used);
+                Some(self.complete_head(head))
+            }
+            Ok(ParseProgress::Partial) => {
+                self.note_partial_head();
+                None
+            }
+            Err(error) => Some(HeadOutcome::refused(error, self.received.unread())),
+        }
+    }
+
+    fn complete_head(&mut self, head: RequestHead) -> HeadOutcome {
+        self.scanner.reset();
+        self.head_started_at = None;
+        self.awaits_first_request = false;
+        self.has_unscanned = !self.received.is_empty();
+        HeadOutcome::Head(head)
+    }
+
+    /// Starts the time of a head at its first byte; that of the first head began at the accept.
+    fn note_partial_head(&mut self) {
+        if self.head_started_at.is_none() {
+            let now = clock::now();
+            self.head_started_at = Some(now);
+            self.idle_entry
+                .record_activity(&self.edge.idle_connections, now);
+            if !self.awaits_first_request {
+                self.deadline
+                    .set(now + self.edge.settings().limits.header_timeout);
+            }
+        }
     }
 
     /// One request and its response, as far as it goes at once.
