@@ -14,7 +14,6 @@
 
 mod body_reader;
 mod client_watch;
-mod framing;
 mod handler_wait;
 mod receive_buffer;
 mod refusal;

@@ -1,4 +1,5 @@
-//! From a response to bytes that are out.
+//! From a response to bytes that are out: its framing, its sending, its record, and whether the
+//! connection stays open behind it.
 //!
 //! # Invariants
 //! - After any doubt about the request's end the connection closes.
@@ -10,11 +11,13 @@ use std::time::Instant;
 use penstock_exchange::{
     Body, Fault, HandlerName, HeldFraming, InlineBody, InlineResponse, RequestTiming, Response,
 };
-use penstock_http::{Method, RequestHead, ResponseFraming, ResponseHeadParts, Status, encode_head};
+use penstock_http::{
+    ConnectionPersistence, Method, RequestHead, ResponseFraming, ResponseHeadParts, Status,
+    Version, encode_head,
+};
 use penstock_runtime::clock;
 
 use super::client_watch::ClientWatch;
-use super::framing::{ResponsePlan, is_bodiless, switch_refusal};
 use super::handler_wait::take_interim_responses;
 use super::send::{
     self, BufferedResponse, OutgoingResponse, SendProgress, SentBytes, UnsentResponse,
@@ -346,5 +349,66 @@ fn plan_response(
             (plan, Body::Empty, Some(UpgradeTarget::Hold(hold, framing)))
         }
         body => (plan, body, None),
+    }
+}
+
+/// The framing of a response, and whether the connection stays open behind it (RFC 9112 §6, §9).
+struct ResponsePlan {
+    framing: ResponseFraming,
+    persistence: ConnectionPersistence,
+    keeps_alive: bool,
+}
+
+impl ResponsePlan {
+    fn new(head: &RequestHead, status: Status, length: Option<u64>, close: bool) -> Self {
+        let old = head.version() == Version::Http10;
+        let framing = match length {
+            _ if status.forbids_body() => ResponseFraming::None,
+            Some(length) => ResponseFraming::Length(length),
+            // RFC 9110 §9.3.2: fields that only the content would tell may be left out for HEAD.
+            None if head.method() == Method::Head => ResponseFraming::None,
+            None if old => ResponseFraming::UntilClose,
+            None => ResponseFraming::Chunked,
+        };
+        let delimited = !matches!(framing, ResponseFraming::UntilClose);
+        let keeps_alive = head.keep_alive() && delimited && !close;
+        let persistence = match (keeps_alive, old) {
+            (false, _) => ConnectionPersistence::Close,
+            (true, true) => ConnectionPersistence::KeepAliveHttp10,
+            (true, false) => ConnectionPersistence::KeepAlive,
+        };
+        Self {
+            framing,
+            persistence,
+            keeps_alive,
+        }
+    }
+
+    /// For a head behind which the connection is no longer HTTP: it has no field about the
+    /// connection of its own (RFC 9110 §15.2.2).
+    const fn for_protocol_switch() -> Self {
+        Self {
+            framing: ResponseFraming::None,
+            persistence: ConnectionPersistence::KeepAlive,
+            keeps_alive: true,
+        }
+    }
+}
+
+/// Whether the response to `head` goes without its body.
+fn is_bodiless(head: &RequestHead, status: Status) -> bool {
+    head.method() == Method::Head || status.forbids_body()
+}
+
+/// The reason why the connection cannot switch protocols behind a response with this status, if
+/// there is one. Behind a request that was not read to its end nothing says where the other
+/// protocol begins.
+fn switch_refusal(head: &RequestHead, status: Status, is_cut_short: bool) -> Option<&'static str> {
+    if status != Status::SWITCHING_PROTOCOLS {
+        Some("protocols switched without status 101")
+    } else if !head.is_upgrade() {
+        Some("protocols switched for a request that did not ask for it")
+    } else {
+        is_cut_short.then_some("protocols switched before the request's body was read")
     }
 }

@@ -4,7 +4,7 @@
 //! Usually [`try_send`] writes head and body in one system call (a file in memory, in two) and
 //! allocates nothing. The rest, files on a disk and streams go through [`send_remaining`], a future
 //! that is boxed so that idle connections do not carry its size. `writer` keeps to the client's
-//! transfer rate; `file` and `stream` send these kinds of bodies.
+//! transfer rate; `file` and `stream` send what is left of a file or a stream.
 //!
 //! # Invariants
 //! - A body that cannot be completed ends in a cut connection, never in a clean end.
@@ -26,6 +26,10 @@ use penstock_runtime::{Stream, buffers};
 use self::writer::ResponseWriter;
 use super::client_watch::ClientWatch;
 use crate::exchange::SendError;
+
+/// Files and parts up to this size are copied behind their head, for one send: sending them from
+/// the page cache costs more than the copy.
+const MAX_COPIED_FILE_BYTES: u64 = 16 * 1024;
 
 /// Bodies up to this size are copied behind their head: one `send` of one buffer is cheaper than a
 /// vectored one.
@@ -98,7 +102,7 @@ pub(crate) fn try_send(
             // A throttled body waits for its rate, and a stream for its first piece.
             Body::Bytes(_) | Body::File(_) if max_rate.is_some() => body,
             Body::Stream(_) => body,
-            Body::File(body) => return file::try_send_file(stream, out, body, framing),
+            Body::File(body) => return try_send_file(stream, out, body, framing),
             Body::Bytes(bytes) if bytes.len() <= MAX_COPY_BYTES => {
                 out.extend_from_slice(&bytes);
                 first.count(stream.try_write(&[IoSlice::new(out)]))?;
@@ -142,12 +146,50 @@ pub(crate) fn try_send_buffered(
             framing,
         } = fill(out)?;
         if let Some(file) = file {
-            return Some(file::try_send_file(stream, out, file, framing));
+            return Some(try_send_file(stream, out, file, framing));
         }
         let mut first = FirstWrite::new(head_len, framing);
         let written = first.count(stream.try_write(&[IoSlice::new(out)]));
         Some(written.map(|_| first.progress(out, Body::Empty, None)))
     })
+}
+
+/// Sends as much of the head in `out` and of the file as the socket takes, if the file's first
+/// piece is in memory. Otherwise sends nothing, so that a file that cannot be read becomes an error
+/// response.
+fn try_send_file(
+    stream: &Stream,
+    out: &mut Vec<u8>,
+    mut body: FileBody,
+    framing: ResponseFraming,
+) -> Result<SendProgress, SendError> {
+    let mut first = FirstWrite::new(out.len(), framing);
+    if body.len <= MAX_COPIED_FILE_BYTES {
+        let len = usize::try_from(body.len).unwrap_or(usize::MAX);
+        if !body.file.append_resident(body.start, len, out) {
+            return Ok(first.progress(out, Body::File(body), None));
+        }
+        first.count(stream.try_write(&[IoSlice::new(out)]))?;
+        return Ok(first.progress(out, Body::Empty, None));
+    }
+    let resident = body.file.resident_bytes(body.start, body.len);
+    if resident == 0 {
+        return Ok(first.progress(out, Body::File(body), None));
+    }
+    if first.count(stream.try_write_with_more(out))? < out.len() {
+        return Ok(first.progress(out, Body::File(body), None));
+    }
+    let piece = usize::try_from(resident).unwrap_or(usize::MAX);
+    // An error is met again by `send_remaining`, which handles it.
+    let sent = stream.try_send_file(&body.file, body.start, piece).ok();
+    let count = first.count(Ok(sent.unwrap_or(0)))? as u64;
+    body.start += count;
+    body.len -= count;
+    let rest = match body.len {
+        0 => Body::Empty,
+        _ => Body::File(body),
+    };
+    Ok(first.progress(out, rest, None))
 }
 
 /// The first write of a response, from the loop's output buffer.

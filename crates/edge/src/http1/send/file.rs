@@ -1,4 +1,5 @@
-//! Sending a part of a file: from memory if it is there, otherwise read in a pool.
+//! Sending the part of a file that was not out at once: from memory if it is there, otherwise read
+//! in a pool.
 //!
 //! Decided right before each run of chunks, as pages come and go while a client reads slowly.
 //!
@@ -14,17 +15,12 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::{Buf, Bytes};
-use penstock_exchange::{Body, Fault, FaultKind, FileBody};
-use penstock_http::ResponseFraming;
+use penstock_exchange::{Fault, FaultKind, FileBody};
 use penstock_runtime::disk::{CHUNK_BYTES, SMALL_READ_BYTES};
-use penstock_runtime::{DiskFile, Stream, loops};
+use penstock_runtime::{DiskFile, loops};
 
 use super::writer::ResponseWriter;
-use super::{FirstWrite, SendError, SendProgress, written_bytes};
-
-/// Files and parts up to this size are copied behind their head, for one send: sending them from
-/// the page cache costs more than the copy.
-const MAX_COPIED_FILE_BYTES: u64 = 16 * 1024;
+use super::{SendError, written_bytes};
 
 /// Bytes that one connection sends before the others have their turn: about a millisecond, and as
 /// much as Linux lets a socket's buffer grow to (`tcp_wmem`), so that over a network the socket
@@ -35,44 +31,6 @@ const YIELD_BYTES: u64 = 8 * CHUNK_BYTES;
 /// Bytes looked up and sent at a time. For a client that makes us wait, no more than it took
 /// between the last two waits: knowledge of the rest would be old by then.
 const MAX_RUN_BYTES: u64 = 4 * CHUNK_BYTES;
-
-/// Sends as much of the head in `out` and of the file as the socket takes, if the file's first
-/// piece is in memory. Otherwise sends nothing, so that a file that cannot be read becomes an error
-/// response.
-pub(super) fn try_send_file(
-    stream: &Stream,
-    out: &mut Vec<u8>,
-    mut body: FileBody,
-    framing: ResponseFraming,
-) -> Result<SendProgress, SendError> {
-    let mut first = FirstWrite::new(out.len(), framing);
-    if body.len <= MAX_COPIED_FILE_BYTES {
-        let len = usize::try_from(body.len).unwrap_or(usize::MAX);
-        if !body.file.append_resident(body.start, len, out) {
-            return Ok(first.progress(out, Body::File(body), None));
-        }
-        first.count(stream.try_write(&[IoSlice::new(out)]))?;
-        return Ok(first.progress(out, Body::Empty, None));
-    }
-    let resident = body.file.resident_bytes(body.start, body.len);
-    if resident == 0 {
-        return Ok(first.progress(out, Body::File(body), None));
-    }
-    if first.count(stream.try_write_with_more(out))? < out.len() {
-        return Ok(first.progress(out, Body::File(body), None));
-    }
-    let piece = usize::try_from(resident).unwrap_or(usize::MAX);
-    // An error is met again by `send_remaining`, which handles it.
-    let sent = stream.try_send_file(&body.file, body.start, piece).ok();
-    let count = first.count(Ok(sent.unwrap_or(0)))? as u64;
-    body.start += count;
-    body.len -= count;
-    let rest = match body.len {
-        0 => Body::Empty,
-        _ => Body::File(body),
-    };
-    Ok(first.progress(out, rest, None))
-}
 
 /// How a piece was sent, and how many bytes of it.
 enum PieceProgress {
