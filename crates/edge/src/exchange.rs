@@ -9,31 +9,37 @@
 //! - Nothing here knows how heads, bodies and responses are framed, or holds a socket.
 //! - Handlers get the head as the filters changed it. The log, and the framing of the response, go
 //!   by the client's own head.
+//! - Handlers run in the route's order. If all of them pass, the response is 404.
+//! - A response that cannot be sent as it is becomes an error that can.
+//! - Fields that instruct the front end are removed before a client sees them.
 //! - Each exchange is recorded once.
 
-pub(crate) mod dispatch;
 mod internal_redirect;
+mod record;
 mod request;
-mod response;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use penstock_exchange::field_policy::remove_internal_fields;
+use penstock_exchange::request::RequestEnvironment;
 use penstock_exchange::{
-    ClientState, Fault, ForwardedInfo, Handler, ListenerInfo, Reply, RequestBody, RequestView,
+    Body, ClientState, Fault, FaultKind, ForwardedInfo, FrontEndInstructions, Handler,
+    HandlerFuture, HandlerProgress, InternalRedirect, ListenerInfo, Reply, Request, RequestBody,
+    RequestPath, RequestView, Response, TrustedProxies,
 };
-use penstock_http::{BodyFraming, RequestHead};
+use penstock_http::{BodyFraming, RequestHead, Status};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
 
-use self::dispatch::{HandlerOutcome, OwnedRoute, ResponseResult, RouteMatch, RunningHandler};
 use self::internal_redirect::RedirectChain;
+use self::request::HandlerRequest;
 use crate::accept::ConnectionSource;
 use crate::filters::Filters;
-use crate::router::Route;
-use crate::{Edge, Settings};
+use crate::router::{HandlerChain, OwnedRoute, Route, RouteMatch};
+use crate::{Edge, Settings, faults};
 
-pub(crate) use response::{FinalResponse, SendError};
+pub(crate) use record::SendError;
 
 /// The connection that a request came by, as far as routing, handlers and records need it.
 #[derive(Clone, Copy)]
@@ -76,10 +82,34 @@ pub(crate) struct RequestMeta<'a> {
     pub(crate) arrived: Instant,
 }
 
-/// How far the handlers got.
+/// How far the handlers got, those of internal redirects included.
 pub(crate) enum HandlerState {
     Finished(ResponseResult),
     Running(RunningHandler),
+}
+
+/// The response of an exchange, or the reason why there is none.
+pub(crate) type ResponseResult = Result<Box<Response>, Fault>;
+
+/// A handler at work; `next_handler` runs if it passes.
+pub(crate) struct RunningHandler {
+    pub(crate) future: HandlerFuture,
+    handlers: HandlerChain,
+    next_handler: usize,
+}
+
+/// How far the handlers of one route got: its redirects are still to be followed.
+enum HandlerOutcome {
+    Finished(ResponseResult),
+    Running(RunningHandler),
+    Redirect(Box<InternalRedirect>),
+}
+
+/// A response as the client gets it, but for its framing.
+pub(crate) struct FinalResponse {
+    pub(crate) response: Box<Response>,
+    /// The request was not understood: nothing behind it can be read.
+    pub(crate) is_request_invalid: bool,
 }
 
 impl<'c> ConnectionContext<'c> {
@@ -92,7 +122,7 @@ impl<'c> ConnectionContext<'c> {
         let arrived = clock::now();
         self.edge.metrics().active_requests.add(1);
         let forwarded = self.read_forwarded(settings, &head);
-        let route = dispatch::match_route(settings, &head, forwarded.as_deref());
+        let route = settings.routes.match_request(&head, forwarded.as_deref());
         ReceivedRequest {
             settings,
             head,
@@ -197,6 +227,201 @@ impl Exchange {
     ) -> HandlerState {
         let outcome = handler.continue_with_reply(reply);
         self.follow_redirects(connection, outcome)
+    }
+
+    /// Runs the handlers of the client's route.
+    ///
+    /// # Errors
+    /// When its target or the route's filters make no valid request.
+    fn run_route(
+        &mut self,
+        connection: ConnectionContext<'_>,
+        path: RequestPath,
+        handlers: HandlerChain,
+        body: RequestBody,
+    ) -> Result<HandlerOutcome, Fault> {
+        let (head, forwarded) = (Arc::clone(&self.head), self.forwarded.clone());
+        let mut request = HandlerRequest::unambiguous(head, path, forwarded)?;
+        if let Some(filters) = &self.filters {
+            request = self.apply_filters(connection, filters, request)?;
+        }
+        let request = self.build_request(connection, request, body);
+        Ok(run_handlers(handlers, 0, request))
+    }
+
+    /// Follows internal redirects until a handler responds or has to be awaited.
+    fn follow_redirects(
+        &mut self,
+        connection: ConnectionContext<'_>,
+        mut outcome: HandlerOutcome,
+    ) -> HandlerState {
+        loop {
+            outcome = match outcome {
+                HandlerOutcome::Finished(response) => return HandlerState::Finished(response),
+                HandlerOutcome::Running(handler) => return HandlerState::Running(handler),
+                HandlerOutcome::Redirect(redirect) => self
+                    .run_redirect_target(connection, *redirect)
+                    .unwrap_or_else(HandlerOutcome::failed),
+            };
+        }
+    }
+
+    /// The request as handlers get it, with what the connection knows of its client.
+    fn build_request(
+        &mut self,
+        connection: ConnectionContext<'_>,
+        request: HandlerRequest,
+        body: RequestBody,
+    ) -> Request {
+        self.handler_forwarded.clone_from(&request.forwarded);
+        let trust = &self.settings.trusted_proxies;
+        let environment = RequestEnvironment {
+            peer: connection.source.client_address(),
+            listener: Arc::clone(connection.listener),
+            client_state: Arc::clone(connection.client_state),
+            arrived_at: self.arrived,
+            trusted_proxies: match connection.source.has_client_address() {
+                true => Arc::clone(trust),
+                false => Arc::new(TrustedProxies::none()),
+            },
+            mount: match &request.forwarded {
+                Some(forwarded) => request.mount.nested_in(&forwarded.mount),
+                None => request.mount,
+            },
+            forwarded: request.forwarded,
+        };
+        let mut built = Request::new(request.head, request.path, body, environment);
+        built.trusted_headers = request.trusted_headers;
+        built
+    }
+
+    /// The response for the client: that of the handlers with the filters of the route applied, or
+    /// the error page of a fault. `switch_refusal` gives the reason why the connection cannot
+    /// switch protocols behind a head with this status.
+    ///
+    /// # Errors
+    /// The fault of a client that left.
+    pub(crate) fn finalize_response(
+        &mut self,
+        connection: ConnectionContext<'_>,
+        result: ResponseResult,
+        switch_refusal: impl FnOnce(&RequestHead, Status) -> Option<&'static str>,
+    ) -> Result<FinalResponse, Fault> {
+        let result = match self.redirects.take() {
+            Some(chain) => self.finish_redirects(connection, *chain, result),
+            None => result,
+        };
+        let head = &*self.head;
+        let refusal = |status| switch_refusal(head, status);
+        let result = result.and_then(|response| check_sendable(response, refusal));
+        let mut is_request_invalid = false;
+        let mut response = match result {
+            Ok(response) => response,
+            Err(fault) if fault.kind == FaultKind::ClientDisconnected => return Err(fault),
+            Err(fault) => {
+                is_request_invalid = fault.kind == FaultKind::BadRequest;
+                if fault.kind == FaultKind::ClientTooSlow {
+                    connection.edge.metrics().slow_clients.increment();
+                }
+                let client = connection.client_address(self.forwarded.as_deref());
+                let request = (&*self.head, &*self.settings);
+                let throttle = &connection.edge.log_throttle;
+                faults::log_refused_request(client, &fault, request, throttle);
+                Box::new(faults::respond_to_fault(fault, Some(request), throttle))
+            }
+        };
+        if let Some(filters) = &self.filters {
+            let values = self.response_placeholders(connection);
+            let target = self.head.target_path_query();
+            filters.apply_to_response(&mut response.fields, &values, target);
+        }
+        remove_instructions(&mut response);
+        Ok(FinalResponse {
+            response,
+            is_request_invalid,
+        })
+    }
+}
+
+impl HandlerOutcome {
+    fn failed(fault: Fault) -> Self {
+        Self::Finished(Err(fault))
+    }
+}
+
+impl RunningHandler {
+    /// The outcome of a reply of this handler, which is over.
+    fn continue_with_reply(&mut self, reply: Result<Reply, Fault>) -> HandlerOutcome {
+        // The handler's future holds its resources until its reply and no longer.
+        self.future = Box::pin(std::future::pending());
+        split_reply(reply).unwrap_or_else(|request| {
+            let handlers = std::mem::take(&mut self.handlers);
+            run_handlers(handlers, self.next_handler, *request)
+        })
+    }
+}
+
+/// Runs the handlers in order from `next` on, until one responds or has to be awaited.
+fn run_handlers(handlers: HandlerChain, next: usize, mut request: Request) -> HandlerOutcome {
+    for at in next..handlers.len() {
+        match handlers[at].handle(request) {
+            HandlerProgress::Pending(future) => {
+                return HandlerOutcome::Running(RunningHandler {
+                    future,
+                    handlers,
+                    next_handler: at + 1,
+                });
+            }
+            HandlerProgress::Ready(reply) => match split_reply(reply) {
+                Ok(outcome) => return outcome,
+                Err(passed) => request = *passed,
+            },
+        }
+    }
+    HandlerOutcome::failed(Fault::new(
+        FaultKind::NotFound,
+        "no handler of the route has it",
+    ))
+}
+
+/// The outcome of a reply.
+///
+/// # Errors
+/// The request, if the handler passed it on.
+fn split_reply(reply: Result<Reply, Fault>) -> Result<HandlerOutcome, Box<Request>> {
+    Ok(match reply {
+        Ok(Reply::Response(response)) => HandlerOutcome::Finished(Ok(response)),
+        Ok(Reply::Redirect(redirect)) => HandlerOutcome::Redirect(redirect),
+        Ok(Reply::Pass(request)) => return Err(request),
+        Err(fault) => HandlerOutcome::failed(fault),
+    })
+}
+
+/// Removes the fields that are for the front end's own cache and hub.
+fn remove_instructions(response: &mut Response) {
+    // No handler acts on such fields of a switch, wherever its head was copied from.
+    let is_switch = matches!(response.body, Body::Takeover(_));
+    if is_switch || response.instructions == FrontEndInstructions::ForThisServer {
+        remove_internal_fields(&mut response.fields);
+    }
+}
+
+/// Passes a response that can be sent: a final one, or a switch of protocols unless its connection
+/// has a reason against it.
+fn check_sendable(
+    response: Box<Response>,
+    switch_refusal: impl FnOnce(Status) -> Option<&'static str>,
+) -> ResponseResult {
+    let status = response.status;
+    let cause = match response.body {
+        Body::Takeover(_) => switch_refusal(status),
+        _ => (status.is_informational()).then_some("an interim status on a final response"),
+    };
+    match cause {
+        None => Ok(response),
+        Some(cause) => {
+            Err(Fault::new(FaultKind::BackendProtocolError, cause).with_timing(response.timing))
+        }
     }
 }
 

@@ -33,8 +33,7 @@ use self::receive_buffer::ReceiveBuffer;
 use self::refusal::RefusedHead;
 use self::send::UnsentResponse;
 use crate::accept::ConnectionSource;
-use crate::exchange::dispatch::RunningHandler;
-use crate::exchange::{ConnectionContext, Exchange, HandlerState};
+use crate::exchange::{ConnectionContext, Exchange, HandlerState, RunningHandler};
 use crate::handover::{ConnectionGuard, UpgradeTarget};
 use crate::idle_connections::IdleEntry;
 

@@ -1,17 +1,20 @@
-//! From host and path to the handlers of a request: an immutable table, replaced whole by a reload.
+//! From a request's host and path to its route: an immutable table, replaced whole by a reload.
 //!
-//! Built by `penstock`'s wiring, searched once per request. Hosts compare without case and port;
+//! Built by `penstock`'s wiring, searched once per request and internal redirect. Hosts compare without case and port;
 //! routes match in the order of the configuration, first match wins.
 
 mod path_index;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use penstock_config::{HostPattern, PathPattern};
-use penstock_exchange::{Fault, FaultKind, Handler};
+use penstock_exchange::{Fault, FaultKind, ForwardedInfo, Handler, Mount, RequestPath, Response};
+use penstock_http::{Method, RequestHead};
 
 use crate::error_pages::ErrorPages;
+use crate::faults;
 use crate::filters::Filters;
 use path_index::PathIndex;
 
@@ -55,6 +58,21 @@ pub struct Route {
     pub handlers: HandlerChain,
 }
 
+/// What responds to a request.
+pub(crate) enum RouteMatch<R> {
+    /// The handlers of a route, for this path.
+    Route(RequestPath, R),
+    /// Edge itself, with this.
+    EdgeResponse(Result<Box<Response>, Fault>),
+}
+
+/// The parts of its route that an exchange keeps.
+pub(crate) struct OwnedRoute {
+    pub(crate) handlers: HandlerChain,
+    pub(crate) filters: Option<Arc<Filters>>,
+    pub(crate) max_body_bytes: Option<u64>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LookupOrigin {
     /// A client: internal routes are hidden.
@@ -86,6 +104,48 @@ impl RouteTable {
             .sort_by_key(|(pattern, _)| std::cmp::Reverse(length(pattern)));
     }
 
+    /// What responds to a client's request: the route of its host and path, or edge itself, to a
+    /// request that is malformed, is about the server as a whole, or lacks the slash of a directory.
+    pub(crate) fn match_request(
+        &self,
+        head: &RequestHead,
+        forwarded: Option<&ForwardedInfo>,
+    ) -> RouteMatch<&Route> {
+        let path = match RequestPath::from_head(head) {
+            Ok(path) => path,
+            Err(error) => {
+                return RouteMatch::EdgeResponse(Err(Fault::new(
+                    FaultKind::BadRequest,
+                    error.to_string(),
+                )));
+            }
+        };
+        if let Some(response) = respond_without_route(head) {
+            return RouteMatch::EdgeResponse(response);
+        }
+        // Not read where every site answers for any host: each read checks that it is text.
+        let host = match self.depends_on_host() {
+            true => head.host(),
+            false => "",
+        };
+        let bytes = path.bytes(head);
+        match self.find_route(host, bytes, LookupOrigin::Client) {
+            Ok(route) if route.is_directory_redirect(bytes) => {
+                let outer = forwarded.map_or(&Mount::ROOT, |it| &it.mount);
+                let outer = match &route.filters {
+                    Some(filters) => filters.outer_mount(outer),
+                    None => Cow::Borrowed(outer),
+                };
+                let query = head.target_path_query().split_once('?');
+                let location = outer.directory_location(bytes, query.map(|(_, query)| query));
+                let response = faults::redirect_to_directory(head.method(), location.as_bytes());
+                RouteMatch::EdgeResponse(Ok(Box::new(response)))
+            }
+            Ok(route) => RouteMatch::Route(path, route),
+            Err(fault) => RouteMatch::EdgeResponse(Err(fault)),
+        }
+    }
+
     /// The route for a path.
     ///
     /// # Errors
@@ -105,7 +165,7 @@ impl RouteTable {
     }
 
     /// Whether the host makes a difference.
-    pub(crate) fn depends_on_host(&self) -> bool {
+    fn depends_on_host(&self) -> bool {
         !self.exact_hosts.is_empty() || !self.wildcard_hosts.is_empty()
     }
 
@@ -181,6 +241,50 @@ impl Route {
             return false;
         };
         self.redirects_directories && prefix.as_bytes().strip_suffix(b"/") == Some(path)
+    }
+}
+
+impl RouteMatch<&Route> {
+    pub(crate) fn into_owned(self) -> RouteMatch<OwnedRoute> {
+        match self {
+            Self::Route(path, route) => {
+                let kept = OwnedRoute {
+                    handlers: Arc::clone(&route.handlers),
+                    filters: route.filters.clone(),
+                    max_body_bytes: route.max_body_bytes,
+                };
+                RouteMatch::Route(path, kept)
+            }
+            Self::EdgeResponse(response) => RouteMatch::EdgeResponse(response),
+        }
+    }
+}
+
+impl RouteMatch<OwnedRoute> {
+    /// The route's own bound on request bodies.
+    pub(crate) fn max_body_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Route(_, route) => route.max_body_bytes,
+            Self::EdgeResponse(_) => None,
+        }
+    }
+}
+
+/// The response to requests about the connection or the server as a whole.
+fn respond_without_route(head: &RequestHead) -> Option<Result<Box<Response>, Fault>> {
+    let refuse = |kind, cause: &'static str| Some(Err(Fault::new(kind, cause)));
+    if head.has_websocket_events() {
+        // An application could not tell it from the hub's own events of a WebSocket.
+        let cause = "a client poses as a front end: application/websocket-events";
+        return refuse(FaultKind::Forbidden, cause);
+    }
+    match head.method() {
+        Method::Connect => refuse(FaultKind::NotImplemented, "CONNECT: not a proxy"),
+        Method::Trace => refuse(FaultKind::MethodNotAllowed, "TRACE is refused"),
+        Method::Options if head.target_path_query() == "*" => {
+            Some(Ok(Box::new(faults::respond_options())))
+        }
+        _ => None,
     }
 }
 

@@ -10,11 +10,15 @@
 
 use std::sync::Arc;
 
-use penstock_exchange::{Fault, FaultKind, Handler, InternalRedirect, RequestPath, RequestTiming};
+use penstock_exchange::{
+    Fault, FaultKind, Handler, InternalRedirect, RequestBody, RequestPath, RequestTiming,
+};
 use penstock_http::{FieldBlock, HeadWriter, Method, RequestHead};
 
-use super::dispatch::ResponseResult;
+use super::request::HandlerRequest;
+use super::{ConnectionContext, Exchange, HandlerOutcome, ResponseResult, run_handlers};
 use crate::filters::Filters;
+use crate::router::LookupOrigin;
 
 /// Redirects in a row: enough for any design, few enough to show a loop at once.
 const MAX_REDIRECTS: u8 = 10;
@@ -82,11 +86,64 @@ impl RedirectChain {
     }
 }
 
+impl Exchange {
+    /// Runs the route of a redirect's target in place of the client's.
+    ///
+    /// # Errors
+    /// When there is no such target, or there were too many.
+    pub(super) fn run_redirect_target(
+        &mut self,
+        connection: ConnectionContext<'_>,
+        redirect: InternalRedirect,
+    ) -> Result<HandlerOutcome, Fault> {
+        let chain = self.redirects.get_or_insert_default();
+        let (target, handler) = chain.push_redirect(redirect)?;
+        let head = Arc::new(redirect_head(&self.head, &target)?);
+        let path = redirect_path(&head)?;
+        let mut request = HandlerRequest::unambiguous(head, path, self.forwarded.clone())?;
+        if let Some(handler) = handler {
+            let request = self.build_request(connection, request, RequestBody::Empty);
+            return Ok(run_handlers([handler].into(), 0, request));
+        }
+        let settings = Arc::clone(&self.settings);
+        let host = self.head.host();
+        let path = request.path.bytes(&request.head);
+        let route = (settings.routes).find_route(host, path, LookupOrigin::InternalRedirect);
+        let route = route.map_err(|fault| missing_target_fault(fault, &target))?;
+        if let Some(filters) = &route.filters {
+            request = self.apply_filters(connection, filters, request)?;
+            if let Some(chain) = &mut self.redirects {
+                chain.filters = Some((Arc::clone(filters), target));
+            }
+        }
+        let request = self.build_request(connection, request, RequestBody::Empty);
+        Ok(run_handlers(Arc::clone(&route.handlers), 0, request))
+    }
+
+    /// The client's response, from the one of a redirect's last target.
+    pub(super) fn finish_redirects(
+        &self,
+        connection: ConnectionContext<'_>,
+        mut chain: RedirectChain,
+        result: ResponseResult,
+    ) -> ResponseResult {
+        let filters = chain.filters.take();
+        let result = result.map(|mut response| {
+            if let Some((filters, target)) = filters {
+                let values = self.response_placeholders(connection);
+                filters.apply_to_response(&mut response.fields, &values, &target);
+            }
+            response
+        });
+        chain.apply_to_result(result)
+    }
+}
+
 /// The head of the request for `target` in place of `head`'s: GET, or HEAD for HEAD.
 ///
 /// # Errors
 /// When `target` is no path.
-pub(crate) fn redirect_head(head: &RequestHead, target: &str) -> Result<RequestHead, Fault> {
+fn redirect_head(head: &RequestHead, target: &str) -> Result<RequestHead, Fault> {
     let is_read = matches!(head.method(), Method::Get | Method::Head);
     let method = match head.method() {
         Method::Head => "HEAD",
@@ -109,14 +166,14 @@ pub(crate) fn redirect_head(head: &RequestHead, target: &str) -> Result<RequestH
 ///
 /// # Errors
 /// When the target has no valid path.
-pub(crate) fn redirect_path(head: &RequestHead) -> Result<RequestPath, Fault> {
+fn redirect_path(head: &RequestHead) -> Result<RequestPath, Fault> {
     RequestPath::from_head(head).map_err(|error| {
         let cause = format!("internal redirect to `{}`: {error}", head.target());
         Fault::new(FaultKind::AppProtocolError, cause)
     })
 }
 
-pub(crate) fn missing_target_fault(fault: Fault, target: &str) -> Fault {
+fn missing_target_fault(fault: Fault, target: &str) -> Fault {
     let cause = format!("internal redirect to `{target}`: {}", fault.cause);
     Fault::new(fault.kind, cause)
 }

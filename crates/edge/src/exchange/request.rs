@@ -1,22 +1,18 @@
-//! From a request's head to the request that handlers get: fields of proxies are read, filters
-//! applied, internal redirects followed.
+//! From a client's request to the one that handlers get: fields of trusted proxies are read, the
+//! filters of the route applied.
 
 use std::sync::Arc;
 
 use penstock_exchange::field_policy::TrustedHeaders;
-use penstock_exchange::request::RequestEnvironment;
 use penstock_exchange::{
-    Fault, FaultKind, ForwardedInfo, InternalRedirect, InvalidForwardedField, Mount, Request,
-    RequestBody, RequestPath, TrustedProxies,
+    Fault, FaultKind, ForwardedInfo, InvalidForwardedField, Mount, RequestPath,
 };
 use penstock_http::RequestHead;
 use penstock_runtime::clock;
 use penstock_runtime::log_throttle::suppressed_suffix;
 
-use super::dispatch::{HandlerOutcome, run_handlers};
-use super::{ConnectionContext, Exchange, HandlerState, internal_redirect};
+use super::{ConnectionContext, Exchange};
 use crate::filters::{Filters, HeaderPlaceholders};
-use crate::router::{HandlerChain, LookupOrigin};
 use crate::{Settings, access_log};
 
 impl ConnectionContext<'_> {
@@ -76,110 +72,11 @@ impl ConnectionContext<'_> {
 }
 
 impl Exchange {
-    /// Runs the handlers of the client's route.
-    ///
-    /// # Errors
-    /// When its target or the route's filters make no valid request.
-    pub(super) fn run_route(
-        &mut self,
-        connection: ConnectionContext<'_>,
-        path: RequestPath,
-        handlers: HandlerChain,
-        body: RequestBody,
-    ) -> Result<HandlerOutcome, Fault> {
-        let (head, forwarded) = (Arc::clone(&self.head), self.forwarded.clone());
-        let mut request = HandlerRequest::unambiguous(head, path, forwarded)?;
-        if let Some(filters) = &self.filters {
-            request = self.apply_filters(connection, filters, request)?;
-        }
-        let request = self.build_request(connection, request, body);
-        Ok(run_handlers(handlers, 0, request))
-    }
-
-    /// Follows internal redirects until a handler responds or has to be awaited.
-    pub(super) fn follow_redirects(
-        &mut self,
-        connection: ConnectionContext<'_>,
-        mut outcome: HandlerOutcome,
-    ) -> HandlerState {
-        loop {
-            outcome = match outcome {
-                HandlerOutcome::Finished(response) => return HandlerState::Finished(response),
-                HandlerOutcome::Running(handler) => return HandlerState::Running(handler),
-                HandlerOutcome::Redirect(redirect) => self
-                    .run_redirect_target(connection, *redirect)
-                    .unwrap_or_else(HandlerOutcome::failed),
-            };
-        }
-    }
-
-    /// Runs the route of a redirect's target in place of the client's.
-    ///
-    /// # Errors
-    /// When there is no such target, or there were too many.
-    fn run_redirect_target(
-        &mut self,
-        connection: ConnectionContext<'_>,
-        redirect: InternalRedirect,
-    ) -> Result<HandlerOutcome, Fault> {
-        let chain = self.redirects.get_or_insert_default();
-        let (target, handler) = chain.push_redirect(redirect)?;
-        let head = Arc::new(internal_redirect::redirect_head(&self.head, &target)?);
-        let path = internal_redirect::redirect_path(&head)?;
-        let mut request = HandlerRequest::unambiguous(head, path, self.forwarded.clone())?;
-        if let Some(handler) = handler {
-            let request = self.build_request(connection, request, RequestBody::Empty);
-            return Ok(run_handlers([handler].into(), 0, request));
-        }
-        let settings = Arc::clone(&self.settings);
-        let host = self.head.host();
-        let path = request.path.bytes(&request.head);
-        let route = (settings.routes).find_route(host, path, LookupOrigin::InternalRedirect);
-        let route =
-            route.map_err(|fault| internal_redirect::missing_target_fault(fault, &target))?;
-        if let Some(filters) = &route.filters {
-            request = self.apply_filters(connection, filters, request)?;
-            if let Some(chain) = &mut self.redirects {
-                chain.filters = Some((Arc::clone(filters), target));
-            }
-        }
-        let request = self.build_request(connection, request, RequestBody::Empty);
-        Ok(run_handlers(Arc::clone(&route.handlers), 0, request))
-    }
-
-    fn build_request(
-        &mut self,
-        connection: ConnectionContext<'_>,
-        request: HandlerRequest,
-        body: RequestBody,
-    ) -> Request {
-        self.handler_forwarded.clone_from(&request.forwarded);
-        let trust = &self.settings.trusted_proxies;
-        let environment = RequestEnvironment {
-            peer: connection.source.client_address(),
-            listener: Arc::clone(connection.listener),
-            client_state: Arc::clone(connection.client_state),
-            arrived_at: self.arrived,
-            trusted_proxies: match connection.source.has_client_address() {
-                true => Arc::clone(trust),
-                false => Arc::new(TrustedProxies::none()),
-            },
-            mount: match &request.forwarded {
-                Some(forwarded) => request.mount.nested_in(&forwarded.mount),
-                None => request.mount,
-            },
-            forwarded: request.forwarded,
-        };
-        let mut built = Request::new(request.head, request.path, body, environment);
-        built.trusted_headers = request.trusted_headers;
-        built
-    }
-
     /// The request as a route's filters change it.
     ///
     /// # Errors
     /// When they make no valid request of it.
-    fn apply_filters(
+    pub(super) fn apply_filters(
         &self,
         connection: ConnectionContext<'_>,
         filters: &Filters,
@@ -243,14 +140,14 @@ impl Exchange {
 }
 
 /// A request for handlers, before it has a body.
-struct HandlerRequest {
-    head: Arc<RequestHead>,
-    path: RequestPath,
-    trusted_headers: TrustedHeaders,
+pub(super) struct HandlerRequest {
+    pub(super) head: Arc<RequestHead>,
+    pub(super) path: RequestPath,
+    pub(super) trusted_headers: TrustedHeaders,
     /// The prefix that its route has stripped from the path.
-    mount: Mount,
+    pub(super) mount: Mount,
     /// What trusted proxies, and the route's rules in their place, say about the client.
-    forwarded: Option<Arc<ForwardedInfo>>,
+    pub(super) forwarded: Option<Arc<ForwardedInfo>>,
 }
 
 impl HandlerRequest {
@@ -259,7 +156,7 @@ impl HandlerRequest {
     ///
     /// # Errors
     /// When it makes no valid head.
-    fn unambiguous(
+    pub(super) fn unambiguous(
         head: Arc<RequestHead>,
         path: RequestPath,
         forwarded: Option<Arc<ForwardedInfo>>,

@@ -26,8 +26,7 @@ use penstock_runtime::{buffers, clock};
 use super::body_reader::{BodyReader, Http1RequestBody};
 use super::client_watch::{FIRST_PROBE_DELAY, MAX_PIPELINED_BYTES};
 use super::{Connection, HandlerWait, WireState};
-use crate::exchange::dispatch::RunningHandler;
-use crate::exchange::{Exchange, has_request_body};
+use crate::exchange::{Exchange, RunningHandler, has_request_body};
 
 /// The beginning of every response.
 pub(super) const STATUS_LINE_START: &[u8] = b"HTTP/1.1 ";

@@ -26,8 +26,9 @@ use super::{
     Connection, ConnectionAction, PendingExchange, PendingSend, PendingStage, ResponseSummary,
     WireState,
 };
-use crate::exchange::dispatch::ResponseResult;
-use crate::exchange::{Exchange, FinalResponse, ReceivedRequest, RequestMeta, SendError};
+use crate::exchange::{
+    Exchange, FinalResponse, ReceivedRequest, RequestMeta, ResponseResult, SendError,
+};
 use crate::handover::UpgradeTarget;
 
 impl Connection {

@@ -1,0 +1,74 @@
+//! The record of an exchange that has ended: metrics, access log, and the log line of a response
+//! that was cut.
+
+use std::time::Instant;
+
+use penstock_exchange::{Fault, FaultKind, RequestTiming};
+use penstock_http::Status;
+use penstock_runtime::clock;
+use penstock_runtime::log_throttle::suppressed_suffix;
+
+use super::{ConnectionContext, RequestMeta};
+use crate::Edge;
+use crate::access_log::AccessRecord;
+
+#[derive(Debug)]
+pub(crate) enum SendError {
+    /// The client closed or the connection broke.
+    ClientDisconnected,
+    /// The client took the response too slowly.
+    ClientTooSlow,
+    /// The body could not be completed.
+    Body(Fault),
+}
+
+impl RequestMeta<'_> {
+    /// Counts an exchange that has ended, and writes it to the access log. `bytes` are those of the
+    /// body that were sent.
+    pub(crate) fn record_exchange(
+        self,
+        connection: ConnectionContext<'_>,
+        status: Status,
+        timing: &RequestTiming,
+        bytes: u64,
+        now: Instant,
+    ) {
+        let total_time = now.saturating_duration_since(self.arrived);
+        let metrics = connection.edge.metrics();
+        metrics.active_requests.add(-1);
+        metrics.total_time.record_local(total_time);
+        if let Some(log) = &self.settings.access_log {
+            log.write(&AccessRecord {
+                head: self.head,
+                client: connection.client_address(self.forwarded),
+                peer: connection.source.peer_address(),
+                status: status.code(),
+                body_bytes: bytes,
+                timing,
+                total_time,
+            });
+        }
+    }
+
+    pub(crate) fn record_send_error(self, edge: &Edge, error: &SendError) {
+        let (method, target) = (self.head.method_str(), self.head.target());
+        match error {
+            SendError::ClientDisconnected => edge.metrics().client_disconnects.increment(),
+            SendError::ClientTooSlow => {
+                edge.metrics().slow_clients.increment();
+                log::debug!("{method} {target}: the client took the response too slowly");
+            }
+            // The maker of the body has logged the cut, with its cause.
+            SendError::Body(fault) if fault.kind == FaultKind::ClientTooSlow => {
+                edge.metrics().slow_clients.increment();
+                log::debug!("{method} {target}: response cut: {}", fault.cause);
+            }
+            SendError::Body(fault) => {
+                if let Some(count) = edge.log_throttle.admit_line(&fault.cause, clock::now()) {
+                    let more = suppressed_suffix(count);
+                    log::error!("{method} {target}: response cut: {}{more}", fault.cause);
+                }
+            }
+        }
+    }
+}
