@@ -6,11 +6,12 @@
 //!
 //! # Invariants
 //! - When a driver ends, every request that it had is answered or back in the queue.
+//! - Each request gets one reply.
+//! - A declared length is kept, or the client's connection is cut.
 //! - A request goes back to the queue only if its worker cannot have begun it.
 
 mod channel;
 mod hijack;
-mod response;
 mod slot;
 
 use std::borrow::Cow;
@@ -19,7 +20,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_exchange::{Fault, FaultKind, RequestTiming};
+use penstock_exchange::buffering::{ResponseProducer, SpoolSpec, SpoolWriter, create_spool};
+use penstock_exchange::{Body, Fault, FaultKind, Reply, RequestTiming, Response};
 use penstock_queue::{DispatchedJob, SlotId};
 use penstock_runtime::{Stream, clock, loops};
 
@@ -28,7 +30,7 @@ pub(crate) use self::slot::SlotDriver;
 
 use self::hijack::{HijackGuard, HijackedConnections, serve_hijacked_connection};
 use crate::dispatch::{Job, Mailbox, MailboxDelivery};
-use crate::reply::app_protocol_error;
+use crate::reply::{ReplyHead, app_protocol_error};
 use crate::shared::{AppShared, SlotProducer};
 
 /// How long after a worker's end its last bytes may take to arrive.
@@ -181,4 +183,54 @@ impl ReceiveBuffer {
             }
         }
     }
+}
+
+/// Sends a request its reply, and counts a fault of the application's.
+fn send_and_count_reply(app: &AppShared, job: &mut Job, reply: Result<Reply, Fault>) {
+    if let Err(fault) = &reply {
+        count_fault(app, fault.kind);
+    }
+    job.send_reply(reply);
+}
+
+/// Counts a request that its worker failed.
+fn count_fault(app: &AppShared, kind: FaultKind) {
+    match kind {
+        FaultKind::AppRaised | FaultKind::AppProtocolError => {
+            app.metrics.failed_requests.increment();
+        }
+        FaultKind::AppTimeout => app.metrics.timed_out_requests.increment(),
+        FaultKind::WorkerDied => app.metrics.worker_deaths.increment(),
+        _ => {}
+    }
+}
+
+/// The fault of a response that its worker does not complete, or of none.
+fn incomplete_response_fault(is_protocol: bool, cause: String) -> Fault {
+    let kind = match is_protocol {
+        true => FaultKind::AppProtocolError,
+        false => FaultKind::AppRaised,
+    };
+    Fault::new(kind, cause)
+}
+
+/// Begins a body that its client takes at its own pace. `producer` is the worker's place that the
+/// body holds until it has come.
+fn open_spool(
+    app: &AppShared,
+    job: &Job,
+    head: ReplyHead,
+    length: Option<u64>,
+    producer: Option<Arc<dyn ResponseProducer>>,
+) -> (SpoolWriter, Response) {
+    let spec = SpoolSpec {
+        client: job.client.counted_address_prefix(),
+        producer,
+        is_unbuffered: head.is_unbuffered,
+        length: head.declared.or(length),
+    };
+    let (writer, reader) = create_spool(app.buffering_settings.load_full(), spec);
+    let mut response = head.response;
+    response.body = Body::Stream(Box::new(reader));
+    (writer, response)
 }

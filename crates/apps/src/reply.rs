@@ -1,6 +1,6 @@
-//! From a worker's response head to the client's.
+//! From the frame that begins a worker's response to the client's response.
 //!
-//! The drivers call it. Framing and connection fields are the front end's: an application's
+//! Both drivers pass a [`HeadFrame`]. Framing and connection fields are the front end's: an application's
 //! `Content-Length` becomes a number that is enforced, `Transfer-Encoding` and the like are dropped
 //! (PEP 3333: applications must not send hop-by-hop fields; old ones do). Fields for the front end
 //! (`X-Accel-*`, `X-Sendfile`) are obeyed if the route grants that, and no client sees them.
@@ -9,11 +9,11 @@ use std::borrow::Cow;
 
 use penstock_exchange::field_policy::is_internal_field;
 use penstock_exchange::{
-    AccelFields, Body, Fault, FaultKind, FrontEndInstructions, InternalRedirect, RequestTiming,
-    Response, SendfileGrant, is_accel_field,
+    AccelFields, Body, Fault, FaultKind, FrontEndInstructions, InternalRedirect, Reply,
+    RequestTiming, Response, SendfileGrant, is_accel_field,
 };
 use penstock_http::{FieldBlock, parse_content_length};
-use penstock_wire::ResponseHeadView;
+use penstock_wire::{ResponseHeadView, WireError};
 
 /// Fields of the application that are not passed on.
 const DROPPED_FIELDS: [&str; 8] = [
@@ -39,6 +39,75 @@ pub(crate) struct ReplyHead {
     pub(crate) wants_body: bool,
     /// The internal redirect that replaces the response.
     pub(crate) redirect: Option<Box<InternalRedirect>>,
+}
+
+/// The frame that begins a response, of either driver.
+#[derive(Debug)]
+pub(crate) struct HeadFrame<'b> {
+    pub(crate) head: Result<ResponseHeadView<'b>, WireError>,
+    pub(crate) body: &'b [u8],
+    /// Length of the whole body, when this frame has it.
+    pub(crate) body_len: Option<u32>,
+    /// The whole frame is here, and no other follows.
+    pub(crate) end: bool,
+}
+
+/// What the head of a response leads to.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack, between two calls"
+)]
+pub(crate) enum ResponseStart {
+    /// A reply without further bytes; what still comes of the response is dropped.
+    Complete(Result<Reply, Fault>),
+    /// A body that still comes, with its length if the frames say it.
+    Streamed(ReplyHead, Option<u64>),
+}
+
+impl HeadFrame<'_> {
+    /// Begins the response to a request, `is_head` or not, that may name another body if it has
+    /// the `grant`.
+    pub(crate) fn start_response(
+        &self,
+        is_head: bool,
+        timing: RequestTiming,
+        grant: Option<&SendfileGrant>,
+    ) -> ResponseStart {
+        self.try_start(is_head, timing, grant)
+            .unwrap_or_else(|fault| ResponseStart::Complete(Err(fault)))
+    }
+
+    fn try_start(
+        &self,
+        is_head: bool,
+        timing: RequestTiming,
+        grant: Option<&SendfileGrant>,
+    ) -> Result<ResponseStart, Fault> {
+        let parts = match &self.head {
+            Ok(parts) => parts,
+            Err(error) => {
+                let fault = app_protocol_error(format!("response head: {error}"));
+                return Err(fault.with_timing(timing));
+            }
+        };
+        let mut head = build_reply_head(parts, is_head, timing, grant)?;
+        let length = self.body_len.map(u64::from);
+        if let Some(redirect) = head.redirect.take() {
+            return Ok(ResponseStart::Complete(Ok(Reply::Redirect(redirect))));
+        }
+        if !head.wants_body {
+            let length = head.declared.or_else(|| length.filter(|len| *len > 0));
+            head.response.body = Body::Omitted(length);
+            return Ok(ResponseStart::Complete(Ok(head.response.into())));
+        }
+        if self.end && length == Some(self.body.len() as u64) {
+            let response = build_whole_response(head, self.body)?;
+            return Ok(ResponseStart::Complete(Ok(response.into())));
+        }
+        check_declared_length(&head, length)?;
+        Ok(ResponseStart::Streamed(head, length))
+    }
 }
 
 /// Builds the client's head.
@@ -127,7 +196,7 @@ pub(crate) fn is_sent_to_client(name: &str) -> bool {
 ///
 /// # Errors
 /// When the application declared another length.
-pub(crate) fn build_whole_response(head: ReplyHead, body: &[u8]) -> Result<Response, Fault> {
+fn build_whole_response(head: ReplyHead, body: &[u8]) -> Result<Response, Fault> {
     check_declared_length(&head, Some(body.len() as u64))?;
     let mut response = head.response;
     if !body.is_empty() {

@@ -35,7 +35,7 @@ use penstock_runtime::{ByteStream, Stream, buffers, clock, relay};
 use penstock_wire::parse_response_head;
 use tokio::sync::watch;
 
-use super::response::{open_spool, send_and_count_reply};
+use super::{open_spool, send_and_count_reply};
 use crate::dispatch::Job;
 use crate::reply::{self, ReplyHead, app_protocol_error};
 use crate::shared::AppShared;

@@ -1,7 +1,7 @@
 //! The driver of one slot: a task that owns the socket of one worker thread.
 //!
-//! It takes jobs from its mailbox, writes their frames (`send`), reads the responses (`receive`)
-//! and replies to the requests (`response`); `closing` is its end.
+//! It takes jobs from its mailbox, writes their frames (`send`), reads the responses and replies to
+//! the requests (`receive`); `closing` is its end.
 //!
 //! # Invariants
 //! - Responses belong to requests in the order in which these were sent.
@@ -12,7 +12,6 @@
 mod closing;
 mod receive;
 mod request_body;
-mod response;
 mod send;
 #[cfg(test)]
 mod tests;

@@ -7,8 +7,7 @@ use penstock_runtime::clock;
 use super::ChannelDriver;
 use super::stream_table::StreamState;
 use crate::dispatch::Job;
-use crate::driver::DriverEnd;
-use crate::driver::response::count_fault;
+use crate::driver::{DriverEnd, count_fault};
 
 impl ChannelDriver {
     /// Gives unbegun requests back, and fails the others.

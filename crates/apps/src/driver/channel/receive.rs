@@ -19,12 +19,10 @@ use super::body_pump::BodyPump;
 use super::stream_table::{StreamState, index_of};
 use super::websocket::MessagePiece;
 use super::{ChannelDriver, WINDOW_UPDATE_INTERVAL};
-use crate::driver::DriverEnd;
-use crate::driver::response::{
-    HeadFrame, ResponseStart, count_fault, incomplete_response_fault, open_spool,
-    send_and_count_reply,
+use crate::driver::{
+    DriverEnd, count_fault, incomplete_response_fault, open_spool, send_and_count_reply,
 };
-use crate::reply::ReplyHead;
+use crate::reply::{HeadFrame, ReplyHead, ResponseStart};
 use crate::shared::SlotProducer;
 
 /// Window that is worth a frame of its own at once.
@@ -144,7 +142,7 @@ impl ChannelDriver {
             _ => return Err(unexpected_frame("a second answer", id)),
         };
         entry.uses_window = frame.body_len.is_none();
-        match frame.start_response(job, timing) {
+        match frame.start_response(job.is_head, timing, job.sendfile.as_deref()) {
             ResponseStart::Complete(reply) => {
                 self.answer_request(id, reply);
                 self.discard_response(id, frame.end);

@@ -6,8 +6,7 @@ use penstock_wire::{HEADER_LEN, read_method_and_path};
 
 use super::{InFlightRequest, OpenResponse, SlotDriver};
 use crate::dispatch::Job;
-use crate::driver::DriverEnd;
-use crate::driver::response::count_fault;
+use crate::driver::{DriverEnd, count_fault};
 use crate::shared::DispatchMode;
 
 /// Offset of the environment in a REQUEST frame, behind the environment's length.

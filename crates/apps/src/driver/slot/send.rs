@@ -18,6 +18,7 @@ use crate::dispatch::MAX_BATCH_REQUESTS;
 use crate::driver::DriverEnd;
 
 impl SlotDriver {
+    /// Writes what the worker does not have yet, as far as its socket takes it.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), DriverEnd> {
         self.drop_abandoned();
         while self.core.is_writable() {
