@@ -1,16 +1,14 @@
-//! The failure of one attempt at one server, and whether another attempt is allowed.
+//! The failure of one attempt at one server: how far the attempt got, and whether the server is to
+//! blame.
 //!
 //! Made by `connection`, `upstream_exchange` and `relay`; judged in `proxied_request`, which
 //! retries or turns it into the client's [`Fault`].
-//!
-//! # Invariants
-//!
-//! - A request that is not idempotent is repeated only if no byte of it can have reached an
-//!   application.
 
 use std::borrow::Cow;
 
 use penstock_exchange::{Fault, FaultKind};
+
+use crate::server_pool::AttemptOutcome;
 
 #[derive(Debug)]
 pub(crate) struct AttemptFailure {
@@ -65,18 +63,22 @@ impl AttemptFailure {
         Self::new(FaultKind::BackendTimeout, stage, cause)
     }
 
-    /// Whether a request, `idempotent` or not, may be attempted again.
-    pub(crate) fn allows_retry(&self, idempotent: bool) -> bool {
-        match self.stage {
-            AttemptStage::Unsent => true,
-            AttemptStage::Sent => idempotent,
-            AttemptStage::ResponseStarted | AttemptStage::Local => false,
-        }
-    }
-
     /// Whether the failure counts against the server.
     pub(crate) fn blames_server(&self) -> bool {
         self.stage != AttemptStage::Local && self.kind != FaultKind::ClientDisconnected
+    }
+
+    /// How the attempt counts for its server; `request_hash` identifies the request.
+    pub(crate) fn outcome_for_server(&self, request_hash: impl FnOnce() -> u64) -> AttemptOutcome {
+        match self.blames_server() {
+            true if self.kind == FaultKind::BackendProtocolError => AttemptOutcome::Malformed {
+                request_hash: request_hash(),
+            },
+            true => AttemptOutcome::Failure {
+                is_timeout: self.kind == FaultKind::BackendTimeout,
+            },
+            false => AttemptOutcome::Neutral,
+        }
     }
 }
 

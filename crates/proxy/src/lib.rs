@@ -14,6 +14,7 @@
 //! - A request is repeated only where that is safe.
 //! - Bytes of one response never reach another client.
 
+mod affinity;
 mod balance;
 mod body_source;
 mod claim;

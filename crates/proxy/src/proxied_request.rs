@@ -6,8 +6,9 @@
 //!
 //! # Invariants
 //!
-//! - A failed attempt is repeated only where `failure` says it is safe and the retry budget allows
-//!   it.
+//! - A request that is not idempotent is repeated only if no byte of it can have reached an
+//!   application.
+//! - A failed attempt is repeated only while the retry budget allows it.
 //! - Every wait has one of the named timeouts.
 //! - A client that disconnects frees the slot at once.
 
@@ -20,10 +21,12 @@ use std::time::{Duration, Instant};
 use penstock_config as config;
 use penstock_exchange::buffering::collect_body;
 use penstock_exchange::{
-    AddressPrefix, Fault, FaultKind, Reply, Request, RequestBody, RequestTiming,
+    AddressPrefix, Fault, FaultKind, Handler, HandlerProgress, Reply, Request, RequestBody,
+    RequestTiming,
 };
 use penstock_runtime::clock;
 
+use crate::affinity;
 use crate::balance::hash_key;
 use crate::body_source::BodySource;
 use crate::claim::{LeaseOutcome, SlotLease, SlotWaitFuture, claim_lease};
@@ -41,6 +44,23 @@ const MAX_WHOLE_RESPONSE_BYTES: usize = 128 * 1024;
 
 /// Maximum retries of a request that was not sent to any server: connecting costs a server little.
 const MAX_CONNECT_RETRIES: u8 = 8;
+
+/// An upstream behind one route.
+#[derive(Debug)]
+pub(crate) struct UpstreamHandler {
+    pub(crate) shared: Arc<SharedUpstream>,
+    pub(crate) buffering: BufferingMode,
+}
+
+impl Handler for UpstreamHandler {
+    fn handle(&self, request: Request) -> HandlerProgress {
+        // Constructed in place: it is large.
+        let memory = Box::<ProxiedRequest>::new_uninit();
+        let shared = Arc::clone(&self.shared);
+        let request = Box::write(memory, ProxiedRequest::new(shared, request, self.buffering));
+        HandlerProgress::Pending(Box::into_pin(request))
+    }
+}
 
 /// A request and its attempts: a future of its reply.
 pub(crate) struct ProxiedRequest {
@@ -128,8 +148,8 @@ impl ProxiedRequest {
             (false, false) => ReusePolicy::Proven,
         };
         let criteria = SelectionCriteria {
-            hash_key: response::balance_key(self),
-            sticky_name_hash: response::sticky_cookie_hash(self),
+            hash_key: affinity::balance_key(&self.shared.config, &self.request),
+            sticky_name_hash: affinity::sticky_name_hash(&self.shared.config, &self.request),
             tried_servers: &self.tried_servers,
             reuse,
             is_first_attempt: self.queue_deadline.is_none(),
@@ -274,7 +294,7 @@ impl ProxiedRequest {
                 true => AttemptOutcome::Neutral,
                 false => {
                     failed_server = Some(lease.slot.server_id);
-                    attempt_outcome(&failure, || request_hash(&self.request))
+                    failure.outcome_for_server(|| request_hash(&self.request))
                 }
             };
             // Only this side closes a joined connection: the server itself was lost.
@@ -308,8 +328,12 @@ impl ProxiedRequest {
 
     /// Whether to retry, on a server other than `failed`, or without one on a fresh connection.
     fn may_retry(&mut self, failure: &AttemptFailure, failed: Option<ServerId>) -> bool {
-        let is_idempotent = self.request.head.method().is_idempotent();
-        if !failure.allows_retry(is_idempotent)
+        let is_repeatable = match failure.stage {
+            AttemptStage::Unsent => true,
+            AttemptStage::Sent => self.request.head.method().is_idempotent(),
+            AttemptStage::ResponseStarted | AttemptStage::Local => false,
+        };
+        if !is_repeatable
             || self.request.client_state.is_disconnected()
             || !self.body_source.rewind()
         {
@@ -519,22 +543,6 @@ async fn prepare_body(
 /// Equal for requests that one fault of an application may affect alike.
 pub(crate) fn request_hash(request: &Request) -> u64 {
     hash_key(request.path())
-}
-
-/// The outcome of a failure for its server; `request` returns [`request_hash`].
-pub(crate) fn attempt_outcome(
-    failure: &AttemptFailure,
-    request: impl FnOnce() -> u64,
-) -> AttemptOutcome {
-    match failure.blames_server() {
-        true if failure.kind == FaultKind::BackendProtocolError => AttemptOutcome::Malformed {
-            request_hash: request(),
-        },
-        true => AttemptOutcome::Failure {
-            is_timeout: failure.kind == FaultKind::BackendTimeout,
-        },
-        false => AttemptOutcome::Neutral,
-    }
 }
 
 #[cfg(test)]

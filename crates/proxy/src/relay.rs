@@ -21,7 +21,6 @@ use crate::body_source::BodySource;
 use crate::claim::SlotLease;
 use crate::codec::ResponseEnd;
 use crate::failure::{AttemptFailure, AttemptStage};
-use crate::proxied_request::attempt_outcome;
 use crate::server_pool::AttemptOutcome;
 use crate::upstream::ServerProducer;
 use crate::upstream_exchange::UpstreamExchange;
@@ -81,7 +80,7 @@ pub(crate) fn drain_body(mut rest: RemainingResponse) {
                 );
             }
             RelayStep::Failed(failure) => {
-                lease.finish_attempt(None, attempt_outcome(&failure, || rest.request_hash));
+                lease.finish_attempt(None, failure.outcome_for_server(|| rest.request_hash));
             }
             RelayStep::SpoolFull | RelayStep::ClientDisconnected => {
                 lease.finish_attempt(None, AttemptOutcome::Neutral);
@@ -138,7 +137,7 @@ async fn relay_body(mut rest: RemainingResponse, mut writer: SpoolWriter) {
             let cause = format!("{server}: {}", failure.cause);
             let kind = failure.kind;
             exchange.abort_if_incomplete();
-            lease.finish_attempt(None, attempt_outcome(&failure, || rest.request_hash));
+            lease.finish_attempt(None, failure.outcome_for_server(|| rest.request_hash));
             writer.finish(Err(Fault::new(kind, cause)));
         }
     }

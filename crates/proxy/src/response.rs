@@ -11,13 +11,10 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use penstock_config as config;
-use penstock_exchange::cgi::TextBuffer;
-use penstock_exchange::{Body, FaultKind, Reply, Request, Response};
+use penstock_exchange::{Body, FaultKind, Reply, Response};
 use penstock_http::Method;
-use penstock_sys::net::PeerAddress;
 
-use crate::balance::hash_key;
+use crate::affinity;
 use crate::body_source::BodySource;
 use crate::codec::ResponseEnd;
 use crate::failure::{AttemptFailure, AttemptStage};
@@ -57,7 +54,10 @@ pub(crate) fn build_reply(
         location_rewrite::rewrite_location_fields(&mut response.fields, server, requested);
     }
     proxied.timing.handler = Some((&proxied.shared.name).into());
-    set_sticky_cookie(proxied, &mut response);
+    if let Some(lease) = &proxied.lease {
+        let (config, name_hash) = (&proxied.shared.config, lease.slot.name_hash);
+        affinity::set_sticky_cookie(config, &proxied.request, name_hash, &mut response);
+    }
     if proxied.partial_response.is_upgraded {
         let (lease, exchange) = proxied.take_exchange()?;
         if !is_requested_upgrade(proxied, response.fields.get("upgrade")) {
@@ -147,55 +147,4 @@ fn is_requested_upgrade(proxied: &ProxiedRequest, protocol: Option<&[u8]>) -> bo
     let mut requested = (proxied.request.head.field_values("upgrade"))
         .flat_map(|value| value.split(|&byte| byte == b','));
     requested.any(|requested| requested.trim_ascii().eq_ignore_ascii_case(protocol))
-}
-
-/// Sets the cookie of its server for a client without the right one.
-fn set_sticky_cookie(proxied: &ProxiedRequest, response: &mut Response) {
-    let (Some(cookie), Some(lease)) = (&proxied.shared.config.sticky, &proxied.lease) else {
-        return;
-    };
-    let name_hash = lease.slot.name_hash;
-    if sticky_cookie_hash(proxied) == Some(name_hash) {
-        return;
-    }
-    let secure = match proxied.request.scheme() {
-        "https" => "; Secure",
-        _ => "",
-    };
-    let value = format!("{cookie}={name_hash:016x}; Path=/; HttpOnly; SameSite=Lax{secure}");
-    // Name and number are valid in a field.
-    let _ = response.fields.push("Set-Cookie", value.as_bytes());
-}
-
-/// The hash of the server's name in the client's cookie.
-pub(crate) fn sticky_cookie_hash(proxied: &ProxiedRequest) -> Option<u64> {
-    let cookie = proxied.shared.config.sticky.as_deref()?;
-    let value = cookie_value(&proxied.request, cookie)?;
-    u64::from_str_radix(std::str::from_utf8(value).ok()?, 16).ok()
-}
-
-/// The hash key of the request, if the balance is by hash.
-pub(crate) fn balance_key(proxied: &ProxiedRequest) -> Option<u64> {
-    let head = &proxied.request.head;
-    Some(match proxied.shared.config.hash_key.as_ref()? {
-        config::HashKey::Path => hash_key(proxied.request.path()),
-        config::HashKey::Uri => hash_key(head.path_query_bytes()),
-        config::HashKey::ClientIp => match proxied.request.client_address() {
-            PeerAddress::Tcp(client) => hash_key(TextBuffer::new().format_address(client.ip())),
-            PeerAddress::Unix => hash_key(b""),
-        },
-        config::HashKey::Header(name) => hash_key(head.field(name)?),
-        config::HashKey::Cookie(name) => hash_key(cookie_value(&proxied.request, name)?),
-    })
-}
-
-/// RFC 6265 §4.2.1: pairs between semicolons.
-fn cookie_value<'r>(request: &'r Request, name: &str) -> Option<&'r [u8]> {
-    request.head.field_values("cookie").find_map(|line| {
-        line.split(|&byte| byte == b';').find_map(|pair| {
-            let pair = pair.trim_ascii();
-            let value = pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
-            Some(value)
-        })
-    })
 }

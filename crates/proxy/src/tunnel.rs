@@ -16,7 +16,6 @@ use crate::balance::hash_key;
 use crate::claim::{LeaseOutcome, SlotLease, SlotWaitFuture, claim_lease};
 use crate::connection::UpstreamConnection;
 use crate::failure::AttemptFailure;
-use crate::proxied_request::attempt_outcome;
 use crate::server_pool::{AttemptOutcome, ReusePolicy, SelectionCriteria};
 use crate::upstream::{SharedUpstream, Upstream};
 use crate::upstream_exchange::UpstreamExchange;
@@ -134,7 +133,7 @@ async fn connect_server(
                 return Ok((lease, connection));
             }
             Err(failure) => {
-                lease.finish_attempt(None, attempt_outcome(&failure, || 0));
+                lease.finish_attempt(None, failure.outcome_for_server(|| 0));
                 let has_other = shared.server_pool.lock().has_untried_server(&tried, id);
                 if !has_other || tried.len() >= MAX_CONNECT_ATTEMPTS || clock::now() >= deadline {
                     return Err(failure);

@@ -14,12 +14,12 @@ use penstock_config as config;
 use penstock_exchange::buffering::{
     BufferingSettings, CapacityDemand, ResponseProducer, SlowResponses,
 };
-use penstock_exchange::{AddressPrefix, Handler, HandlerProgress, Request};
+use penstock_exchange::{AddressPrefix, Handler};
 use penstock_queue::SlotId;
 use penstock_runtime::clock;
 
 use crate::connection::ResolvedAddress;
-use crate::proxied_request::ProxiedRequest;
+use crate::proxied_request::UpstreamHandler;
 use crate::resolve::DnsSource;
 use crate::server_pool::{
     AttemptReport, DeferredActions, ServerEntry, ServerId, ServerPool, ServerSpec,
@@ -136,23 +136,6 @@ impl Upstream {
             header_time: pool.latencies.header_time.values(),
             servers: pool.servers.iter().map(ServerEntry::snapshot).collect(),
         }
-    }
-}
-
-/// An upstream behind one route.
-#[derive(Debug)]
-struct UpstreamHandler {
-    shared: Arc<SharedUpstream>,
-    buffering: BufferingMode,
-}
-
-impl Handler for UpstreamHandler {
-    fn handle(&self, request: Request) -> HandlerProgress {
-        // Constructed in place: it is large.
-        let memory = Box::<ProxiedRequest>::new_uninit();
-        let shared = Arc::clone(&self.shared);
-        let request = Box::write(memory, ProxiedRequest::new(shared, request, self.buffering));
-        HandlerProgress::Pending(Box::into_pin(request))
     }
 }
 

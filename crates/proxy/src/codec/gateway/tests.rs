@@ -313,11 +313,6 @@ fn a_refusal_before_the_head_allows_any_retry() {
             (FaultKind::BackendProtocolError, stage),
             "{row}"
         );
-        assert_eq!(
-            failure.allows_retry(false),
-            stage == AttemptStage::Unsent,
-            "{row}"
-        );
     }
 }
 
