@@ -429,7 +429,16 @@ impl Connection {
         } = pending;
         while let PendingStage::Handling(wait) = stage {
             let version = exchange.head.version();
-            let reply = ready!(self.poll_handler_and_client(cx, wait, wire, version));
+            let mut reply = wait.handler.future.as_mut().poll(cx);
+            if reply.is_pending()
+                && self
+                    .poll_client_disconnected(cx, wait, wire, version)
+                    .is_ready()
+            {
+                // It may have waited only for its turn, and now its client has left.
+                reply = wait.handler.future.as_mut().poll(cx);
+            }
+            let reply = ready!(reply);
             match exchange.resume_after_reply(self.connection_context(), &mut wait.handler, reply) {
                 HandlerState::Running(next) => *wait = self.start_wait(next, wire),
                 HandlerState::Finished(result) => {

@@ -17,7 +17,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use penstock_exchange::{ClientState, Fault, Reply, RequestBody};
+use penstock_exchange::{ClientState, RequestBody};
 use penstock_http::{
     ConnectionPersistence, ResponseFraming, ResponseHeadParts, Version, encode_head,
 };
@@ -50,17 +50,15 @@ impl Connection {
         }
     }
 
-    /// Polls a handler, and notices when the client leaves or sends more requests.
-    pub(super) fn poll_handler_and_client(
+    /// Sends interim responses and keeps pipelined requests, while a handler works; ready when the
+    /// client leaves.
+    pub(super) fn poll_client_disconnected(
         &mut self,
         cx: &mut Context<'_>,
         wait: &mut HandlerWait,
         wire: &mut WireState,
         version: Version,
-    ) -> Poll<Result<Reply, Fault>> {
-        if let Poll::Ready(reply) = wait.handler.future.as_mut().poll(cx) {
-            return Poll::Ready(reply);
-        }
+    ) -> Poll<()> {
         self.send_interim(cx, wire, version);
         if let Some(slot) = wire.reader_slot.as_ref().filter(|_| wait.is_reader_lent) {
             // Another task may have it, which reads while this handler works.
@@ -92,8 +90,7 @@ impl Connection {
                 Poll::Ready(PipelineRead::Failed) => {
                     wait.is_watching_client = false;
                     self.client_state.mark_disconnected();
-                    // Polled again at once: it may have waited only for its turn.
-                    return wait.handler.future.as_mut().poll(cx);
+                    return Poll::Ready(());
                 }
             }
         }
@@ -102,7 +99,7 @@ impl Connection {
             && self.poll_disconnected(cx, wire).is_ready()
         {
             self.client_state.mark_disconnected();
-            return wait.handler.future.as_mut().poll(cx);
+            return Poll::Ready(());
         }
         Poll::Pending
     }
