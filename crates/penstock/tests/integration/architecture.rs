@@ -264,3 +264,53 @@ fn source_files_that_documents_name_exist() {
     }
     assert!(checked > 50);
 }
+
+#[test]
+fn steps_in_the_architecture_name_functions_of_their_files() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    // The files of each list, in the order of its steps.
+    let mut lists: Vec<BTreeSet<String>> = Vec::new();
+    for line in text.lines() {
+        let step = line.split_once(". `").filter(|(number, _)| {
+            number.bytes().all(|byte| byte.is_ascii_digit()) && !number.is_empty()
+        });
+        // The line that a step continues on is a part of it.
+        let is_continued = line.starts_with("   `") && !lists.is_empty();
+        let names = match step {
+            Some(_) => line,
+            None if is_continued => line,
+            None => continue,
+        };
+        if line.starts_with("1. ") {
+            lists.push(BTreeSet::new());
+        }
+        let files = lists.last_mut().unwrap();
+        let mut file = None;
+        let mut functions = 0;
+        for name in names.split('`').skip(1).step_by(2) {
+            if name.contains('/') {
+                assert!(file.is_none() || functions > 0, "no function: {line}");
+                let path = root().join("crates").join(name);
+                let source = std::fs::read_to_string(&path)
+                    .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                files.insert(name.to_owned());
+                (file, functions) = (Some((name, source)), 0);
+                continue;
+            }
+            let (path, source) = file.as_ref().unwrap();
+            let is_defined = ["fn ", "def "].iter().any(|keyword| {
+                let definition = format!("{keyword}{name}");
+                source
+                    .match_indices(&definition)
+                    .any(|(at, _)| source[at + definition.len()..].starts_with(['(', '<']))
+            });
+            assert!(is_defined, "{path} has no function {name}: {line}");
+            functions += 1;
+        }
+        assert!(functions > 0, "no function: {line}");
+    }
+    assert_eq!(lists.len(), 3);
+    for files in lists {
+        assert!(files.len() <= 10, "{} files: {files:?}", files.len());
+    }
+}
