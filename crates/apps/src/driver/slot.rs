@@ -1,42 +1,42 @@
 //! The driver of one slot: a task that owns the socket of one worker thread.
 //!
-//! It takes jobs from its mailbox, writes their frames (`send`), reads the responses and replies to
-//! the requests (`receive`); `closing` is its end.
+//! It takes jobs from its mailbox, writes their frames, reads the responses and replies to the
+//! requests (`receive`). What ends by time is in `deadlines`; `closing` is the driver's end.
 //!
 //! # Invariants
 //! - Responses belong to requests in the order in which these were sent.
 //! - A worker that breaks the protocol, stalls or dies fails the first request only.
 //! - Nothing is read from the worker that cannot be stored.
+//! - Nothing is sent behind a request whose body is a file, still arrives, or may be an upgrade.
+//! - A request whose client leaves before any of it is sent is not sent at all.
 //! - The queue gets a slot back only when its worker is at rest.
 
 mod closing;
+mod deadlines;
 mod receive;
 mod request_body;
-mod send;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use penstock_exchange::buffering::{SlowResponseGuard, SpoolWriter};
 use penstock_exchange::{Fault, FaultKind};
 use penstock_queue::{DispatchedJob, SlotId};
 use penstock_runtime::{LazyDeadline, Stream, clock};
-use penstock_wire::{SlotDecoder, encode_collect_garbage};
+use penstock_wire::{SlotDecoder, encode_cancel, encode_collect_garbage};
 
-use crate::dispatch::{Job, Mailbox, MailboxDelivery};
+use crate::dispatch::{Job, MAX_BATCH_REQUESTS, Mailbox, MailboxDelivery};
 use crate::reply::ReplyHead;
 use crate::shared::AppShared;
 
 use super::hijack::HijackProgress;
 use super::{DriverCore, DriverEnd};
-
-/// How long a worker may take to end a stream that was cut, before its socket is closed.
-const CUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Length of a CANCEL frame: 8 bytes of header, 4 of number.
 const CANCEL_FRAME_LEN: usize = 12;
@@ -214,83 +214,6 @@ impl SlotDriver {
         }
     }
 
-    /// Ready with the end if an idle driver is to end.
-    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<DriverEnd> {
-        match (
-            self.core.is_retiring,
-            self.core.worker_lost_at,
-            self.gc_deadline,
-        ) {
-            (true, None, _) if self.core.hijacked_connections.poll_count(cx) > 0 => {
-                if !self.core.are_streams_cut {
-                    return Poll::Pending;
-                }
-                self.core.hijacked_connections.cut_all();
-                Poll::Ready(DriverEnd::Retired)
-            }
-            (true, _, _) => Poll::Ready(DriverEnd::Retired),
-            (false, Some(_), _) => Poll::Ready(DriverEnd::WorkerDied),
-            (false, None, None) => Poll::Pending,
-            (false, None, Some(at)) => {
-                self.deadline.set(at);
-                let limit = self.core.app.response_timeout;
-                let overdue =
-                    || DriverEnd::ProtocolBroken(format!("no GARBAGE_COLLECTED within {limit:?}"));
-                self.deadline.poll(cx).map(|()| overdue())
-            }
-        }
-    }
-
-    /// When the first request has had its time. An event stream has no deadline, unless requests
-    /// wait behind it.
-    fn response_deadline(&self, cx: &mut Context<'_>) -> Option<Instant> {
-        if self.is_pulling && self.discarding_since.is_none() {
-            // It waits for its client; the limits of bodies bound that.
-            return None;
-        }
-        // A dropped response must end, even if its bytes keep coming.
-        let mut since = self.discarding_since.unwrap_or(self.progress_at);
-        let is_streaming = match &self.open_response {
-            Some(OpenResponse::Spooling(_)) => self.is_unbuffered,
-            Some(OpenResponse::Hijacked(stage)) => {
-                // The driver is woken at the connection's end, when the call's time begins.
-                self.core.hijacked_connections.poll_count(cx);
-                let overdue_since = stage.overdue_since(since);
-                since = overdue_since.unwrap_or(since);
-                overdue_since.is_none()
-            }
-            Some(OpenResponse::Discarding) | None => false,
-        };
-        if is_streaming && self.in_flight.len() == 1 {
-            return None;
-        }
-        let usual = since + self.core.app.response_timeout;
-        Some(self.deadline_extension.map_or(usual, |at| at.max(usual)))
-    }
-
-    /// Answers requests that have waited for `queue.timeout` behind a long response. Their worker
-    /// has them and may still run them.
-    fn poll_behind(&mut self, cx: &mut Context<'_>) {
-        let limit = self.core.app.queue_timeout();
-        for entry in self.in_flight.iter_mut().skip(1) {
-            let job = &mut entry.start.job;
-            if job.reply_sender.is_none() {
-                continue;
-            }
-            self.behind_deadline.set(entry.handed_over_at + limit);
-            if self.behind_deadline.poll(cx).is_pending() {
-                return;
-            }
-            self.core.app.metrics.queue_timeout.increment();
-            let cause = format!(
-                "worker {} had a response before it that took longer than queue.timeout ({limit:?})",
-                self.core.pid
-            );
-            job.answer(Err(Fault::new(FaultKind::AppTimeout, cause)));
-            self.core.producer.set_pipelined_since(None);
-        }
-    }
-
     /// Gives unsent requests behind a long response back to the queue.
     fn give_back_unsent(&mut self) {
         let Some(behind) = self
@@ -359,6 +282,146 @@ impl SlotDriver {
             &mut jobs,
         );
         self.push_jobs(jobs);
+    }
+
+    /// Writes what the worker does not have yet, as far as its socket takes it.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), DriverEnd> {
+        self.drop_abandoned();
+        while self.core.is_writable() {
+            let all_sent = self.in_flight.back().is_none_or(InFlightRequest::is_sent);
+            if all_sent && self.control_frames.is_empty() && self.input_frames.is_empty() {
+                return Ok(());
+            }
+            let mut slices = [IoSlice::new(&[]); MAX_BATCH_REQUESTS as usize + 2];
+            let mut count = 0;
+            // It belongs to the first request, whose frame was sent before, or to one that has
+            // ended.
+            if !self.input_frames.is_empty() {
+                slices[0] = IoSlice::new(&self.input_frames[self.input_sent_bytes..]);
+                count = 1;
+            }
+            // Only the first request is being answered, and a CANCEL must precede the next one.
+            let is_mid_frame = self
+                .in_flight
+                .iter()
+                .any(|e| e.sent_bytes > 0 && !e.is_sent());
+            if !self.control_frames.is_empty() && !is_mid_frame {
+                slices[count] = IoSlice::new(&self.control_frames);
+                count += 1;
+            }
+            for (place, entry) in self.in_flight.iter().enumerate() {
+                let is_alone = entry.start.job.must_be_sent_alone();
+                // A worker that waits for a descriptor must find nothing else, so a request with a
+                // body file is sent first and alone. So is one whose body still arrives, and one
+                // that may be upgraded: that can last for hours.
+                if is_alone && place > 0 {
+                    break;
+                }
+                if !entry.is_sent() && count < slices.len() {
+                    slices[count] = IoSlice::new(&entry.start.job.frame[entry.sent_bytes..]);
+                    count += 1;
+                }
+                if is_alone {
+                    break;
+                }
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            match self.stream.poll_write(cx, &slices[..count]) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(written)) => self.count_written(written, is_mid_frame),
+                // The worker's last bytes are still to be read.
+                Poll::Ready(Err(_)) => self.core.is_write_broken = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops unsent requests whose clients have left.
+    fn drop_abandoned(&mut self) {
+        let before = self.in_flight.len();
+        self.in_flight.retain_mut(|entry| {
+            let job = &mut entry.start.job;
+            let is_wanted = entry.sent_bytes > 0 || !job.is_abandoned();
+            if !is_wanted {
+                let cause = "left before a worker had its request";
+                job.answer(Err(Fault::new(FaultKind::ClientDisconnected, cause)));
+            }
+            is_wanted
+        });
+        let dropped = before - self.in_flight.len();
+        if dropped > 0 {
+            self.core.app.metrics.queue_abandoned.add(dropped as u64);
+            self.finish_and_take(dropped);
+        }
+    }
+
+    fn count_written(&mut self, mut written: usize, is_mid_frame: bool) {
+        let input = written.min(self.input_frames.len() - self.input_sent_bytes);
+        self.input_sent_bytes += input;
+        written -= input;
+        self.is_frame_last &= input == 0;
+        if self.input_sent_bytes == self.input_frames.len() {
+            self.input_frames.clear();
+            self.input_sent_bytes = 0;
+        }
+        if !is_mid_frame {
+            let control = written.min(self.control_frames.len());
+            self.control_frames.drain(..control);
+            written -= control;
+            self.is_frame_last &= control == 0;
+        }
+        for entry in &mut self.in_flight {
+            let left = entry.start.job.frame.len() - entry.sent_bytes;
+            if left == 0 {
+                continue;
+            }
+            let now_sent = written.min(left);
+            entry.sent_bytes += now_sent;
+            written -= now_sent;
+            if now_sent == left {
+                self.is_frame_last = true;
+                self.decoder
+                    .record_sent_request(entry.start.job.body_file.is_some());
+            }
+            if written == 0 {
+                return;
+            }
+        }
+    }
+
+    async fn send_body_file(&mut self) -> Result<(), DriverEnd> {
+        let Some(file) = self
+            .in_flight
+            .front()
+            .and_then(|entry| entry.start.job.body_file.clone())
+        else {
+            return Err(DriverEnd::ProtocolBroken(
+                "asked for a body file that there is not".into(),
+            ));
+        };
+        let descriptor = file.as_fd();
+        self.is_frame_last = false;
+        self.stream
+            .send_descriptor(b"\0", descriptor)
+            .await
+            .map_err(|_| DriverEnd::WorkerDied)
+    }
+
+    /// Drops the rest of this response, and asks the worker to stop. The worker finds the CANCEL
+    /// behind requests that it has already; none of them has a descriptor (`poll_send`).
+    fn discard_response(&mut self, end: bool) {
+        if end {
+            return;
+        }
+        self.open_response = Some(OpenResponse::Discarding);
+        // Its time to end begins now, however long it was silent.
+        self.progress_at = clock::now();
+        self.discarding_since = Some(self.progress_at);
+        if self.control_frames.is_empty() {
+            encode_cancel(&mut self.control_frames, self.decoder.current_request_seq());
+        }
     }
 
     /// Notices that the client of a streamed response has left; `true` if a frame is to be sent.
@@ -431,36 +494,6 @@ impl SlotDriver {
                 .io_bound_without_spare_slot
                 .increment();
         }
-    }
-
-    /// Cuts a stream whose time is over, also one that is dropped; `true` if it did.
-    fn cut_stream(&mut self) -> bool {
-        let is_uploading = self.is_uploading();
-        if !self.core.are_streams_cut
-            || self.cut_deadline.is_some()
-            || self.open_response.is_none() && !is_uploading
-        {
-            return false;
-        }
-        if is_uploading {
-            self.cut_overdue_body();
-        }
-        if !matches!(self.open_response, Some(OpenResponse::Spooling(_))) {
-            self.core.hijacked_connections.cut_all();
-            self.cut_deadline = Some(clock::now() + CUT_TIMEOUT);
-            return true;
-        }
-        if let Some(OpenResponse::Spooling(spool)) = self.open_response.take() {
-            let limit = self.core.app.stream_timeout;
-            let cause = format!(
-                "worker {} is being replaced and stream_timeout ({limit:?}) is over",
-                self.core.pid
-            );
-            spool.finish(Err(Fault::new(FaultKind::AppTimeout, cause)));
-        }
-        self.discard_response(false);
-        self.cut_deadline = Some(clock::now() + CUT_TIMEOUT);
-        true
     }
 
     /// Writes the spool's overflow to its file. Nothing is read from the worker meanwhile.

@@ -4,6 +4,7 @@
 use penstock_runtime::loops;
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use penstock_config as config;
 use penstock_exchange::buffering::{BufferingSettings, CapacityDemand, ResponseProducer};
