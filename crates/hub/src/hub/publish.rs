@@ -8,7 +8,7 @@
 //! - Wakers, long polls and bounds are handled after the lock is released.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -467,6 +467,11 @@ impl HubShared {
         {
             let state = channel.lock();
             let sequence = self.next_sequence();
+            // The other process has the authority over numbers, or has heard of this one.
+            fence(Ordering::SeqCst);
+            if self.is_mirror.load(Ordering::SeqCst) {
+                return;
+            }
             let message = Message::new(sequence, Arc::default(), publication, clock::now());
             self.push_to_shards(&state, &Arc::new(message), &mut deferred);
         }

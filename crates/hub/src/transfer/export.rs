@@ -129,13 +129,14 @@ impl Drop for HubTransfer {
 
 impl TransferTask {
     async fn send_channels(&self) -> Result<(), TransferError> {
+        // First, so that this hub gives no number behind the last one but in the channels' records.
+        self.shared.begin_mirroring(&self.link);
         let hello = PredecessorMessage::Hello {
             version: TRANSFER_VERSION,
             id_prefix: self.shared.id_prefix.load().to_string(),
-            last_sequence: self.shared.last_sequence.load(Ordering::Relaxed),
+            last_sequence: self.shared.last_sequence.load(Ordering::SeqCst),
         };
         self.socket.send(&hello, &[]).await?;
-        self.shared.begin_mirroring(&self.link);
         for channel in self.shared.registry.all_by_partition().flatten() {
             let record = self.shared.export_channel(&channel, &self.link);
             if let Some(record) = record {
