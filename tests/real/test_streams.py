@@ -1,7 +1,7 @@
 """Held streams with public libraries and programs: GRIP, WebSocket-over-HTTP, Mercure.
 
-Unmodified django-grip, plain WSGI with gripcontrol, Sinatra with Net::HTTP; Mercure's clients for
-Python, and Chromium with `EventSource`. All publish and listen through the real server. The
+Unmodified django-grip and django-eventstream, plain WSGI with gripcontrol, Sinatra with Net::HTTP;
+Mercure's clients for Python, and Chromium with `EventSource`. All publish and listen through the real server. The
 applications are in `streams/`, each with one process and one thread: a held client must not occupy
 it.
 """
@@ -53,7 +53,7 @@ app = "rooms"
 
 
 def app_config(kind, entry, key="", verify_key=""):
-    interpreter = f"interpreter = {json.dumps(sys.executable)}" if kind == "wsgi" else ""
+    interpreter = f"interpreter = {json.dumps(sys.executable)}" if kind != "rack" else ""
     return APP.format(
         folder=json.dumps(str(APPS)),
         kind=kind,
@@ -193,6 +193,30 @@ class OneKeyForAll(Rooms):
         listener = self.listen("news")
         self.say("news", "heard")
         listener.wait_for("heard")
+
+
+class DjangoEventstream(Rooms):
+    """django-eventstream, unmodified: its views would stream by themselves without a signature."""
+
+    def check_events(self, *app, **more):
+        self.serve(*app, **more)
+        listeners = [self.enterContext(Events(f"{self.server.url}/events/")) for _ in range(5)]
+        for listener in listeners:
+            listener.wait_for("")  # stream-open
+        self.server.wait_held(5)
+        self.assertEqual(self.server.get("/send").text, "sent\n")
+        for listener in listeners:
+            listener.wait_for('{"text": "hello world"}')
+        self.assertNotIn("holds a stream of events itself", "".join(self.server.lines))
+
+    def test_as_wsgi(self):
+        self.check_events("wsgi", "django_events:application")
+
+    def test_as_asgi(self):
+        self.check_events("asgi", "django_events:asgi")
+
+    def test_with_one_key_for_all(self):
+        self.check_events("wsgi", "django_events:application", key=f'grip_key = "{GRIP_KEY}"')
 
 
 class Unsigned(Rooms):
