@@ -231,6 +231,21 @@ impl App {
         }
     }
 
+    /// The mean time from one response to the next that it can give at its current size, by its
+    /// responses so far. `None` before the first, and for a reactor, whose requests overlap.
+    pub fn response_interval(&self) -> Option<Duration> {
+        let times = self.metrics().app_time.values();
+        let count = u32::try_from(times.count())
+            .ok()
+            .filter(|&count| count > 0)?;
+        if self.kind() == config::AppKind::Asgi {
+            return None;
+        }
+        let AppSize { processes, threads } = self.current_size();
+        let slots = u32::try_from(processes * threads).unwrap_or(u32::MAX);
+        Some(Duration::from_micros(times.sum_us) / count / slots.max(1))
+    }
+
     /// Whether it is up and still grows to its initial size ([`AppResources::initial_size`]). Not
     /// any more once one of its processes did not boot.
     pub fn is_growing_to_initial_size(&self) -> bool {

@@ -70,9 +70,9 @@ pub use model::{
     Concurrency, Config, ConnectionLimits, ContentCoding, ControlSocket, EjectPolicy, Files,
     ForwardedHeaders, Grip, HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hub,
     HubHistory, JoinEndpoint, JoinTarget, KeySetSource, Limits, LogFormat, LogTarget, MemoryLimit,
-    MercureKey, MercureKeys, Preload, Processes, Protocol, ProxyProtocol, QueryKey, RetryPolicy,
-    Rewrite, Route, RouteCache, RouteHub, RouteMercure, ScalingConfig, Sendfile, Server,
-    ServerAddr, ServerLogFormat, Site, SlowPolicy, SocketPermissions, Sticky, Symlinks,
+    MercureKey, MercureKeys, Preload, Processes, Protocol, ProxyProtocol, QueryKey, RefusalPolicy,
+    RetryPolicy, Rewrite, Route, RouteCache, RouteHub, RouteMercure, ScalingConfig, Sendfile,
+    Server, ServerAddr, ServerLogFormat, Site, SlowPolicy, SocketPermissions, Sticky, Symlinks,
     TcpFrontend, Upstream, UpstreamServer,
 };
 pub use parse::{load, parse};

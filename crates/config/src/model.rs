@@ -29,8 +29,8 @@ pub(crate) use cache::CACHE_KEY_QUERY;
 pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 pub use files::{ContentCoding, Files, Symlinks};
 pub use hub::{
-    Grip, HUB_NAMESPACE, Hub, HubHistory, KeySetSource, MercureKey, MercureKeys, RouteHub,
-    RouteMercure, Sendfile, SlowPolicy,
+    Grip, HUB_NAMESPACE, Hub, HubHistory, KeySetSource, MercureKey, MercureKeys, RefusalPolicy,
+    RouteHub, RouteMercure, Sendfile, SlowPolicy,
 };
 pub(crate) use hub::{MERCURE_KEY, MercureAlgorithm};
 pub use limits::{BlockingPool, Limits};

@@ -192,6 +192,7 @@ mod tests {
             log_mask: penstock_http::LogMask::default(),
             trusted_proxies: Arc::default(),
             is_development: false,
+            stream_refusal: None,
         };
         let edge = Arc::new(Edge::new(settings, 1));
         let address =

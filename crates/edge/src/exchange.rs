@@ -327,7 +327,11 @@ impl Exchange {
                 let request = (&*self.head, &*self.settings);
                 let throttle = &connection.edge.log_throttle;
                 faults::log_refused_request(client, &fault, request, throttle);
-                Box::new(faults::respond_to_fault(fault, Some(request), throttle))
+                let counted = connection.client_state.counted_address_prefix();
+                let refused = faults::refuse_event_source(&fault, request, counted, throttle);
+                let response = refused
+                    .unwrap_or_else(|| faults::respond_to_fault(fault, Some(request), throttle));
+                Box::new(response)
             }
         };
         if let Some(filters) = &self.filters {

@@ -10,7 +10,7 @@ mod builtin_error_page;
 
 use std::borrow::Cow;
 
-use penstock_exchange::{Body, Fault, FaultKind, FaultSide, Response};
+use penstock_exchange::{AddressPrefix, Body, Fault, FaultKind, FaultSide, Response};
 use penstock_http::{Method, RequestHead, Status};
 use penstock_runtime::clock;
 use penstock_runtime::log_throttle::{LogThrottle, suppressed_suffix};
@@ -51,6 +51,39 @@ pub(crate) fn respond_to_fault(
     }
     response.timing = *fault.timing;
     response
+}
+
+/// The response to a browser's `EventSource` in place of an error that passes: after any status
+/// but 200 it would never reconnect.
+pub(crate) fn refuse_event_source(
+    fault: &Fault,
+    asked: (&RequestHead, &Settings),
+    client: Option<AddressPrefix>,
+    repeats: &LogThrottle,
+) -> Option<Response> {
+    let (head, settings) = asked;
+    let refusal = settings.stream_refusal.as_ref()?;
+    if !fault.kind.is_transient() || !head.is_event_source() {
+        return None;
+    }
+    let mut response = refusal.refuse_stream(client, &fault.cause)?;
+    // The refusal has logged that there was no room.
+    if fault.kind.status() != Status::SERVICE_UNAVAILABLE {
+        log_fault(fault, Some(asked), repeats);
+    }
+    if let Some(origin) = head.field("origin") {
+        // The application's own rules for other origins are not known. There is nothing to keep
+        // from them, and a page that may not read the response would never reconnect.
+        for (name, value) in [
+            ("Access-Control-Allow-Origin", origin),
+            ("Access-Control-Allow-Credentials", b"true"),
+            ("Vary", b"Origin"),
+        ] {
+            let _ = response.fields.push(name, value);
+        }
+    }
+    response.timing = (*fault.timing).clone();
+    Some(response)
 }
 
 /// The page of the request's site for a status. In development the built-in page says more.
@@ -166,7 +199,13 @@ fn log_fault(fault: &Fault, asked: Option<(&RequestHead, &Settings)>, repeats: &
             log::debug!("{handler}: {status} {method} {target}: {}", fault.cause);
         }
         (_, FaultKind::QueueFull | FaultKind::QueueTimeout | FaultKind::Unavailable) => {
-            log::warn!("{handler}: {status} {method} {target}: {}", fault.cause);
+            if let Some(count) = repeats.admit_line(&fault.cause, clock::now()) {
+                let more = suppressed_suffix(count);
+                log::warn!(
+                    "{handler}: {status} {method} {target}: {}{more}",
+                    fault.cause
+                );
+            }
         }
         // A disk or a pool that fails one request fails all of them.
         (_, FaultKind::Overloaded | FaultKind::Internal) => {

@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::{ArcSwap, Cache};
 use penstock_config::Limits;
-use penstock_exchange::TrustedProxies;
 use penstock_exchange::metrics::EdgeMetrics;
+use penstock_exchange::{StreamRefusal, TrustedProxies};
 use penstock_http::{HeadLimits, LogMask};
 use penstock_runtime::{
     Drain, LogThrottle, LoopHandle, OncePerSecondThrottle, PerLoop, clock, loops,
@@ -83,6 +83,8 @@ pub struct Settings {
     pub trusted_proxies: Arc<TrustedProxies>,
     /// Whether error pages show causes and tracebacks, in place of the sites' pages.
     pub is_development: bool,
+    /// What an `EventSource` gets in place of an error that passes; `None` is the error.
+    pub stream_refusal: Option<Arc<dyn StreamRefusal>>,
 }
 
 /// A loop's reference to the settings.

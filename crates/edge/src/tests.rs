@@ -65,6 +65,7 @@ impl TestEdge {
             log_mask: LogMask::default(),
             trusted_proxies: Arc::new(TrustedProxies::default()),
             is_development: true,
+            stream_refusal: None,
         };
         adjust(&mut settings);
         let socket = net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();

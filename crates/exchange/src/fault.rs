@@ -166,6 +166,25 @@ impl FaultKind {
         )
     }
 
+    /// Whether the same request may succeed a little later. An application that raised may do so
+    /// each time.
+    #[must_use]
+    pub fn is_transient(self) -> bool {
+        matches!(
+            self,
+            Self::QueueFull
+                | Self::QueueTimeout
+                | Self::Unavailable
+                | Self::WorkerDied
+                | Self::AppTimeout
+                | Self::ConnectFailed
+                | Self::BackendDisconnected
+                | Self::BackendTimeout
+                | Self::Overloaded
+                | Self::Internal
+        )
+    }
+
     /// The explanation for a client, in one sentence.
     #[must_use]
     pub fn explanation(self) -> &'static str {

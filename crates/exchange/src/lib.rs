@@ -23,6 +23,7 @@ pub mod mount;
 pub mod multipart;
 pub mod request;
 pub mod response;
+pub mod stream_refusal;
 pub mod takeover;
 pub mod trusted_proxies;
 
@@ -39,6 +40,7 @@ pub use handler::{
 pub use mount::Mount;
 pub use request::{ListenerInfo, Request, RequestPath};
 pub use response::{FrontEndInstructions, HandlerName, RequestTiming, Response};
+pub use stream_refusal::StreamRefusal;
 pub use takeover::{
     ConnectionAdopter, HeldConnection, HeldConnectionCounter, HeldConnectionGuard, HeldFraming,
     Hold, Takeover, TakeoverFuture, TunnelHandler,

@@ -199,6 +199,16 @@ impl RequestHead {
         self.has_websocket_events
     }
 
+    /// Whether this is the request of a browser's `EventSource`: a GET that prefers a stream of
+    /// events to all else.
+    pub fn is_event_source(&self) -> bool {
+        self.method() == Method::Get
+            && self.field("accept").is_some_and(|list| {
+                let first = list.split(|&byte| byte == b',').next();
+                crate::is_media_type(first.unwrap_or_default(), "text/event-stream")
+            })
+    }
+
     /// The value of the first field of that name, ignoring ASCII case.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         self.fields

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use penstock_exchange::{AddressPrefix, ClientPermit, ClientPermits};
-use penstock_runtime::log_throttle::LogThrottle;
+use penstock_runtime::OncePerSecondThrottle;
 
 use crate::HubError;
 use crate::channel::Channel;
@@ -24,7 +24,7 @@ pub(crate) struct HubMetrics {
     held_connection_count: AtomicUsize,
     pub(crate) client_permits: Arc<ClientPermits>,
     /// Limits log lines about refused streams.
-    pub(crate) log_throttle: LogThrottle,
+    pub(crate) refusal_log: OncePerSecondThrottle,
     /// Refusals because of `max_streams`.
     pub(crate) refused_streams: AtomicU64,
     pub(crate) long_polls: AtomicUsize,
@@ -91,16 +91,43 @@ pub(crate) struct StreamPermit {
     client_permit: Option<ClientPermit>,
 }
 
+/// The part of `max_streams` beyond it that refused streams may use. By default `max_streams` is
+/// three quarters of the connections, which leaves pages a sixteenth.
+const REFUSED_SHARE: usize = 4;
+
 impl StreamPermit {
     pub(crate) fn acquire(
         shared: &Arc<HubShared>,
         client: Option<AddressPrefix>,
     ) -> Result<Self, HubError> {
+        let max = shared.settings.load().max_streams.unwrap_or(usize::MAX);
+        let acquired = Self::acquire_below(shared, client, max);
+        if matches!(acquired, Err(HubError::TooManyStreams(_))) {
+            let refused = &shared.metrics.refused_streams;
+            refused.fetch_add(1, Ordering::Relaxed);
+        }
+        acquired
+    }
+
+    /// For a stream that was refused and is held until its client may return: it may use more than
+    /// `max_streams`, by a part of them.
+    pub(crate) fn acquire_for_refused(
+        shared: &Arc<HubShared>,
+        client: Option<AddressPrefix>,
+    ) -> Result<Self, HubError> {
+        let max = shared.settings.load().max_streams.unwrap_or(usize::MAX);
+        Self::acquire_below(shared, client, max.saturating_add(max / REFUSED_SHARE))
+    }
+
+    fn acquire_below(
+        shared: &Arc<HubShared>,
+        client: Option<AddressPrefix>,
+        max: usize,
+    ) -> Result<Self, HubError> {
         if shared.refuses_streams() {
             return Err(HubError::Draining);
         }
         let settings = shared.settings.load();
-        let max = settings.max_streams.unwrap_or(usize::MAX);
         let max_of_client = settings.max_streams_per_client.unwrap_or(usize::MAX);
         let client_permit = client.map(|client| {
             let permit = shared.metrics.client_permits.claim(client, max_of_client);
@@ -118,10 +145,6 @@ impl StreamPermit {
             .fetch_add(1, Ordering::AcqRel)
             >= max
         {
-            shared
-                .metrics
-                .refused_streams
-                .fetch_add(1, Ordering::Relaxed);
             return Err(HubError::TooManyStreams(max));
         }
         // A drain that began meanwhile may not have seen this permit.

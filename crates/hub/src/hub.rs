@@ -10,14 +10,14 @@ mod presence;
 mod publish;
 mod shared;
 
+use std::fmt::Display;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use penstock_exchange::{AddressPrefix, Body, Fault, FaultKind};
+use penstock_exchange::{AddressPrefix, Body, Fault, FaultKind, Response, StreamRefusal};
 use penstock_http::RequestHead;
 use penstock_runtime::{LoopHandle, clock};
 
@@ -29,14 +29,13 @@ pub use message_listener::{ListenerEvent, MessageListener};
 pub use presence::{ChannelFilter, ChannelPresence};
 pub(crate) use shared::HubShared;
 
+use crate::counters::StreamPermit;
+use crate::hub_route::event_stream_response;
 use crate::shard::{Shard, ShardCommand, TickClock};
 use crate::{
-    HeldStream, LongPoll, LongPollOutcome, MESSAGE_ID_EXPECTED, Publication, Settings,
-    StreamKeepAlive,
+    DrainPlan, HeldStream, LongPoll, LongPollOutcome, MESSAGE_ID_EXPECTED, Publication,
+    RefusalPolicy, Settings, StreamForm, StreamKeepAlive, return_schedule,
 };
-
-/// Long enough that returning clients do not cost more than streams would.
-const RECONNECT_EVENT: Bytes = Bytes::from_static(b"retry: 15000\n\n");
 
 /// All held streams of this process. Cheap to clone; clones are the same hub.
 #[derive(Debug, Clone)]
@@ -212,28 +211,73 @@ impl Hub {
         )?))
     }
 
-    /// The body for a browser's `EventSource` for which there is no room: the time after which it
-    /// reconnects. An error would end it for good (HTML, Server-sent events). `None` for other
-    /// clients and other errors. Logs a warning.
+    /// The body of a stream of events that was refused, in place of an error, by which
+    /// `hub.refusal_policy` makes the client return later. `None` if the client is to get the
+    /// error: one that is no browser's `EventSource` returns by itself. Logs a warning.
+    ///
+    /// While the server stops each client is taken for an `EventSource`: its stream would end now.
     #[must_use]
-    pub fn reconnect_body(&self, head: &RequestHead, refused: &HubError) -> Option<Bytes> {
-        let is_full = matches!(
-            refused,
-            HubError::TooManyStreams(_) | HubError::TooManyClientStreams(..)
-        );
-        let accept = head.field("accept").unwrap_or_default();
-        if !is_full || !accept.starts_with(b"text/event-stream") {
+    pub fn refused_stream_body(
+        &self,
+        head: &RequestHead,
+        client: Option<AddressPrefix>,
+        refused: &HubError,
+    ) -> Option<Body> {
+        let is_told = match refused {
+            HubError::Draining => true,
+            // No later request fares better.
+            HubError::TooManyStreamChannels(_) => false,
+            _ => head.is_event_source(),
+        };
+        is_told.then(|| self.refuse(client, refused))?
+    }
+
+    fn refuse(&self, client: Option<AddressPrefix>, cause: &dyn Display) -> Option<Body> {
+        let settings = self.settings();
+        if settings.refusal_policy == RefusalPolicy::Error {
             return None;
         }
-        let repeats = &self.shared.metrics.log_throttle;
-        if let Some(count) = repeats.admit_line("a stream is sent away", clock::now()) {
-            let more = match count {
-                0 => String::new(),
-                count => format!(" (and {count} more were sent away)"),
-            };
-            log::warn!("hub: a stream is sent away, to come back later: {refused}{more}");
+        if let Some(delay) = self.shared.next_drain_return_delay() {
+            return Some(Body::Bytes(return_schedule::retry_event(delay)));
         }
-        Some(RECONNECT_EVENT)
+        let fraction = self.shared.return_fractions.next_fraction();
+        let delay = return_schedule::refusal_delay(settings.retry_interval, fraction);
+        if let Some(count) = self.shared.metrics.refusal_log.count_event(clock::now()) {
+            log::warn!(
+                "hub: stream of events refused: {cause} (refused={count}, \
+                 its client returns after {delay:.1?})"
+            );
+        }
+        let held = (settings.refusal_policy == RefusalPolicy::Hold)
+            .then(|| self.hold_refused(client, delay, fraction));
+        match held {
+            Some(Ok(body)) => Some(body),
+            _ => Some(Body::Bytes(return_schedule::retry_event(delay))),
+        }
+    }
+
+    /// A stream without channels that ends after `delay`.
+    fn hold_refused(
+        &self,
+        client: Option<AddressPrefix>,
+        delay: Duration,
+        fraction: f64,
+    ) -> Result<Body, HubError> {
+        let permit = StreamPermit::acquire_for_refused(&self.shared, client)?;
+        let stream = HeldStream {
+            message_format: StreamForm::Events,
+            keep_alive: Some(StreamKeepAlive::for_events(
+                None,
+                self.settings().heartbeat_interval,
+            )),
+            initial_bytes: return_schedule::retry_event(return_schedule::delay_after_hold(
+                fraction,
+            )),
+            max_lifetime: Some(delay),
+            ..HeldStream::default()
+        };
+        let holding = ArrivingStream::without_channels(&self.shared, permit, stream);
+        Ok(Body::Hold(Box::new(holding)))
     }
 
     /// Lets a task receive messages. It counts towards `max_streams`, and has no channel yet.
@@ -330,12 +374,12 @@ impl Hub {
         (!state.history.has_gap_after(from)).then(|| after.collect())
     }
 
-    /// Ends all held streams, spread over `over`, each with a proper end, and refuses new ones.
-    /// Done when none is left. Cancel safety: what has begun goes on.
-    pub async fn drain(&self, over: Duration) {
-        if !self.shared.begin_drain(over) {
+    /// Ends all held streams as planned, each with a proper end and the time after which its client
+    /// returns, and refuses new ones. Done when none is left. Cancel safety: what has begun goes on.
+    pub async fn drain(&self, plan: DrainPlan) {
+        if !self.shared.begin_drain(plan) {
             for shard in &self.shared.shard_inboxes {
-                if let Some(waker) = shard.push(ShardCommand::Drain(over)) {
+                if let Some(waker) = shard.push(ShardCommand::Drain(plan.duration)) {
                     waker.wake();
                 }
             }
@@ -347,6 +391,12 @@ impl Hub {
             }
             emptied.await;
         }
+    }
+}
+
+impl StreamRefusal for Hub {
+    fn refuse_stream(&self, client: Option<AddressPrefix>, cause: &str) -> Option<Response> {
+        self.refuse(client, &cause).map(event_stream_response)
     }
 }
 

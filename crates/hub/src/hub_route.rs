@@ -271,17 +271,14 @@ fn hold_stream(
     };
     match hub.stream_body(stream) {
         Ok(body) => Ok(event_stream_response(body)),
-        // A browser reconnects after a stream that ends, to the server of that moment, but not
-        // after an error.
-        Err(HubError::Draining) => Ok(event_stream_response(Body::Empty)),
-        Err(error) => match hub.reconnect_body(head, &error) {
-            Some(bytes) => Ok(event_stream_response(Body::Bytes(bytes))),
+        Err(error) => match hub.refused_stream_body(head, client, &error) {
+            Some(body) => Ok(event_stream_response(body)),
             None => Err(error.into()),
         },
     }
 }
 
-fn event_stream_response(body: Body) -> Response {
+pub(crate) fn event_stream_response(body: Body) -> Response {
     let mut response = Response::new(Status::OK, body);
     let fields = &mut response.fields;
     fields.push_static("Content-Type", "text/event-stream");

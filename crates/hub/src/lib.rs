@@ -29,6 +29,7 @@ mod namespace;
 mod namespace_usages;
 mod publication;
 mod registry;
+mod return_schedule;
 mod shard;
 mod snapshot;
 mod stream_fields;
@@ -51,11 +52,12 @@ pub use message_id::{
 };
 pub use namespace::{Namespace, NamespaceError, Namespaces, channel_name};
 pub(crate) use penstock_config::HUB_NAMESPACE;
-pub use penstock_config::{Hub as Settings, HubHistory as History, SlowPolicy};
+pub use penstock_config::{Hub as Settings, HubHistory as History, RefusalPolicy, SlowPolicy};
 pub use publication::{
     Content, LongPollAction, LongPollResponse, Publication, PublishedEvent, StreamAction,
     WebSocketAction,
 };
+pub use return_schedule::{DrainPlan, NextServer};
 pub use snapshot::{HUB_METRICS, HubSnapshot};
 pub use stream_fields::forbid_buffering;
 pub use transfer::{HubReceiver, HubTransfer, TransferError};

@@ -70,10 +70,13 @@ pub(super) fn handle_subscribe(
     let full = |full| Fault::new(FaultKind::Overloaded, format!("mercure: {full}"));
     match joined.map_err(full)? {
         Ok(response) => Ok(response),
-        Err(error) => match shared.broker.hub().reconnect_body(head, &error) {
-            Some(bytes) => Ok(event_stream_response(Body::Bytes(bytes))),
-            None => Err(error.into()),
-        },
+        Err(error) => {
+            let hub = shared.broker.hub();
+            match hub.refused_stream_body(head, client, &error) {
+                Some(body) => Ok(event_stream_response(body)),
+                None => Err(error.into()),
+            }
+        }
     }
 }
 

@@ -337,6 +337,7 @@ fn internal_edge(config: &Config, handler: Arc<dyn Handler>, shows_causes: bool)
         log_mask: wiring::log_mask(&config.server),
         trusted_proxies: Arc::default(),
         is_development: shows_causes,
+        stream_refusal: None,
     };
     Arc::new(Edge::new(settings, 1))
 }
@@ -390,6 +391,7 @@ impl Server {
             log_mask: LogMask::default(),
             trusted_proxies: Arc::default(),
             is_development: true,
+            stream_refusal: None,
         };
         let descriptors = DescriptorBudget::new(penstock_sys::descriptors::soft_limit());
         let watchdog = Watchdog::start(loops.handles(), options.manager.clone());

@@ -148,6 +148,7 @@ pub(crate) fn build_settings(
         log_mask: log_mask(&config.server),
         trusted_proxies: Arc::new(trusted_proxies(config)?),
         is_development: development,
+        stream_refusal: Some(Arc::new(hub_service.hub.clone())),
     };
     Ok(BuiltSettings {
         settings,

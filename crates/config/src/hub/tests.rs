@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Route, RouteHub, SlowPolicy};
+use crate::model::{RefusalPolicy, Route, RouteHub, SlowPolicy};
 use crate::redacted::Secret;
 use crate::testing::{TestDir, check_error_table, parse_valid};
 
@@ -52,6 +52,8 @@ send_timeout = "5s"
 heartbeat_interval = "40s"
 heartbeat_event = "heartbeat"
 history = { max_messages = 10, max_age = "1h", max_size = "10KiB", max_size_total = "1MiB" }
+refusal_policy = "hold"
+retry_interval = "1m"
 drain_timeout = "0s"
 grip_key = "base64:c2VjcmV0IQ=="
 grip_issuer = "front"
@@ -74,6 +76,8 @@ grip_issuer = "front"
             max_size: 10 << 10,
             max_size_total: 1 << 20,
         },
+        refusal_policy: RefusalPolicy::Hold,
+        retry_interval: Duration::from_secs(60),
         drain_timeout: Duration::ZERO,
         grip_key: Some("base64:c2VjcmV0IQ==".into()),
         grip_issuer: "front".to_owned(),

@@ -13,19 +13,18 @@ section! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Hub
     in "hub", "[hub]", "[hub]" {
-        /// Streams and long polls held at once; one more is answered 503. At most
+        /// Streams and long polls held at once; one more is refused (`refusal_policy`). At most
         /// `limits.connections`, since each is a connection; by default pages find room beside
         /// them.
         max_streams: Option<usize> = None, Number(1, 10_000_000),
             default "three quarters of `limits.connections`, or of what descriptors allow",
             example "50000";
         /// Streams and long polls of one client, which is an IPv4 address or a /64 of IPv6; one
-        /// more is answered 503. Behind a trusted proxy the client is the one that the proxy
+        /// more is refused. Behind a trusted proxy the client is the one that the proxy
         /// names; where it names none, the stream is not counted.
         max_streams_per_client: Option<usize> = None, Number(1, 10_000_000),
             default "an eighth of `max_streams`, and 100 at least", example "1000";
-        /// Channels that have subscribers or a history; what would need one more is refused, a
-        /// stream with 503.
+        /// Channels that have subscribers or a history; what would need one more is refused.
         max_channels: usize = 1_000_000, Number(1, 100_000_000);
         /// Channels of one stream or long poll.
         max_channels_per_stream: usize = 20, Number(1, 1000);
@@ -55,6 +54,16 @@ section! {
         history: HubHistory = HubHistory::default(),
             OrTable(&Number(0, MAX_HISTORY_MESSAGES), "hub.history"), default "every default",
             example r#"{ max_messages = 100, max_age = "5m" }"#, by hand;
+        /// What a browser's `EventSource` gets when its stream cannot begin, since a bound is
+        /// reached or an application or upstream cannot answer. After an error it would never
+        /// reconnect. `retry` answers with an empty stream and the time after which the client
+        /// reconnects; `hold` keeps the stream open for that time first, if a quarter of
+        /// `max_streams` leaves room for it; `error` answers with the error, such as 503, as
+        /// other clients get it.
+        refusal_policy: RefusalPolicy = RefusalPolicy::Retry, Choice(RefusalPolicy::WORDS);
+        /// Time after which a refused `EventSource` reconnects, on average; each gets another,
+        /// between half and one and a half of it.
+        retry_interval: Duration = Duration::from_secs(15), Time(1000);
         /// Over how long held streams are ended when the server stops, so that their clients do
         /// not all come back at once; beside `server.shutdown_timeout`, not within it.
         drain_timeout: Duration = Duration::from_secs(30), Time(0),
@@ -78,6 +87,20 @@ choice! {
         DropOldest = "drop_oldest",
         /// Its connection is closed; a client comes back with its last id.
         Disconnect = "disconnect",
+    }
+}
+
+choice! {
+    /// The response to a stream of events that cannot begin.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum RefusalPolicy {
+        /// An empty stream, with the time after which the client reconnects.
+        #[default]
+        Retry = "retry",
+        /// A stream that only waits; then as `retry`.
+        Hold = "hold",
+        /// The error.
+        Error = "error",
     }
 }
 

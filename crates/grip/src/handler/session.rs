@@ -233,16 +233,13 @@ impl GripSession {
         instructions: GripInstructions,
         timing: RequestTiming,
     ) -> Result<Response, Fault> {
-        let body = match (form, refused) {
-            (StreamForm::Events, HubError::Draining) => Some(Body::Empty),
-            (StreamForm::Events, refused) => {
-                let come_back = self
-                    .shared
-                    .hub
-                    .reconnect_body(&self.original_request.head, refused);
-                come_back.map(Body::Bytes)
-            }
-            (StreamForm::Bytes, _) => None,
+        let OriginalRequest {
+            head, environment, ..
+        } = &*self.original_request;
+        let client = environment.client_state.counted_address_prefix();
+        let body = match form {
+            StreamForm::Events => self.shared.hub.refused_stream_body(head, client, refused),
+            StreamForm::Bytes => None,
         };
         match body {
             Some(body) => {

@@ -66,6 +66,23 @@ impl ArrivingStream {
             request: Box::new(request),
         })
     }
+
+    /// A stream that only waits for its end.
+    pub(super) fn without_channels(
+        shared: &Arc<HubShared>,
+        permit: StreamPermit,
+        stream: HeldStream,
+    ) -> Self {
+        let request = StreamRequest {
+            subscriptions: Vec::new(),
+            permit,
+            stream,
+        };
+        Self {
+            shared: shared.clone(),
+            request: Box::new(request),
+        }
+    }
 }
 
 impl Hold for ArrivingStream {

@@ -7,9 +7,8 @@
 //! - `parked_channels` has a channel once for each message that is parked in it.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -22,8 +21,9 @@ use crate::channel::{Channel, ChannelState};
 use crate::counters::HubMetrics;
 use crate::history::{ChannelHistory, HistoryBounds};
 use crate::registry::ChannelRegistry;
+use crate::return_schedule::FractionSequence;
 use crate::shard::ShardInbox;
-use crate::{History, Settings};
+use crate::{DrainPlan, History, Settings};
 
 #[derive(Debug)]
 pub(crate) struct HubShared {
@@ -38,8 +38,10 @@ pub(crate) struct HubShared {
     pub(crate) maintenance_due: Notify,
     pub(super) presence_changes: PresenceChanges,
     is_draining: AtomicBool,
-    /// The time over which the drain ends streams, in milliseconds.
-    drain_duration_ms: AtomicU64,
+    /// The drain, with the time of its begin; set right before it begins.
+    drain_plan: OnceLock<(DrainPlan, Instant)>,
+    /// Spreads the returns of clients.
+    pub(crate) return_fractions: FractionSequence,
     pub(crate) last_sequence: AtomicU64,
     /// In front of the number in ids that the hub makes: no other start of a server has it, but
     /// the process that the hub was taken over from.
@@ -66,7 +68,8 @@ impl HubShared {
             maintenance_due: Notify::new(),
             presence_changes: PresenceChanges::default(),
             is_draining: AtomicBool::new(false),
-            drain_duration_ms: AtomicU64::new(0),
+            drain_plan: OnceLock::new(),
+            return_fractions: FractionSequence::new(),
             last_sequence: AtomicU64::new(0),
             id_prefix: ArcSwap::from_pointee(
                 format!("{started:x}.{:x}", std::process::id()).into(),
@@ -108,14 +111,19 @@ impl HubShared {
     }
 
     /// Whether it had begun already.
-    pub(crate) fn begin_drain(&self, over: Duration) -> bool {
-        if !self.is_draining() {
-            let over = u64::try_from(over.as_millis()).unwrap_or(u64::MAX);
-            self.drain_duration_ms.store(over, Ordering::Release);
-        }
+    pub(crate) fn begin_drain(&self, plan: DrainPlan) -> bool {
+        let _ = self.drain_plan.set((plan, clock::now()));
         let had_begun = self.is_draining.swap(true, Ordering::AcqRel);
         self.drain_started.notify_waiters();
         had_begun
+    }
+
+    /// After how long the client of a stream that ends now, or cannot begin, is to return, if
+    /// the hub drains.
+    pub(crate) fn next_drain_return_delay(&self) -> Option<Duration> {
+        let (plan, started_at) = self.drain_plan.get()?;
+        let elapsed = clock::now().saturating_duration_since(*started_at);
+        Some(plan.return_delay(elapsed, self.return_fractions.next_fraction()))
     }
 
     /// Puts a bus in place and tells it of what there is.
@@ -132,15 +140,15 @@ impl HubShared {
         self.bus_notifier.notify();
     }
 
-    /// Waits until the drain begins; returns a part of its time, at random, so that clients do not
-    /// come back all at once.
+    /// Waits until the drain begins; returns a part of its time, another each time, so that clients
+    /// do not come back all at once.
     pub(crate) async fn wait_for_drain_start(&self) -> Duration {
         loop {
             let begun = self.drain_started.notified();
             if self.is_draining() {
-                let over = Duration::from_millis(self.drain_duration_ms.load(Ordering::Acquire));
-                let part = RandomState::new().hash_one(over) % 1000;
-                return over.mul_f64(part as f64 / 1000.0);
+                let duration = self.drain_plan.get().map(|(plan, _)| plan.duration);
+                let fraction = self.return_fractions.next_fraction();
+                return duration.unwrap_or_default().mul_f64(fraction);
             }
             begun.await;
         }

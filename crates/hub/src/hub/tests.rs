@@ -34,7 +34,8 @@ use penstock_sys::net;
 
 use super::*;
 use crate::{
-    Content, History, PublishedEvent, StreamAction, StreamForm, StreamKeepAlive, Subscription,
+    Content, History, NextServer, PublishedEvent, StreamAction, StreamForm, StreamKeepAlive,
+    Subscription,
 };
 
 /// Within so long everything happens that is to happen.

@@ -21,7 +21,7 @@ use super::{MAX_SHARED_GAP_NOTICES, NO_GAP_NOTICE, Shard};
 use crate::channel::StreamFormat;
 use crate::counters;
 use crate::hub_route::gap_event_after;
-use crate::{SlowPolicy, StreamForm};
+use crate::{SlowPolicy, StreamForm, return_schedule};
 
 /// A gap notice that streams share.
 #[derive(Debug)]
@@ -178,15 +178,25 @@ impl Shard {
         }
     }
 
-    /// The end of the body, behind what waits.
+    /// The end of the body, behind what waits. A client whose stream of events ends in a drain is
+    /// asked when to return.
     pub(super) fn write_body_end(&mut self, stream: u32) {
-        let is_chunked = self
-            .streams
-            .get(stream)
-            .is_some_and(|held| held.format.is_chunked);
-        if is_chunked {
+        let Some(format) = self.streams.get(stream).map(|held| held.format) else {
+            return;
+        };
+        let last: &'static [u8] = if format.is_chunked { LAST_CHUNK } else { b"" };
+        let is_events = format.message_format == StreamForm::Events;
+        let delay = is_events.then(|| self.shared.next_drain_return_delay());
+        let bytes = match delay.flatten() {
+            Some(delay) => {
+                let retry = format.apply_framing(return_schedule::retry_event(delay));
+                [&retry[..], last].concat().into()
+            }
+            None => Bytes::from_static(last),
+        };
+        if !bytes.is_empty() {
             let piece = BacklogPiece {
-                bytes: Bytes::from_static(LAST_CHUNK),
+                bytes,
                 messages: 0,
                 kind: PieceKind::BodyEnd,
             };

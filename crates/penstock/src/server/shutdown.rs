@@ -6,7 +6,8 @@
 //! - No accepted request is lost before its deadline.
 //! - A client with a keep-alive connection learns by `Connection: close` that its next request must
 //!   go elsewhere.
-//! - Held streams get a proper end, spread over their own time.
+//! - Held streams get a proper end, spread over their own time, and their clients are told when to
+//!   return.
 //! - After an upgrade, long requests and streams have the longer `upgrade_timeout`: the new server
 //!   serves already.
 
@@ -15,6 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use penstock_apps::App;
+use penstock_hub::{DrainPlan, NextServer};
 use penstock_runtime::{clock, loops};
 use tokio::sync::mpsc;
 
@@ -34,9 +36,20 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long an upgrade in progress may take to abort.
 const UPGRADE_ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Minimum time between two ends of held streams: clients reconnect at once, and the next server
-/// must accept them. A few streams end quickly.
-const MIN_STREAM_END_INTERVAL: Duration = Duration::from_millis(2);
+/// Minimum time between two ends of held streams while `hub.drain_timeout` allows it: an application
+/// with one process and requests of 25 ms accepts its clients again and still serves pages. A few
+/// streams end quickly.
+const MIN_STREAM_END_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Minimum time between two clients that return, however many there are: the server alone, without
+/// an application, accepts thousands a second.
+const MIN_RETURN_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Minimum time over which clients return to a server that serves already.
+const MIN_RETURN_WINDOW: Duration = Duration::from_secs(2);
+
+/// Maximum time over which clients return, even to an application that accepts them more slowly.
+const MAX_RETURN_WINDOW: Duration = Duration::from_secs(120);
 
 /// How long a stream may take to read its queued messages and its end.
 const STREAM_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -166,19 +179,37 @@ impl Server {
     }
 
     /// Stops accepting, then finishes the requests in progress and, at the same time, the held
-    /// streams. In this order, since a client that asks again for an ended stream must reach
-    /// another server. Requests and streams that do not end by `soon` have until `late`; from then
-    /// on applications keep only the workers that these need.
+    /// streams. In this order if another server serves already, since a client that asks again for
+    /// an ended stream must reach that one. Otherwise clients are accepted while streams end, for
+    /// half of the time of requests at most: one that asks again for its stream is told when to
+    /// return, and pages are served. Requests and streams that do not end by `soon` have until
+    /// `late`; from then on applications keep only the workers that these need.
     async fn drain_requests_and_streams(&self, soon: Instant, late: Instant) {
         if let Some(joiner) = self.joiner.get() {
             joiner.leave();
         }
-        self.stop_listeners(soon).await;
-        self.join_front_end.step_down();
-        self.edge
-            .drain
-            .begin_with_idle_timeout(self.keep_alive_drain(), Some(soon - self.idle_close_lead()));
+        let plan = self.plan_stream_ends();
+        let accepts_until = match plan.next_server {
+            NextServer::Serving => None,
+            NextServer::AfterDrain => {
+                let now = clock::now();
+                let remaining = soon.saturating_duration_since(now);
+                Some(now + plan.duration.min(remaining / 2))
+            }
+        };
+        if accepts_until.is_none() {
+            self.stop_listeners(soon).await;
+        }
         let requests = async {
+            if let Some(until) = accepts_until {
+                clock::timeout_at(until, self.wait_for_stream_ends()).await;
+                self.stop_listeners(soon).await;
+            }
+            self.join_front_end.step_down();
+            self.edge.drain.begin_with_idle_timeout(
+                self.keep_alive_drain(),
+                Some(soon - self.idle_close_lead()),
+            );
             let finished = clock::timeout_at(soon, self.requests_finished()).await;
             if finished.is_none() && soon < late {
                 let open = self.edge.open_connections();
@@ -231,8 +262,53 @@ impl Server {
         }
     }
 
-    /// Ends the held streams that do not move to a new server, while requests finish. Clients reconnect, so the ends are spread
-    /// over `hub.drain_timeout`, or less for few streams.
+    /// Spreads the ends of held streams over `hub.drain_timeout`, or less for few streams, and the
+    /// returns of their clients over as long as applications need to accept them.
+    fn plan_stream_ends(&self) -> DrainPlan {
+        let hub = &self.hub_service.hub;
+        let count = u32::try_from(hub.snapshot().connections.used).unwrap_or(u32::MAX);
+        let interval = self.stream_start_interval();
+        let (end_interval, return_interval) = (
+            interval.max(MIN_STREAM_END_INTERVAL),
+            interval.max(MIN_RETURN_INTERVAL),
+        );
+        let drain_timeout = hub.settings().drain_timeout;
+        let duration = drain_timeout.min(end_interval.saturating_mul(count));
+        let all_returns = return_interval.saturating_mul(count);
+        // A server that shares the port is started before this one stops.
+        let shares_port = self.live_state().config.server.reuse_port;
+        let (next_server, return_window) = match self.successor_pid() {
+            0 if !shares_port => (NextServer::AfterDrain, all_returns.max(duration)),
+            _ => {
+                let rest = all_returns.saturating_sub(duration);
+                (NextServer::Serving, rest.max(MIN_RETURN_WINDOW))
+            }
+        };
+        DrainPlan {
+            duration,
+            next_server,
+            return_window: return_window.min(MAX_RETURN_WINDOW),
+        }
+    }
+
+    /// The time from one stream to the next that the slowest application with `grip` can begin,
+    /// with half of its time left for pages.
+    fn stream_start_interval(&self) -> Duration {
+        let live = self.live_state();
+        let routes = live.config.sites.iter().flat_map(|site| &site.routes);
+        let with_grip = routes.filter(|route| live.config.effective_grip(route).is_some());
+        let apps = with_grip.filter_map(|route| live.components.apps.get(route.app.as_ref()?));
+        let intervals = apps.filter_map(|app| app.response_interval());
+        intervals.max().unwrap_or_default() * 2
+    }
+
+    async fn wait_for_stream_ends(&self) {
+        while self.hub_service.hub.snapshot().connections.used > 0 {
+            clock::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Ends the held streams that do not move to a new server, while requests finish.
     async fn close_streams(&self, late: Instant) {
         let transfer = self.hub_transfer().take();
         if let Some(transfer) = transfer {
@@ -244,14 +320,9 @@ impl Server {
             }
             *self.hub_transfer() = Some(transfer);
         }
-        let hub = &self.hub_service.hub;
-        let stream_count = u32::try_from(hub.snapshot().connections.used).unwrap_or(u32::MAX);
-        let over = hub
-            .settings()
-            .drain_timeout
-            .min(MIN_STREAM_END_INTERVAL.saturating_mul(stream_count));
-        let deadline = clock::now() + over + STREAM_CLOSE_TIMEOUT;
-        if clock::timeout_at(deadline, hub.drain(over)).await.is_none() {
+        let (hub, plan) = (&self.hub_service.hub, self.plan_stream_ends());
+        let deadline = clock::now() + plan.duration + STREAM_CLOSE_TIMEOUT;
+        if clock::timeout_at(deadline, hub.drain(plan)).await.is_none() {
             log::warn!(
                 "server: {} open streams closed",
                 hub.snapshot().connections.used

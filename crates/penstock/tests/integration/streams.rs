@@ -16,6 +16,7 @@ mod mercure;
 mod persistence;
 mod polls;
 mod publishing;
+mod returns;
 mod route;
 
 use std::io::Write as _;
@@ -150,6 +151,13 @@ impl StreamClient {
         assert_eq!(self.client.received, b"", "behind the last chunk");
         self.text()
     }
+}
+
+/// The milliseconds after which a stream that ends asks its client to return.
+fn retry_of(text: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix("retry: "));
+    let number = line.and_then(|number| number.parse().ok());
+    number.unwrap_or_else(|| panic!("no retry: {text:?}"))
 }
 
 /// How many streams the server holds, by its status.

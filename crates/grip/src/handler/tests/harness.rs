@@ -21,7 +21,7 @@ use penstock_exchange::{
 };
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, Status, parse_head};
 use penstock_hub::token::Signer;
-use penstock_hub::{Hub, Namespace, Settings};
+use penstock_hub::{DrainPlan, Hub, Namespace, Settings};
 use penstock_runtime::loops::EventLoops;
 use penstock_runtime::{Stream, clock};
 use penstock_sys::net::PeerAddress;
@@ -248,7 +248,7 @@ impl GripHarness {
     /// Ends all held streams at once.
     pub(crate) fn drain(&self) {
         let hub = self.hub.clone();
-        self.spawn(async move { hub.drain(Duration::ZERO).await });
+        self.spawn(async move { hub.drain(DrainPlan::with_duration(Duration::ZERO)).await });
     }
 
     /// Waits until so many wait at a channel.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock_runtime::{EventLoops, loops};
 
 use super::*;
-use crate::{Hub, Settings, WebSocketAction};
+use crate::{DrainPlan, Hub, Settings, WebSocketAction};
 
 /// Nothing that works takes so long.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -170,7 +170,11 @@ fn bounds_and_the_drain_hold_for_listeners() {
             Err(HubError::TooManyStreamChannels(1))
         );
         let draining = hub.clone();
-        let drained = loops::spawn_with_handle(async move { draining.drain(Duration::ZERO).await });
+        let drained = loops::spawn_with_handle(async move {
+            draining
+                .drain(DrainPlan::with_duration(Duration::ZERO))
+                .await;
+        });
         let next = clock::timeout(TEST_TIMEOUT, listener.next_event()).await;
         assert!(matches!(next, Some(ListenerEvent::Draining)));
         drop(listener);

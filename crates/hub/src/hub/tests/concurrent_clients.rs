@@ -89,7 +89,8 @@ fn run(seed: u64) {
     rig.until("all is delivered", |hub| {
         hub.shared.metrics.pending_bytes.load(Ordering::Relaxed) == 0
     });
-    rig.handles()[0].spawn(async move { hub.drain(Duration::ZERO).await });
+    rig.handles()[0]
+        .spawn(async move { hub.drain(DrainPlan::with_duration(Duration::ZERO)).await });
     for member in &mut members {
         check(member, seed);
     }

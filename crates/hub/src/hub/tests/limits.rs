@@ -46,6 +46,36 @@ fn streams_and_channels_are_bounded() {
 }
 
 #[test]
+fn refused_streams_are_held_beyond_the_bound_by_a_part_of_it() {
+    let rig = HubHarness::new(Settings {
+        max_streams: Some(4),
+        max_streams_per_client: Some(4),
+        refusal_policy: RefusalPolicy::Hold,
+        retry_interval: Duration::from_secs(4),
+        ..settings()
+    });
+    let _held: Vec<Client> = (0..4).map(|_| rig.hold(stream(&["a"]))).collect();
+    let refuse = || rig.hub.refuse_stream(None, "it is full").unwrap().body;
+    let mut waiting = rig.hand_over_body(refuse(), HeldFraming::Chunked, b"", 0);
+    rig.until("it is held", |hub| hub.snapshot().streams == 5);
+    assert_eq!(rig.hub.subscriber_count("a"), 4);
+    let Body::Bytes(retry) = refuse() else {
+        panic!("a second one has no room");
+    };
+    assert!(retry.starts_with(b"retry: "), "{retry:?}");
+    // It has waited for most of the time that the other one was told.
+    let text = waiting.rest();
+    let number = text.trim().strip_prefix("retry: ").unwrap();
+    assert!((1_000..2_000).contains(&number.parse().unwrap()), "{text}");
+    rig.until("its place is free", |hub| hub.snapshot().streams == 4);
+    rig.hub.configure(Settings {
+        refusal_policy: RefusalPolicy::Error,
+        ..settings()
+    });
+    assert!(rig.hub.refuse_stream(None, "it is full").is_none());
+}
+
+#[test]
 fn each_client_has_a_bound_of_its_own() {
     let rig = HubHarness::new(Settings {
         max_streams: Some(10),

@@ -163,7 +163,10 @@ fn very_many_are_answered_in_pieces_and_drained_in_time() {
     let waiting = rig.hub.long_poll(poll(&["a"])).unwrap();
     let hub = rig.hub.clone();
     let outcome = rig.run(async move {
-        let (outcome, ()) = tokio::join!(waiting, hub.drain(Duration::from_millis(50)));
+        let (outcome, ()) = tokio::join!(
+            waiting,
+            hub.drain(DrainPlan::with_duration(Duration::from_millis(50)))
+        );
         outcome
     });
     assert_eq!(body(outcome), "TimedOut");

@@ -90,7 +90,8 @@ fn everything_of_all_channels_comes_once_and_in_order() {
     let nothing_waits = |hub: &Hub| hub.shared.metrics.pending_bytes.load(Ordering::Relaxed) == 0;
     rig.until("all are delivered", nothing_waits);
     let hub = rig.hub.clone();
-    rig.handles()[0].spawn(async move { hub.drain(Duration::ZERO).await });
+    rig.handles()[0]
+        .spawn(async move { hub.drain(DrainPlan::with_duration(Duration::ZERO)).await });
     for (client, channels) in &mut clients {
         let expected = (0..3_000).filter(|&number| channels.contains(&channel_of(number)));
         assert!(numbers(client).into_iter().eq(expected), "{channels:?}");

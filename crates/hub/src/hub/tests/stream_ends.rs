@@ -99,7 +99,8 @@ fn a_drain_ends_all_streams_one_after_the_other_and_takes_no_new_ones() {
     let (say, said) = tokio::sync::oneshot::channel();
     rig.handles()[1].spawn(async move {
         // 40 ticks.
-        hub.drain(Duration::from_secs(10)).await;
+        hub.drain(DrainPlan::with_duration(Duration::from_secs(10)))
+            .await;
         let _ = say.send(());
     });
     rig.until("some have ended", |hub| hub.snapshot().streams < 200);
@@ -127,6 +128,44 @@ fn a_drain_ends_all_streams_one_after_the_other_and_takes_no_new_ones() {
         rig.front.0.load(Ordering::SeqCst) == 0
     });
     rig.hub.publish(message("a", "to nobody")).unwrap();
+}
+
+#[test]
+fn a_drain_tells_clients_of_event_streams_when_to_return() {
+    let rig = HubHarness::new(settings());
+    let events = || HeldStream {
+        message_format: StreamForm::Events,
+        ..stream(&["a"])
+    };
+    let mut clients: Vec<Client> = (0..50).map(|_| rig.hold(events())).collect();
+    let mut unframed = rig.hand_over(events(), HeldFraming::UntilClose, b"", 1);
+    let mut bytes = rig.hold(stream(&["a"]));
+    rig.until("all are held", |hub| hub.snapshot().streams == 52);
+    let hub = rig.hub.clone();
+    let plan = DrainPlan {
+        next_server: NextServer::AfterDrain,
+        return_window: Duration::from_secs(10),
+        ..DrainPlan::with_duration(Duration::ZERO)
+    };
+    rig.run(async move { hub.drain(plan).await });
+    let delay = |text: &str| {
+        let number = text
+            .strip_prefix("retry: ")
+            .and_then(|text| text.strip_suffix("\n\n"));
+        number
+            .and_then(|number| number.parse::<u64>().ok())
+            .expect(text)
+    };
+    let mut delays: Vec<u64> = clients.iter_mut().map(|it| delay(&it.rest())).collect();
+    delays.sort_unstable();
+    // From the time of a restart on, one every 200 ms.
+    assert!(delays[0] >= 3_000 && delays[49] < 13_000, "{delays:?}");
+    for window in delays.windows(6) {
+        assert!(window[5] - window[0] >= 200, "a burst: {delays:?}");
+    }
+    unframed.expect_end();
+    delay(&String::from_utf8_lossy(&unframed.read));
+    assert_eq!(bytes.rest(), "", "no events, no time");
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn a_body_without_chunks_ends_with_its_connection() {
     client.expect("<raw");
     rig.run({
         let hub = rig.hub.clone();
-        async move { hub.drain(Duration::ZERO).await }
+        async move { hub.drain(DrainPlan::with_duration(Duration::ZERO)).await }
     });
     client.expect_end();
     assert_eq!(client.read, b"");
@@ -139,7 +139,7 @@ fn a_body_that_is_never_held_leaves_nothing_behind() {
     assert_eq!(rig.hub.snapshot().channels.used, 0);
     rig.run({
         let hub = rig.hub.clone();
-        async move { hub.drain(Duration::ZERO).await }
+        async move { hub.drain(DrainPlan::with_duration(Duration::ZERO)).await }
     });
 }
 
