@@ -11,6 +11,7 @@ use bytes::Bytes;
 use penstock_exchange::AddressPrefix;
 
 use crate::LongPollResponse;
+use crate::transfer::OwnerTransfer;
 
 /// A stream to hold once its head is sent.
 #[derive(Debug, Default)]
@@ -43,8 +44,28 @@ pub struct HeldStream {
     pub max_lifetime: Option<Duration>,
 }
 
-/// Called when it is dropped, on some loop: the stream has ended. It must not wait.
-pub struct EndCallback(Option<Box<dyn FnOnce() + Send>>);
+/// The owner of a stream, told when it is dropped, on some loop: the stream has ended.
+pub struct EndCallback(Option<Box<dyn StreamOwner>>);
+
+/// What has to be done with a stream beyond the hub. It must not wait.
+pub trait StreamOwner: Send + Sync {
+    /// The stream has ended.
+    fn on_end(self: Box<Self>);
+
+    /// Whether, and how, another process can continue the stream.
+    fn transfer(&self) -> OwnerTransfer {
+        OwnerTransfer::Never
+    }
+
+    /// Another process continues it.
+    fn on_moved(self: Box<Self>) {}
+}
+
+impl<F: FnOnce() + Send + Sync> StreamOwner for F {
+    fn on_end(self: Box<Self>) {
+        self();
+    }
+}
 
 /// The message format that the client of a stream expects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -141,8 +162,27 @@ pub enum LongPollOutcome {
 impl EndCallback {
     /// One that calls this.
     #[must_use]
-    pub fn new(callback: impl FnOnce() + Send + 'static) -> Self {
-        Self(Some(Box::new(callback)))
+    pub fn new(callback: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self::for_owner(callback)
+    }
+
+    /// One that tells this owner.
+    #[must_use]
+    pub fn for_owner(owner: impl StreamOwner + 'static) -> Self {
+        Self(Some(Box::new(owner)))
+    }
+
+    /// See [`StreamOwner::transfer`].
+    pub(crate) fn transfer(&self) -> OwnerTransfer {
+        let owner = self.0.as_ref();
+        owner.map_or(OwnerTransfer::Never, |owner| owner.transfer())
+    }
+
+    /// Tells the owner that another process continues the stream.
+    pub(crate) fn mark_moved(mut self) {
+        if let Some(owner) = self.0.take() {
+            owner.on_moved();
+        }
     }
 
     /// Drops it without a call.
@@ -154,7 +194,7 @@ impl EndCallback {
 impl Drop for EndCallback {
     fn drop(&mut self) {
         if let Some(callback) = self.0.take()
-            && catch_unwind(AssertUnwindSafe(callback)).is_err()
+            && catch_unwind(AssertUnwindSafe(|| callback.on_end())).is_err()
         {
             // What one stream's owner does wrong must not end the others.
             log::error!("hub: a callback at the end of a stream panicked");

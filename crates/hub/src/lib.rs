@@ -40,7 +40,7 @@ pub use allowed_origins::{AllowedOrigins, is_same_host};
 pub use channel::Message;
 pub use held_stream::{
     EndCallback, HeldStream, LongPoll, LongPollOutcome, MessageFilter, StreamForm, StreamKeepAlive,
-    Subscription,
+    StreamOwner, Subscription,
 };
 pub use hub::{
     Bus, ChannelFilter, ChannelPresence, Hub, HubCounters, HubError, ListenerEvent,
@@ -60,4 +60,7 @@ pub use publication::{
 pub use return_schedule::{DrainPlan, NextServer};
 pub use snapshot::{HUB_METRICS, HubSnapshot};
 pub use stream_fields::forbid_buffering;
-pub use transfer::{HubReceiver, HubTransfer, TransferError};
+pub use transfer::{
+    AdoptedStream, ForwardFn, HubReceiver, HubTransfer, OwnerRecord, OwnerTransfer, StreamPlaces,
+    TransferError, TransferParticipant,
+};

@@ -271,6 +271,7 @@ impl Shard {
             watched,
             lifetime,
             self.next_drain_tick(),
+            self.next_transfer_tick(),
         ];
         dues.into_iter().flatten().min()
     }

@@ -9,9 +9,9 @@
 //! bytes.
 //!
 //! ```text
-//! old: hello, channel (one for each), channels_end
+//! old: hello, channel (one for each), participant_state, channels_end
 //! new: imported
-//! old: streams (with their sockets), publish, subscribe, unsubscribe, streams_moved
+//! old: streams (with their sockets), publish, forward, subscribe, unsubscribe, streams_moved
 //! new: taken, accepted, message, channel
 //! ```
 //!
@@ -27,6 +27,7 @@ mod channels;
 mod export;
 mod import;
 mod link;
+mod participant;
 mod records;
 mod successor;
 
@@ -36,6 +37,10 @@ use penstock_exchange::{HeldConnection, HeldConnectionGuard};
 
 pub use export::HubTransfer;
 pub use import::HubReceiver;
+pub(crate) use participant::TransferParticipants;
+pub use participant::{
+    AdoptedStream, ForwardFn, OwnerRecord, OwnerTransfer, StreamPlaces, TransferParticipant,
+};
 pub(crate) use records::{
     ByteRecord, KeepAliveRecord, StreamChannelRecord, StreamRecord, UnsentRecord,
 };
@@ -43,6 +48,7 @@ pub(crate) use successor::SuccessorLink;
 
 use link::TransferSocket;
 
+use crate::EndCallback;
 use crate::counters::StreamPermit;
 use crate::hub::PendingSubscription;
 
@@ -87,4 +93,5 @@ pub(crate) struct DetachedStream {
     pub(crate) connection: HeldConnection,
     pub(crate) permit: StreamPermit,
     pub(crate) guard: HeldConnectionGuard,
+    pub(crate) on_end: Option<EndCallback>,
 }

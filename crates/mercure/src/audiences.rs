@@ -154,6 +154,10 @@ impl Audiences {
         }
     }
 
+    pub(super) fn audience(&self, number: u64) -> Option<&Audience> {
+        self.by_number.get(&number)
+    }
+
     pub(super) fn audience_mut(&mut self, number: u64) -> Option<&mut Audience> {
         self.by_number.get_mut(&number)
     }

@@ -13,21 +13,23 @@
 mod subscription_index;
 mod update_dispatcher;
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penstock_exchange::{AddressPrefix, multipart};
-use penstock_hub::{EndCallback, Hub, HubError, Publication, StreamAction};
+use penstock_hub::{History, Hub, HubError, Publication, StreamAction};
 use penstock_runtime::{LoopHandle, clock, loops};
 use update_dispatcher::{DispatchProgress, UpdateDispatcher};
 
 use crate::audiences::{Audience, AudienceKey};
+use crate::history::UpdateHistory;
 use crate::update::Update;
 
 pub(super) use subscription_index::{
     JSON_LD_CONTEXT, SUBSCRIPTIONS_PATH, Subscriber, SubscriptionIndex,
 };
-pub(super) use update_dispatcher::{BrokerFullError, JoinedSubscriber};
+pub(super) use update_dispatcher::{BrokerFullError, JoinedSubscriber, ResumeAfter};
 
 /// Audiences that get an update in one turn.
 const AUDIENCES_PER_TURN: usize = 256;
@@ -38,6 +40,8 @@ const BACKPRESSURE_DELAY: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(super) struct Broker {
     hub: Hub,
+    /// Its route, by which the next process knows it.
+    route: Box<str>,
     /// The prefix of its channels' names, which no client can name.
     channel_prefix: Box<str>,
     /// Held while the hub is called, never across a wait.
@@ -47,8 +51,15 @@ pub(super) struct Broker {
     departed: Mutex<Vec<u64>>,
 }
 
-#[derive(Debug, Default)]
+/// Passes an update to another process; `false` once that takes no more.
+pub(super) type ForwardUpdateFn = Arc<dyn Fn(&Update) -> bool + Send + Sync>;
+
+#[derive(Default)]
 struct BrokerState {
+    /// Another process has the authority.
+    forward: Option<ForwardUpdateFn>,
+    /// Subscribers of another process are on their way here.
+    is_importing: bool,
     update_dispatcher: UpdateDispatcher,
     subscriptions: SubscriptionIndex,
     /// A task is about to dispatch the rest.
@@ -62,12 +73,14 @@ pub(super) struct AudienceJoinRequest<'a> {
     pub client: Option<AddressPrefix>,
     /// What it subscribes to and may see.
     pub key: AudienceKey,
-    /// The last update that it knows.
-    pub last_event_id: Option<&'a str>,
+    /// What it has of the history that it asks for; `None` asks for none.
+    pub resume_after: Option<ResumeAfter<'a>>,
     /// Bytes of history that it is sent at a time.
     pub max_replay_bytes: usize,
     /// The subscriber as others see it; `None` is not announced.
     pub subscriber: Option<Arc<Subscriber>>,
+    /// Whether it is announced.
+    pub is_new: bool,
 }
 
 /// A place in an audience; given back when it is dropped.
@@ -79,11 +92,12 @@ pub(super) struct AudienceMembership {
 }
 
 impl Broker {
-    pub(super) fn new(hub: Hub) -> Arc<Self> {
+    pub(super) fn new(hub: Hub, route: &str) -> Arc<Self> {
         // No route of the hub takes names with a control character from clients.
         let channels = format!("\u{1}mercure {:032x} ", multipart::random_boundary());
         Arc::new(Self {
             hub,
+            route: route.into(),
             channel_prefix: channels.into(),
             state: Mutex::default(),
             departed: Mutex::default(),
@@ -97,13 +111,82 @@ impl Broker {
     /// Publishes an update; gives its id. It is on its way then, not received.
     pub(super) fn publish(self: &Arc<Self>, update: Update) -> Result<Arc<str>, BrokerFullError> {
         let id = Arc::clone(&update.id);
-        let bounds = self.hub.settings().history;
-        let update = Arc::new(update);
-        self.lock()
+        let mut state = self.lock();
+        if state
+            .forward
+            .as_ref()
+            .is_some_and(|forward| forward(&update))
+        {
+            return Ok(id);
+        }
+        let bounds = self.history_bounds(&state);
+        state
             .update_dispatcher
-            .publish(update, clock::now(), &bounds)?;
+            .publish(Arc::new(update), clock::now(), &bounds)?;
+        drop(state);
         self.dispatch();
         Ok(id)
+    }
+
+    /// Publishes an update that another process has accepted.
+    pub(super) fn publish_accepted(self: &Arc<Self>, update: Update) {
+        let mut state = self.lock();
+        let bounds = self.history_bounds(&state);
+        state
+            .update_dispatcher
+            .append(Arc::new(update), clock::now(), &bounds);
+        drop(state);
+        self.dispatch();
+    }
+
+    /// While subscribers move all updates that they may need are kept, within the bound of all
+    /// backlogs.
+    fn history_bounds(&self, state: &BrokerState) -> History {
+        let settings = self.hub.settings();
+        match state.is_importing {
+            false => settings.history,
+            true => History {
+                max_messages: usize::MAX,
+                max_age: Duration::MAX,
+                max_size: settings.max_backlog_total,
+                ..settings.history
+            },
+        }
+    }
+
+    /// Gives the authority away: updates go to `forward` from here on.
+    pub(super) fn begin_transfer(&self, forward: ForwardUpdateFn) {
+        self.lock().forward = Some(forward);
+    }
+
+    /// Takes the authority back.
+    pub(super) fn cancel_transfer(&self) {
+        self.lock().forward = None;
+    }
+
+    pub(super) fn with_history<T>(&self, look: impl FnOnce(&UpdateHistory) -> T) -> T {
+        look(&self.lock().update_dispatcher.history)
+    }
+
+    /// Goes on with the history of another process, from `first_position` on.
+    pub(super) fn begin_import(&self, first_position: u64, last_id: Option<Arc<str>>) {
+        let mut state = self.lock();
+        state.is_importing = true;
+        let history = &mut state.update_dispatcher.history;
+        history.continue_at(first_position, last_id);
+    }
+
+    /// Appends an update of that history, which its subscribers have.
+    pub(super) fn import_update(&self, update: Update, published_at: Instant) {
+        let mut state = self.lock();
+        let bounds = self.history_bounds(&state);
+        let history = &mut state.update_dispatcher.history;
+        history.push(&Arc::new(update), published_at, &bounds);
+    }
+
+    /// No more subscribers are on their way here.
+    pub(super) fn finish_import(&self) {
+        self.lock().is_importing = false;
     }
 
     /// Adds a subscriber and passes its start to `hold`, which asks the hub for its stream. That is
@@ -116,8 +199,8 @@ impl Broker {
         arrival: AudienceJoinRequest<'_>,
         hold: impl FnOnce(JoinedSubscriber, Option<AudienceMembership>) -> T,
     ) -> Result<T, BrokerFullError> {
-        let bounds = self.hub.settings().history;
         let mut state = self.lock();
+        let bounds = self.history_bounds(&state);
         state
             .update_dispatcher
             .history
@@ -125,7 +208,7 @@ impl Broker {
         let channel = |number| format!("{}{number}", self.channel_prefix).into();
         let joined = state.update_dispatcher.join(
             (arrival.key, arrival.client),
-            arrival.last_event_id,
+            arrival.resume_after,
             arrival.max_replay_bytes,
             channel,
         )?;
@@ -143,7 +226,7 @@ impl Broker {
         // A member that was dropped meanwhile could not leave by itself.
         self.remove_departed(&mut state);
         drop(state);
-        if let Some(subscriber) = subscriber {
+        if let Some(subscriber) = subscriber.filter(|_| arrival.is_new) {
             self.announce_subscription(&subscriber, true);
         }
         Ok(held)
@@ -260,10 +343,46 @@ fn deliver_update(hub: &Hub, audience: &Audience, update: &Update) -> bool {
     }
 }
 
+impl fmt::Debug for BrokerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BrokerState")
+            .field("update_dispatcher", &self.update_dispatcher)
+            .finish_non_exhaustive()
+    }
+}
+
 impl AudienceMembership {
-    /// The callback that ends the membership with its stream.
-    pub(super) fn into_end_callback(self) -> EndCallback {
-        EndCallback::new(move || drop(self))
+    /// What its audience selects and may see, and the position before which it has all updates;
+    /// `None` while some are on their way to it.
+    pub(super) fn settled_position(&self) -> Option<(Arc<AudienceKey>, u64)> {
+        // The caller must not wait for the lock.
+        let state = match self.broker.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let dispatcher = &state.update_dispatcher;
+        if state.forward.is_none() || !dispatcher.is_settled() {
+            return None;
+        }
+        let audience = dispatcher.audiences.audience(self.audience)?;
+        Some((
+            Arc::clone(&audience.key),
+            dispatcher.history.next_position(),
+        ))
+    }
+
+    pub(super) fn route(&self) -> &str {
+        &self.broker.route
+    }
+
+    pub(super) fn subscriber(&self) -> Option<&Arc<Subscriber>> {
+        self.subscriber.as_ref()
+    }
+
+    /// Leaves without an announcement: the subscriber goes on elsewhere.
+    pub(super) fn leave_silently(mut self) {
+        self.subscriber = None;
     }
 }
 

@@ -71,11 +71,29 @@ impl MercureHubs {
         brokers.retain(|_, broker| broker.strong_count() > 0);
         let known = brokers.get(route).and_then(Weak::upgrade);
         let broker = known.unwrap_or_else(|| {
-            let broker = Broker::new(self.hub.clone());
+            let broker = Broker::new(self.hub.clone(), route);
             brokers.insert(route.to_owned(), Arc::downgrade(&broker));
             broker
         });
         Ok(MercureHandler::with_broker(broker, access, settings))
+    }
+}
+
+impl MercureHubs {
+    /// The hubs in use, by route.
+    pub(crate) fn brokers(&self) -> Vec<(String, Arc<Broker>)> {
+        let brokers = self.brokers.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_use = brokers
+            .iter()
+            .filter_map(|(route, broker)| Some((route.clone(), broker.upgrade()?)));
+        in_use.collect()
+    }
+
+    /// The hub of a route.
+    pub(crate) fn broker_of(&self, route: &str) -> Result<Arc<Broker>, String> {
+        let brokers = self.brokers.lock().unwrap_or_else(PoisonError::into_inner);
+        let broker = brokers.get(route).and_then(Weak::upgrade);
+        broker.ok_or_else(|| format!("there is no Mercure hub at {route} here"))
     }
 }
 

@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use penstock_hub::History as Bounds;
 
@@ -79,6 +79,28 @@ impl UpdateHistory {
         }
         self.first_position += 1;
         self.bytes -= update.memory_bytes();
+    }
+
+    /// Its position of the first update, and all updates with their ages at `now`.
+    pub(super) fn export(
+        &self,
+        now: Instant,
+    ) -> (u64, impl Iterator<Item = (&Arc<Update>, Duration)>) {
+        let age = move |kept: &HistoryEntry| now.saturating_duration_since(kept.published_at);
+        let updates = self
+            .updates
+            .iter()
+            .map(move |kept| (&kept.update, age(kept)));
+        (self.first_position, updates)
+    }
+
+    /// Goes on at a position, behind the last update with this id.
+    pub(super) fn continue_at(&mut self, position: u64, last_id: Option<Arc<str>>) {
+        *self = Self {
+            first_position: position,
+            last_id,
+            ..Self::default()
+        };
     }
 
     pub(super) fn find(&self, id: &str) -> Option<(u64, &Arc<Update>)> {

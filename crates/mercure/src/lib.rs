@@ -27,6 +27,7 @@ mod subscriptions_api;
 mod template;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod update;
 
 pub use handler::{MercureHandler, MercureHubs};

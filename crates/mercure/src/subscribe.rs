@@ -16,7 +16,9 @@ use penstock_hub::{HeldStream, HubError, StreamForm, Subscription, forbid_buffer
 use penstock_runtime::clock;
 
 use crate::audiences::AudienceKey;
-use crate::broker::{AudienceJoinRequest, AudienceMembership, JoinedSubscriber, Subscriber};
+use crate::broker::{
+    AudienceJoinRequest, AudienceMembership, JoinedSubscriber, ResumeAfter, Subscriber,
+};
 use crate::handler::MercureShared;
 use crate::query::MercureQuery;
 use crate::responses;
@@ -60,9 +62,10 @@ pub(super) fn handle_subscribe(
             topics: SelectorSet::new(topics),
             grants: claims.subscribe,
         },
-        last_event_id: after.as_deref(),
+        resume_after: after.as_deref().map(ResumeAfter::Update),
         max_replay_bytes: shared.broker.hub().settings().max_backlog,
         subscriber,
+        is_new: true,
     };
     let joined = shared.broker.join(arrival, |start, membership| {
         start_response(shared, start, membership, client, lifetime)

@@ -57,6 +57,8 @@ impl HubService {
         hub.set_namespace_count(namespaces.iter().count());
         hub.set_presence_namespaces(&config.presence_namespaces());
         let mercures = Arc::new(MercureHubs::new(hub.clone()));
+        let participant = Arc::downgrade(&mercures);
+        hub.add_transfer_participant(participant);
         Ok(Self {
             hub,
             mercure_hubs: mercures,

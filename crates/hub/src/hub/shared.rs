@@ -23,6 +23,7 @@ use crate::history::{ChannelHistory, HistoryBounds};
 use crate::registry::ChannelRegistry;
 use crate::return_schedule::FractionSequence;
 use crate::shard::ShardInbox;
+use crate::transfer::TransferParticipants;
 use crate::{DrainPlan, History, Settings};
 
 #[derive(Debug)]
@@ -50,6 +51,7 @@ pub(crate) struct HubShared {
     pub(crate) is_mirror: AtomicBool,
     /// Streams of another process are on their way here.
     pub(crate) is_importing: AtomicBool,
+    pub(crate) participants: TransferParticipants,
     /// Channels with parked messages, by when the next of these has waited long enough.
     parked_channels: Mutex<VecDeque<(Instant, Arc<Channel>)>>,
 }
@@ -76,6 +78,7 @@ impl HubShared {
             ),
             is_mirror: AtomicBool::new(false),
             is_importing: AtomicBool::new(false),
+            participants: TransferParticipants::default(),
             parked_channels: Mutex::default(),
         }
     }

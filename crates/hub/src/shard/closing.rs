@@ -290,7 +290,9 @@ impl Shard {
         let Some(held) = self.streams.get(stream) else {
             return;
         };
-        self.lifetimes.push(Reverse((due, held.poll_token(stream))));
+        let token = held.poll_token(stream);
+        self.lifetimes.push(Reverse((due, token)));
+        self.note_transfer_lifetime(token, due);
         // Streams that left before their time leave theirs here: no more than there are streams.
         if self.lifetimes.len() > 2 * self.streams.len() + 64 {
             let lifetimes = std::mem::take(&mut self.lifetimes).into_vec();

@@ -4,9 +4,12 @@
 //! - A stream on its way is in no list, and neither written to nor watched.
 //! - Few batches are on their way at a time.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use penstock_exchange::HeldConnection;
 use tokio::sync::mpsc;
 
@@ -18,7 +21,8 @@ use crate::channel::is_internal_channel;
 use crate::counters::{self, StreamPermit};
 use crate::hub::{HubShared, PendingSubscription, StreamRequest};
 use crate::transfer::{
-    ByteRecord, DetachedStream, KeepAliveRecord, StreamChannelRecord, StreamRecord, UnsentRecord,
+    AdoptedStream, ByteRecord, DetachedStream, KeepAliveRecord, OwnerTransfer, StreamChannelRecord,
+    StreamPlaces, StreamRecord, UnsentRecord,
 };
 use crate::{HeldStream, HubError, StreamKeepAlive, Subscription};
 
@@ -35,6 +39,19 @@ pub(super) struct ShardTransfer {
     next_slot: u32,
     batches: usize,
     has_reported_idle: bool,
+    /// When streams end by themselves, by their tokens.
+    lifetimes: HashMap<u64, u32>,
+    /// The first stream that could not move yet.
+    later_slot: u32,
+    /// When these are tried again.
+    retry_tick: Option<u32>,
+}
+
+/// Whether a stream can go on in another process.
+enum StreamTransfer {
+    Never,
+    Later,
+    Ready(Box<StreamRecord>),
 }
 
 impl Shard {
@@ -44,6 +61,13 @@ impl Shard {
             next_slot: 0,
             batches: 0,
             has_reported_idle: false,
+            lifetimes: self
+                .lifetimes
+                .iter()
+                .map(|Reverse((due, token))| (*token, *due))
+                .collect(),
+            later_slot: u32::MAX,
+            retry_tick: None,
         });
     }
 
@@ -58,9 +82,21 @@ impl Shard {
         })
     }
 
+    /// When streams that could not move are tried again.
+    pub(super) fn next_transfer_tick(&self) -> Option<u32> {
+        self.transfer.as_ref()?.retry_tick
+    }
+
     /// Whether a stream waits for its place in a batch.
     pub(super) fn moves_to_other_process(&self, stream: u32) -> bool {
-        self.transfer.is_some() && self.stream_record(stream).is_some()
+        self.transfer.is_some() && !matches!(self.stream_record(stream), StreamTransfer::Never)
+    }
+
+    /// A stream that may move ends by itself at this tick.
+    pub(super) fn note_transfer_lifetime(&mut self, token: u64, due: u32) {
+        if let Some(transfer) = &mut self.transfer {
+            transfer.lifetimes.insert(token, due);
+        }
     }
 
     /// A stream has come while others move.
@@ -72,39 +108,70 @@ impl Shard {
 
     /// Sends a batch of streams on its way.
     pub(super) fn detach_streams(&mut self) {
-        let Some(mut transfer) = self.transfer.take() else {
+        let can_send = |transfer: &ShardTransfer| transfer.batches < MAX_BATCHES;
+        if !self.transfer.as_ref().is_some_and(can_send) {
+            return;
+        }
+        let streams = self.next_batch();
+        let (shard, now) = (self.number, self.now_tick);
+        let Some(transfer) = &mut self.transfer else {
             return;
         };
-        if transfer.batches < MAX_BATCHES {
-            let mut streams = Vec::new();
-            while streams.len() < BATCH_STREAMS
-                && let Some(stream) = self.streams.next_occupied_from(transfer.next_slot)
-            {
-                transfer.next_slot = stream + 1;
-                streams.extend(self.detach_stream(stream));
-            }
-            let shard = self.number;
+        if !streams.is_empty() {
+            transfer.batches += 1;
+            let batch = TransferEvent::Batch(TransferBatch { shard, streams });
             // Without a receiver the transfer has ended, and its end is on its way here.
-            if !streams.is_empty() {
-                transfer.batches += 1;
-                let batch = TransferEvent::Batch(TransferBatch { shard, streams });
-                if let Err(mpsc::error::SendError(TransferEvent::Batch(batch))) =
-                    transfer.events.send(batch)
-                {
-                    self.add_detached(batch.streams);
-                }
-            } else if !transfer.has_reported_idle {
+            if let Err(mpsc::error::SendError(TransferEvent::Batch(batch))) =
+                transfer.events.send(batch)
+            {
+                self.add_detached(batch.streams);
+            }
+            return;
+        }
+        match (transfer.later_slot, transfer.retry_tick) {
+            (u32::MAX, _) if !transfer.has_reported_idle => {
                 transfer.has_reported_idle = true;
                 let _ = transfer.events.send(TransferEvent::Idle(shard));
             }
+            (u32::MAX, _) => {}
+            (_, None) => transfer.retry_tick = Some(now + 1),
+            (slot, Some(tick)) if tick <= now => {
+                transfer.next_slot = slot;
+                transfer.later_slot = u32::MAX;
+                transfer.retry_tick = None;
+            }
+            (_, Some(_)) => {}
         }
-        self.transfer = Some(transfer);
+    }
+
+    fn next_batch(&mut self) -> Vec<DetachedStream> {
+        let mut streams = Vec::new();
+        while streams.len() < BATCH_STREAMS
+            && let Some(transfer) = &mut self.transfer
+            && let Some(stream) = self.streams.next_occupied_from(transfer.next_slot)
+        {
+            transfer.next_slot = stream + 1;
+            match self.stream_record(stream) {
+                StreamTransfer::Ready(record) => {
+                    streams.extend(self.detach_stream(stream, *record));
+                }
+                StreamTransfer::Later => {
+                    if let Some(transfer) = &mut self.transfer {
+                        transfer.later_slot = transfer.later_slot.min(stream);
+                    }
+                }
+                StreamTransfer::Never => {}
+            }
+        }
+        streams
     }
 
     /// Another process has these: they end here without a word to their clients.
     pub(super) fn release_moved(&mut self, streams: Vec<DetachedStream>) {
         self.end_batch();
-        drop(streams);
+        for on_end in streams.into_iter().filter_map(|stream| stream.on_end) {
+            on_end.mark_moved();
+        }
     }
 
     /// Takes streams back.
@@ -116,9 +183,15 @@ impl Shard {
                 connection,
                 permit,
                 guard,
+                on_end,
             } = stream;
             let connection = (connection, ArrivingConnection::Counted(guard));
-            let arrival = record.into_arrival(places, connection, permit);
+            let adopted = AdoptedStream {
+                places: StreamPlaces(places),
+                initial_bytes: Bytes::new(),
+                on_end,
+            };
+            let arrival = record.into_arrival(adopted, connection, permit);
             self.arrivals.push_back(Box::new(arrival));
         }
     }
@@ -130,8 +203,7 @@ impl Shard {
     }
 
     /// Takes a stream out of everything, if it can go on elsewhere.
-    fn detach_stream(&mut self, stream: u32) -> Option<DetachedStream> {
-        let record = self.stream_record(stream)?;
+    fn detach_stream(&mut self, stream: u32, record: StreamRecord) -> Option<DetachedStream> {
         let places = record.places_in_channels(&self.shared).ok()?;
         self.leave_channels(stream);
         let held = self.streams.remove(stream)?;
@@ -149,9 +221,10 @@ impl Shard {
             let bytes = backlog.memory_bytes();
             counters::adjust_counter(&self.shared.metrics.backlog_bytes, bytes, 0);
         }
-        if let Some(extra) = extras {
+        let on_end = extras.and_then(|extra| {
             self.list_bytes -= extra.memory_bytes();
-        }
+            extra.on_end
+        });
         self.release_gap_notice(gap_notice);
         self.count_closed();
         Some(DetachedStream {
@@ -160,21 +233,40 @@ impl Shard {
             connection,
             permit: StreamPermit::from_client_permit(&self.shared, client_permit),
             guard,
+            on_end,
         })
     }
 
-    /// What another process needs to continue a stream; `None` if it cannot.
-    fn stream_record(&self, stream: u32) -> Option<StreamRecord> {
-        let held = self.streams.get(stream)?;
+    /// Whether a stream can go on in another process now, and if so what it needs there.
+    fn stream_record(&self, stream: u32) -> StreamTransfer {
+        let Some(held) = self.streams.get(stream).filter(|held| !held.is_ending) else {
+            return StreamTransfer::Never;
+        };
         let extra = held.extras.as_ref();
-        if held.is_ending || extra.is_some_and(|extra| extra.on_end.is_some()) {
-            return None;
-        }
+        let owner = match extra.and_then(|extra| extra.on_end.as_ref()) {
+            None => None,
+            Some(on_end) => match on_end.transfer() {
+                OwnerTransfer::Never => return StreamTransfer::Never,
+                OwnerTransfer::Later => return StreamTransfer::Later,
+                OwnerTransfer::Ready(record) => Some(record),
+            },
+        };
         let mut channels = Vec::with_capacity(1);
         for (index, link) in held.links().enumerate() {
-            let name = self.channels.get(link.channel_slot)?.channel.name();
+            let Some(local) = self.channels.get(link.channel_slot) else {
+                return StreamTransfer::Never;
+            };
+            let name = local.channel.name();
+            // The other process knows no such channel: its owner has another for it there, from
+            // after the last message of this one.
             if is_internal_channel(name) {
-                return None;
+                match owner {
+                    None => return StreamTransfer::Never,
+                    Some(_) if link.next_sequence <= local.channel.lock().last_sequence => {
+                        return StreamTransfer::Later;
+                    }
+                    Some(_) => {}
+                }
             }
             let filters = extra.and_then(|extra| extra.filters.get(index));
             channels.push(StreamChannelRecord {
@@ -189,7 +281,7 @@ impl Shard {
             .backlog
             .iter()
             .flat_map(|backlog| backlog.unsent_pieces());
-        Some(StreamRecord {
+        StreamTransfer::Ready(Box::new(StreamRecord {
             channels,
             is_bytes: held.format.message_format == crate::StreamForm::Bytes,
             is_unchunked: !held.format.is_chunked,
@@ -210,7 +302,8 @@ impl Shard {
                 .client_permit
                 .as_ref()
                 .map(|permit| permit.client().to_bits()),
-        })
+            owner,
+        }))
     }
 
     fn keep_alive_of(&self, held: &LiveStream) -> Option<KeepAliveRecord> {
@@ -228,11 +321,7 @@ impl Shard {
     }
 
     fn remaining_lifetime_ms(&self, token: u64) -> Option<u64> {
-        // Few streams have one.
-        let due = self
-            .lifetimes
-            .iter()
-            .find_map(|each| (each.0.1 == token).then_some(each.0.0))?;
+        let due = self.transfer.as_ref()?.lifetimes.get(&token)?;
         let ticks = u64::from(due.saturating_sub(self.now_tick));
         Some(ticks * 1000 / u64::from(TICKS_PER_SECOND))
     }
@@ -266,7 +355,7 @@ impl StreamRecord {
     /// The stream as one that arrives, with its places in its channels.
     pub(crate) fn into_arrival(
         self,
-        subscriptions: Vec<PendingSubscription>,
+        adopted: AdoptedStream,
         (client, connection): (HeldConnection, ArrivingConnection),
         permit: StreamPermit,
     ) -> ArrivedStream {
@@ -285,6 +374,8 @@ impl StreamRecord {
             gap_notice: self.gap_notice.map(|gap| gap.0),
             subscriber_meta: self.subscriber_meta,
             max_lifetime: self.lifetime_ms.map(Duration::from_millis),
+            initial_bytes: adopted.initial_bytes,
+            on_end: adopted.on_end,
             ..HeldStream::default()
         };
         ArrivedStream {
@@ -295,7 +386,7 @@ impl StreamRecord {
             connection,
             unsent: unsent.collect(),
             request: Box::new(StreamRequest {
-                subscriptions,
+                subscriptions: adopted.places.0,
                 permit,
                 stream,
             }),

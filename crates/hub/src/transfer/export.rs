@@ -12,7 +12,7 @@ use penstock_runtime::{clock, loops};
 use tokio::sync::{Notify, mpsc};
 
 use super::records::{PredecessorMessage, StreamsMessage, SuccessorMessage};
-use super::successor::{OutboxItem, SuccessorLink};
+use super::successor::{ForwardedItem, OutboxItem, SuccessorLink};
 use super::{TRANSFER_VERSION, TransferError, TransferSocket};
 use crate::Hub;
 use crate::hub::HubShared;
@@ -146,6 +146,23 @@ impl TransferTask {
                 self.socket
                     .send(&PredecessorMessage::Channel(record), &[])
                     .await?;
+            }
+        }
+        for participant in self.shared.participants.all() {
+            let (link, name) = (Arc::clone(&self.link), participant.name());
+            let forward = move |item| {
+                let forwarded = link.forward(ForwardedItem::Participant(name, item));
+                forwarded.unwrap_or_else(|error| {
+                    log::warn!("{name}: an update is lost: {error}");
+                    true
+                })
+            };
+            for state in participant.begin_transfer(Arc::new(forward)) {
+                let message = PredecessorMessage::ParticipantState {
+                    participant: name.to_owned(),
+                    state,
+                };
+                self.socket.send(&message, &[]).await?;
             }
         }
         self.socket
@@ -305,6 +322,9 @@ impl TransferTask {
             let kept = ShardCommand::AddDetached(batch.streams);
             self.send_to_shard(batch.shard, kept);
         }
+        for participant in self.shared.participants.all() {
+            participant.cancel_transfer();
+        }
         self.link.take_back_authority(&self.shared);
         self.settle();
     }
@@ -332,10 +352,15 @@ impl TransferTask {
 impl From<OutboxItem> for PredecessorMessage {
     fn from(item: OutboxItem) -> Self {
         match item {
-            OutboxItem::Publish(number, publication) => Self::Publish {
+            OutboxItem::Forward(number, ForwardedItem::Publication(publication)) => Self::Publish {
                 number,
                 channel: publication.channel.clone(),
                 publication: *publication,
+            },
+            OutboxItem::Forward(number, ForwardedItem::Participant(name, item)) => Self::Forward {
+                number,
+                participant: name.to_owned(),
+                item,
             },
             OutboxItem::Subscribe(channel) => Self::Subscribe(channel),
             OutboxItem::Unsubscribe(channel) => Self::Unsubscribe(channel),

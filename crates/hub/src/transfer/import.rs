@@ -7,13 +7,17 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use penstock_exchange::{AddressPrefix, ConnectionAdopter};
 use penstock_runtime::clock;
 use tokio::sync::Notify;
 
 use super::link::Received;
 use super::records::{ChannelRecord, PredecessorMessage, SuccessorMessage};
-use super::{StreamRecord, TRANSFER_VERSION, TransferError, TransferSocket};
+use super::{
+    AdoptedStream, OwnerRecord, StreamPlaces, StreamRecord, TRANSFER_VERSION, TransferError,
+    TransferSocket,
+};
 use crate::channel::Message;
 use crate::counters::StreamPermit;
 use crate::hub::{HubShared, MessageSink, PendingSubscription};
@@ -106,7 +110,7 @@ impl HubReceiver {
             ended = self.receive_all(&mut kept) => ended,
             ended = self.send_replies() => ended,
         };
-        self.shared.set_importing(false);
+        self.finish_import();
         for channel in kept.followed.values() {
             self.unfollow(channel);
         }
@@ -142,8 +146,25 @@ impl HubReceiver {
                     self.take_streams(batch, streams, fds);
                 }
                 PredecessorMessage::StreamsMoved => {
-                    self.shared.set_importing(false);
+                    self.finish_import();
                     kept.imported.clear();
+                }
+                PredecessorMessage::ParticipantState { participant, state } => {
+                    let taken = self.shared.participants.find(&participant);
+                    if let Err(error) = taken.and_then(|it| it.import_state(state)) {
+                        log::warn!("hub: state of {participant} is not taken over: {error}");
+                    }
+                }
+                PredecessorMessage::Forward {
+                    number,
+                    participant,
+                    item,
+                } => {
+                    let taken = self.shared.participants.find(&participant);
+                    if let Err(error) = taken.and_then(|it| it.receive(item)) {
+                        log::warn!("{participant}: an update is lost: {error}");
+                    }
+                    self.reply(Reply::other(SuccessorMessage::Accepted(number)));
                 }
                 PredecessorMessage::Publish {
                     number,
@@ -198,6 +219,13 @@ impl HubReceiver {
                 next_shard = (next_shard + 1) % self.shared.shard_inboxes.len();
             }
             self.replies.wakeup.notified().await;
+        }
+    }
+
+    fn finish_import(&self) {
+        self.shared.set_importing(false);
+        for participant in self.shared.participants.all() {
+            participant.finish_import();
         }
     }
 
@@ -276,13 +304,7 @@ impl HubReceiver {
         let mut refused: Vec<usize> = (fds.len()..count).collect();
         let mut arrivals = Vec::with_capacity(count);
         for (place, (record, socket)) in streams.into_iter().zip(fds).enumerate() {
-            let client = record.client.map(AddressPrefix::from_bits);
-            let arrival = StreamPermit::acquire(&self.shared, client).and_then(|permit| {
-                let places = record.places_in_channels(&self.shared)?;
-                let adopter = ArrivingConnection::Adopted(Arc::clone(&self.adopter));
-                Ok(record.into_arrival(places, (socket.into(), adopter), permit))
-            });
-            match arrival {
+            match self.adopt(record, socket) {
                 Ok(arrival) => arrivals.push(arrival),
                 Err(error) => {
                     log::debug!("hub: a stream is not taken over: {error}");
@@ -295,6 +317,30 @@ impl HubReceiver {
             refused,
             arrivals,
         });
+    }
+
+    fn adopt(&self, mut record: StreamRecord, socket: OwnedFd) -> Result<ArrivedStream, String> {
+        let client = record.client.map(AddressPrefix::from_bits);
+        let permit = StreamPermit::acquire(&self.shared, client);
+        let permit = permit.map_err(|error| error.to_string())?;
+        let adopted = match record.owner.take() {
+            Some(OwnerRecord { participant, data }) => self
+                .shared
+                .participants
+                .find(&participant)?
+                .adopt_stream(data)?,
+            None => AdoptedStream {
+                places: StreamPlaces(
+                    record
+                        .places_in_channels(&self.shared)
+                        .map_err(|error| error.to_string())?,
+                ),
+                initial_bytes: Bytes::new(),
+                on_end: None,
+            },
+        };
+        let connection = ArrivingConnection::Adopted(Arc::clone(&self.adopter));
+        Ok(record.into_arrival(adopted, (socket.into(), connection), permit))
     }
 
     fn reply(&self, reply: Reply) {

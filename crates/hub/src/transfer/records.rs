@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use super::OwnerRecord;
 use crate::channel::{Message, StreamFormat};
 use crate::publication::serial;
 use crate::{MessageFilter, Publication, StreamForm, StreamKeepAlive};
@@ -38,6 +40,17 @@ pub(super) enum PredecessorMessage {
         number: u64,
         channel: Arc<str>,
         publication: Publication,
+    },
+    /// A part of the state of a [`super::TransferParticipant`], before `ChannelsEnd`.
+    ParticipantState {
+        participant: String,
+        state: Value,
+    },
+    /// An item for one.
+    Forward {
+        number: u64,
+        participant: String,
+        item: Value,
     },
     /// The old process has subscribers of a channel.
     Subscribe(Arc<str>),
@@ -153,6 +166,9 @@ pub(crate) struct StreamRecord {
     /// The client that it counts for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) client: Option<u64>,
+    /// Its owner, which knows its channels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) owner: Option<OwnerRecord>,
 }
 
 /// A stream's place in a channel.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use penstock_runtime::clock;
+use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 
 use crate::channel::is_internal_channel;
@@ -31,8 +32,8 @@ pub(crate) struct SuccessorLink {
 #[derive(Debug, Default)]
 struct LinkState {
     outbox: VecDeque<OutboxItem>,
-    /// Publications that were not accepted yet, sent or not, by rising numbers.
-    unaccepted: VecDeque<(u64, Publication)>,
+    /// What was not accepted yet, sent or not, by rising numbers.
+    unaccepted: VecDeque<(u64, ForwardedItem)>,
     bytes: usize,
     last_number: u64,
     /// Channels of which messages come.
@@ -44,10 +45,41 @@ struct LinkState {
     is_ended: bool,
 }
 
+/// What the other process has to deliver.
+#[derive(Debug, Clone)]
+pub(super) enum ForwardedItem {
+    Publication(Box<Publication>),
+    /// An item of a participant.
+    Participant(&'static str, Value),
+}
+
+impl ForwardedItem {
+    fn size(&self) -> usize {
+        match self {
+            Self::Publication(publication) => publication.size(),
+            Self::Participant(_, item) => size_of_value(item),
+        }
+    }
+}
+
+/// About what it takes of memory.
+fn size_of_value(value: &Value) -> usize {
+    size_of::<Value>()
+        + match value {
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(size_of_value).sum(),
+            Value::Object(fields) => fields
+                .iter()
+                .map(|(name, value)| name.len() + size_of_value(value))
+                .sum(),
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        }
+}
+
 /// What is to be sent next.
 #[derive(Debug)]
 pub(super) enum OutboxItem {
-    Publish(u64, Box<Publication>),
+    Forward(u64, ForwardedItem),
     Subscribe(Arc<str>),
     Unsubscribe(Arc<str>),
     /// Every stream that can move has moved.
@@ -71,10 +103,10 @@ impl SuccessorLink {
     /// Publications up to this number are in their channels.
     pub(super) fn mark_accepted(&self, number: u64) {
         let mut state = self.lock();
-        while let Some((first, publication)) = state.unaccepted.front()
+        while let Some((first, item)) = state.unaccepted.front()
             && *first <= number
         {
-            state.bytes -= publication.size();
+            state.bytes -= item.size();
             state.unaccepted.pop_front();
         }
     }
@@ -114,7 +146,7 @@ impl SuccessorLink {
     /// Takes the authority back: delivers here what was not accepted, in order, and ends.
     pub(super) fn take_back_authority(&self, shared: &HubShared) {
         loop {
-            let publications = {
+            let items = {
                 let mut state = self.lock();
                 if state.unaccepted.is_empty() {
                     state.is_ended = true;
@@ -126,16 +158,46 @@ impl SuccessorLink {
                 state.bytes = 0;
                 std::mem::take(&mut state.unaccepted)
             };
-            for (_, publication) in publications {
-                let channel = publication.channel.clone();
-                if let Err(error) = shared.deliver_own(publication) {
-                    log::warn!("hub: channel {channel:?}: a message is lost: {error}");
+            for (_, item) in items {
+                let delivered = match item {
+                    ForwardedItem::Publication(publication) => {
+                        let channel = publication.channel.clone();
+                        let delivered = shared.deliver_own(*publication);
+                        delivered.map_err(|error| format!("channel {channel:?}: {error}"))
+                    }
+                    ForwardedItem::Participant(name, item) => {
+                        let participant = shared.participants.find(name);
+                        participant.and_then(|participant| participant.receive(item))
+                    }
+                };
+                if let Err(error) = delivered {
+                    log::warn!("hub: a message is lost: {error}");
                 }
             }
         }
     }
 
-    pub(super) fn push(&self, item: OutboxItem) {
+    /// Takes an item; `Ok(false)`: the link has ended.
+    pub(super) fn forward(&self, item: ForwardedItem) -> Result<bool, HubError> {
+        let mut state = self.lock();
+        if state.is_ended {
+            return Ok(false);
+        }
+        let bytes = state.bytes + item.size();
+        if bytes > self.max_bytes && !state.unaccepted.is_empty() {
+            return Err(HubError::DeliveryBacklogFull(self.max_bytes));
+        }
+        state.bytes = bytes;
+        state.last_number += 1;
+        let number = state.last_number;
+        state.unaccepted.push_back((number, item.clone()));
+        state.outbox.push_back(OutboxItem::Forward(number, item));
+        drop(state);
+        self.wakeup.notify_one();
+        Ok(true)
+    }
+
+    fn push(&self, item: OutboxItem) {
         self.lock().outbox.push_back(item);
         self.wakeup.notify_one();
     }
@@ -147,23 +209,7 @@ impl SuccessorLink {
 
 impl Bus for SuccessorLink {
     fn publish(&self, publication: &Publication) -> Result<bool, HubError> {
-        let mut state = self.lock();
-        if state.is_ended {
-            return Ok(false);
-        }
-        let bytes = state.bytes + publication.size();
-        if bytes > self.max_bytes && !state.unaccepted.is_empty() {
-            return Err(HubError::DeliveryBacklogFull(self.max_bytes));
-        }
-        state.bytes = bytes;
-        state.last_number += 1;
-        let number = state.last_number;
-        state.unaccepted.push_back((number, publication.clone()));
-        let item = OutboxItem::Publish(number, Box::new(publication.clone()));
-        state.outbox.push_back(item);
-        drop(state);
-        self.wakeup.notify_one();
-        Ok(true)
+        self.forward(ForwardedItem::Publication(Box::new(publication.clone())))
     }
 
     fn on_subscribed(&self, channel: &Arc<str>) {

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::update::{UpdateDraft, generate_urn};
@@ -35,7 +36,7 @@ pub(crate) struct SubscriptionIndex(BTreeMap<Arc<str>, TopicSubscribers>);
 /// The subscribers of a topic by their names, with their payloads.
 type TopicSubscribers = BTreeMap<Arc<str>, Option<Arc<Value>>>;
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Subscriber {
     id: Arc<str>,
     /// As it wrote them, each once.

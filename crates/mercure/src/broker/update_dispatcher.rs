@@ -65,6 +65,15 @@ pub(crate) struct JoinedSubscriber {
     pub is_complete: bool,
 }
 
+/// What a subscriber has already.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ResumeAfter<'a> {
+    /// The update with this id, and all before it.
+    Update(&'a str),
+    /// All before this position.
+    Position(u64),
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DispatchProgress {
     /// All of them.
@@ -98,21 +107,34 @@ impl UpdateDispatcher {
         if self.waiting.len() >= MAX_WAITING_UPDATES || (bytes > MAX_WAITING_BYTES && !is_first) {
             return Err(BrokerFullError::TooManyUpdates);
         }
-        let position = self.history.push(&update, now, bounds);
-        self.waiting_bytes = bytes;
-        self.waiting.push_back((position, update));
+        self.append(update, now, bounds);
         Ok(())
     }
 
-    /// Adds a subscriber with the last update `after`; `channel` names a new audience's channel.
+    /// Appends an update to the order, however many wait.
+    pub(super) fn append(&mut self, update: Arc<Update>, now: Instant, bounds: &Bounds) {
+        self.waiting_bytes += update.memory_bytes();
+        let position = self.history.push(&update, now, bounds);
+        self.waiting.push_back((position, update));
+    }
+
+    /// Whether all audiences have all updates.
+    pub(super) fn is_settled(&self) -> bool {
+        self.waiting.is_empty() && self.in_progress.is_none()
+    }
+
+    /// Adds a subscriber that has what `after` says; `channel` names a new audience's channel.
     pub(super) fn join(
         &mut self,
         (audience_key, client): (AudienceKey, Option<AddressPrefix>),
-        after: Option<&str>,
+        after: Option<ResumeAfter<'_>>,
         replay_bytes_max: usize,
         channel: impl FnOnce(u64) -> Arc<str>,
     ) -> Result<JoinedSubscriber, BrokerFullError> {
-        let from = after.map(|after| self.missed_from(after, &audience_key));
+        let from = after.map(|after| match after {
+            ResumeAfter::Update(id) => self.missed_from(id, &audience_key),
+            ResumeAfter::Position(position) => (position, EARLIEST_ID.into()),
+        });
         // An audience that is made now is not among those of the current update.
         let settled = self.dispatched_up_to();
         let covered = settled + u64::from(self.in_progress.is_some());

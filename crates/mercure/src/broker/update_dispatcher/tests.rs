@@ -52,7 +52,7 @@ impl BrokerSimulation {
             .dispatcher
             .join(
                 (audience_key.clone(), None),
-                name.as_deref(),
+                name.as_deref().map(ResumeAfter::Update),
                 usize::MAX,
                 channel,
             )
@@ -228,7 +228,12 @@ fn what_is_not_known_any_more_is_everything_there_is() {
     let mut join = |after: Option<&str>| {
         let dispatcher = &mut simulation.dispatcher;
         let joined = dispatcher
-            .join((public(&["/a"]), None), after, 1000, |_| "".into())
+            .join(
+                (public(&["/a"]), None),
+                after.map(ResumeAfter::Update),
+                1000,
+                |_| "".into(),
+            )
             .unwrap();
         (
             joined.previous_id.as_deref().map(str::to_owned),
@@ -270,9 +275,12 @@ fn a_replay_comes_in_parts_of_one_event_at_least() {
     ] {
         let dispatcher = &mut simulation.dispatcher;
         let joined = dispatcher
-            .join((public(&["/a"]), None), Some(after), bytes_max, |_| {
-                "".into()
-            })
+            .join(
+                (public(&["/a"]), None),
+                Some(ResumeAfter::Update(after)),
+                bytes_max,
+                |_| "".into(),
+            )
             .unwrap();
         assert_eq!(numbers(&joined.replay), expected, "{bytes_max} {after}");
         assert_eq!(joined.is_complete, is_whole, "{bytes_max} {after}");

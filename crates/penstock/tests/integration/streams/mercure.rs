@@ -1,7 +1,9 @@
 //! A Mercure hub on a route: subscribe, publish with a token, reconnect, and survive a reload.
 
+use rustix::process::Signal;
+
 use super::*;
-use crate::support::{Origin, page};
+use crate::support::{Origin, is_alive, kill, page};
 
 /// The secret of publishers' tokens.
 const KEY: &str = "a secret of this test, long enough for HS256";
@@ -93,6 +95,39 @@ fn a_reload_goes_on_with_subscribers_and_history() {
     listener.hear("data: before\n").hear("data: after\n");
     let mut again = listen(&server, &format!("Last-Event-ID: {id}\r\n"));
     again.hear("data: after\n");
+}
+
+#[test]
+fn an_upgrade_goes_on_with_subscribers_and_history() {
+    let server = Site::new().config(&toml("")).serve(&[]);
+    let mut subscribers: Vec<_> = (0..20).map(|_| listen(&server, "")).collect();
+    let id = update(&server, TOKEN, "topic=https://a/books/1&data=before").text();
+    let mut pid = server.pid();
+    for round in ["first", "second"] {
+        let (code, stdout, stderr) = verb(&server, &["upgrade"], "");
+        assert_eq!(code, 0, "{stdout}{stderr}\n{}", server.log());
+        // No subscriber holds the old process.
+        match pid == server.pid() {
+            true => assert_eq!(server.wait_exit(PATIENCE).code(), Some(0)),
+            false => eventually(PATIENCE, "the old process ends", || !is_alive(pid)),
+        }
+        pid = i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap();
+        let form = format!("topic=https://a/books/1&data={round}");
+        assert_eq!(update(&server, TOKEN, &form).status, 200);
+        for subscriber in &mut subscribers {
+            subscriber.hear(&format!("data: {round}\n"));
+        }
+    }
+    for subscriber in &subscribers {
+        let events = subscriber.text();
+        let data = events.lines().filter(|line| line.starts_with("data: "));
+        let expected = ["data: before", "data: first", "data: second"];
+        assert!(data.eq(expected), "{events}");
+    }
+    let mut again = listen(&server, &format!("Last-Event-ID: {id}\r\n"));
+    again.hear("data: first\n").hear("data: second\n");
+    kill(pid, Signal::TERM);
+    eventually(PATIENCE, "the new one ends", || !is_alive(pid));
 }
 
 #[test]
