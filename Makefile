@@ -4,6 +4,8 @@
 
 BIN := $(or $(CARGO_TARGET_DIR),target)
 FUZZ_SECONDS ?= 60
+# Rust tests at once. More than processors, because many wait for a server.
+TEST_THREADS ?= $(shell expr 2 '*' "$$(nproc)")
 
 .NOTPARALLEL:
 .PHONY: run build release deny test test-rust test-workers test-real test-hardened test-backends test-applications fuzz clean
@@ -38,7 +40,7 @@ test-rust:
 	@echo "== documentation"
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	@echo "== Rust tests"
-	@cargo test --workspace
+	@RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace
 
 # The rules for dependencies are in deny.toml.
 deny:

@@ -1,6 +1,7 @@
 """Shared by the tests of applications in `sockets`: a configuration and Socket.IO clients."""
 
 import asyncio
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -44,21 +45,30 @@ def talk_socketio(url, transports):
     """Connects many clients, five calls each, and returns the process that answered each."""
 
     async def talk():
-        return await asyncio.gather(*(_client(url, transports, at) for at in range(CLIENTS)))
+        async with contextlib.AsyncExitStack() as stack:
+            # One after the other: each keeps its process busy with a poll or a WebSocket, so that
+            # the next one goes to the other process, however slow the clients are.
+            clients = [await _connect(stack, url, transports) for _ in range(CLIENTS)]
+            calls = (_talk(client, transports, at) for at, client in enumerate(clients))
+            return await asyncio.gather(*calls)
 
     return together(talk())
 
 
-async def _client(url, transports, number):
+async def _connect(stack, url, transports):
     # Without this it would take no cookies from an address.
     jar = aiohttp.CookieJar(unsafe=True)
-    async with aiohttp.ClientSession(cookie_jar=jar) as session:
-        client = socketio.AsyncClient(reconnection=False, http_session=session)
-        await client.connect(url, transports=transports)
-        try:
-            return await _process_of(client, transports, number)
-        finally:
-            await client.disconnect()
+    session = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=jar))
+    client = socketio.AsyncClient(reconnection=False, http_session=session)
+    await client.connect(url, transports=transports)
+    return client
+
+
+async def _talk(client, transports, number):
+    try:
+        return await _process_of(client, transports, number)
+    finally:
+        await client.disconnect()
 
 
 async def _process_of(client, transports, number):
