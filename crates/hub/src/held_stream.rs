@@ -59,6 +59,9 @@ pub trait StreamOwner: Send + Sync {
 
     /// Another process continues it.
     fn on_moved(self: Box<Self>) {}
+
+    /// It stays in this process after all, whether or not it was asked before.
+    fn on_transfer_cancelled(&self) {}
 }
 
 impl<F: FnOnce() + Send + Sync> StreamOwner for F {
@@ -182,6 +185,13 @@ impl EndCallback {
     pub(crate) fn mark_moved(mut self) {
         if let Some(owner) = self.0.take() {
             owner.on_moved();
+        }
+    }
+
+    /// Tells the owner that the stream stays here.
+    pub(crate) fn cancel_transfer(&self) {
+        if let Some(owner) = &self.0 {
+            owner.on_transfer_cancelled();
         }
     }
 

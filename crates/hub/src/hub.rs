@@ -25,7 +25,7 @@ pub(crate) use arriving_stream::{ArrivingStream, PendingSubscription, StreamRequ
 pub use bus::{Bus, PrepareChannelsFuture};
 pub(crate) use long_polls::LongPollWaiter;
 pub(crate) use message_listener::MessageSink;
-pub use message_listener::{ListenerEvent, MessageListener};
+pub use message_listener::{ListenerEvent, ListenerPosition, MessageListener};
 pub use presence::{ChannelFilter, ChannelPresence};
 pub(crate) use shared::HubShared;
 

@@ -44,7 +44,7 @@ pub use held_stream::{
 };
 pub use hub::{
     Bus, ChannelFilter, ChannelPresence, Hub, HubCounters, HubError, ListenerEvent,
-    MessageListener, PrepareChannelsFuture,
+    ListenerPosition, MessageListener, PrepareChannelsFuture,
 };
 pub use hub_route::{GAP_EVENT, HubRouteHandler};
 pub use message_id::{

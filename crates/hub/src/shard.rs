@@ -287,7 +287,7 @@ impl Shard {
                 }
                 Some(ShardCommand::Drain(over)) => self.begin_drain(over),
                 Some(ShardCommand::StartTransfer(events)) => self.start_transfer(events),
-                Some(ShardCommand::StopTransfer) => self.transfer = None,
+                Some(ShardCommand::StopTransfer) => self.stop_transfer(),
                 Some(ShardCommand::ReleaseMoved(streams)) => self.release_moved(streams),
                 Some(ShardCommand::AddDetached(streams)) => self.add_detached(streams),
             }

@@ -170,7 +170,7 @@ impl TransferParticipant for MercureHubs {
                 ..Subscription::default()
             }]);
             Ok(AdoptedStream {
-                places: places.map_err(|error| error.to_string())?,
+                places: Some(places.map_err(|error| error.to_string())?),
                 initial_bytes: start.replay.into(),
                 on_end: membership.map(AudienceMembership::into_end_callback),
             })

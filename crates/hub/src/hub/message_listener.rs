@@ -19,6 +19,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use penstock_exchange::AddressPrefix;
 use penstock_runtime::clock;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::HubShared;
@@ -79,6 +80,17 @@ pub enum ListenerEvent {
     Missed(u64),
     /// The server stops.
     Draining,
+}
+
+/// A listener's place in a channel, for another process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ListenerPosition {
+    /// The channel.
+    pub channel: Arc<str>,
+    /// The listener has received all messages up to this number.
+    last_sequence: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    filters: Vec<MessageFilter>,
 }
 
 /// Messages that wait for one listener.
@@ -143,6 +155,12 @@ impl MessageListener {
     /// Replaces the metadata that filters use.
     pub fn set_subscriber_meta(&mut self, meta: Vec<(Box<str>, Box<str>)>) {
         self.meta = meta;
+    }
+
+    /// The metadata that filters use.
+    #[must_use]
+    pub fn subscriber_meta(&self) -> &[(Box<str>, Box<str>)] {
+        &self.meta
     }
 
     /// Subscribes to one more channel, or changes the filters of one. A new channel first delivers
@@ -221,6 +239,55 @@ impl MessageListener {
         events.extend(has_gap.then(|| gap_event_after(after).into()));
         events.reverse();
         Ok(events.concat().into())
+    }
+
+    /// Its places in its channels. What waits for it counts as not received.
+    #[must_use]
+    pub fn positions(&self) -> Vec<ListenerPosition> {
+        let channels = self.channels.iter();
+        let positions = channels.map(|(channel, filters)| {
+            // Messages come to the feed under this lock.
+            let state = channel.lock();
+            let feed = self.feed.lock_state();
+            let mut waiting = feed.messages.iter();
+            let next = waiting.find(|each| each.publication.channel == *channel.name());
+            ListenerPosition {
+                channel: channel.name().clone(),
+                last_sequence: next.map_or(state.last_sequence, |next| next.sequence - 1),
+                filters: filters.to_vec(),
+            }
+        });
+        positions.collect()
+    }
+
+    /// Whether messages were lost since the last [`ListenerEvent::Missed`].
+    #[must_use]
+    pub fn has_missed_messages(&self) -> bool {
+        self.feed.lock_state().missed_messages > 0
+    }
+
+    /// Subscribes to a channel at the place of a listener of another process.
+    ///
+    /// # Errors
+    /// Which bound is met.
+    pub fn continue_from(&mut self, position: ListenerPosition) -> Result<(), HubError> {
+        let settings = self.shared.settings.load_full();
+        let subscription = Subscription {
+            channel: position.channel,
+            filters: position.filters,
+            ..Subscription::default()
+        };
+        let expected = PendingSubscription::new(&self.shared, subscription, settings.max_channels)?;
+        self.join_channel(&expected, |listener, state| {
+            for message in state.history.messages_after(position.last_sequence) {
+                listener.feed.push(message.clone(), settings.max_backlog);
+            }
+            if state.history.has_gap_after(position.last_sequence) {
+                listener.feed.lock_state().missed_messages += 1;
+            }
+        });
+        self.shared.bus_notifier.notify();
+        Ok(())
     }
 
     /// Subscribes to a channel; `read_history` runs under its lock.

@@ -71,6 +71,24 @@ impl Shard {
         });
     }
 
+    /// Sends no more streams on their way.
+    pub(super) fn stop_transfer(&mut self) {
+        if self.transfer.take().is_none() {
+            return;
+        }
+        let mut next_slot = 0;
+        while let Some(stream) = self.streams.next_occupied_from(next_slot) {
+            next_slot = stream + 1;
+            let extras = self
+                .streams
+                .get(stream)
+                .and_then(|held| held.extras.as_ref());
+            if let Some(on_end) = extras.and_then(|extra| extra.on_end.as_ref()) {
+                on_end.cancel_transfer();
+            }
+        }
+    }
+
     /// Whether the next turn has streams to send on their way.
     pub(super) fn has_streams_to_detach(&self) -> bool {
         self.transfer.as_ref().is_some_and(|transfer| {
@@ -185,9 +203,12 @@ impl Shard {
                 guard,
                 on_end,
             } = stream;
+            if let Some(on_end) = &on_end {
+                on_end.cancel_transfer();
+            }
             let connection = (connection, ArrivingConnection::Counted(guard));
             let adopted = AdoptedStream {
-                places: StreamPlaces(places),
+                places: Some(StreamPlaces(places)),
                 initial_bytes: Bytes::new(),
                 on_end,
             };
@@ -386,7 +407,7 @@ impl StreamRecord {
             connection,
             unsent: unsent.collect(),
             request: Box::new(StreamRequest {
-                subscriptions: adopted.places.0,
+                subscriptions: adopted.places.map_or_else(Vec::new, |places| places.0),
                 permit,
                 stream,
             }),

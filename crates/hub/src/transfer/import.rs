@@ -7,7 +7,6 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use penstock_exchange::{AddressPrefix, ConnectionAdopter};
 use penstock_runtime::clock;
 use tokio::sync::Notify;
@@ -323,22 +322,26 @@ impl HubReceiver {
         let client = record.client.map(AddressPrefix::from_bits);
         let permit = StreamPermit::acquire(&self.shared, client);
         let permit = permit.map_err(|error| error.to_string())?;
-        let adopted = match record.owner.take() {
+        let mut adopted = match record.owner.take() {
             Some(OwnerRecord { participant, data }) => self
                 .shared
                 .participants
                 .find(&participant)?
                 .adopt_stream(data)?,
-            None => AdoptedStream {
-                places: StreamPlaces(
-                    record
-                        .places_in_channels(&self.shared)
-                        .map_err(|error| error.to_string())?,
-                ),
-                initial_bytes: Bytes::new(),
-                on_end: None,
-            },
+            None => AdoptedStream::default(),
         };
+        if adopted.places.is_none() {
+            match record.places_in_channels(&self.shared) {
+                Ok(places) => adopted.places = Some(StreamPlaces(places)),
+                Err(error) => {
+                    // The old process keeps the stream: it has not ended.
+                    if let Some(on_end) = adopted.on_end {
+                        on_end.disarm();
+                    }
+                    return Err(error.to_string());
+                }
+            }
+        }
         let connection = ArrivingConnection::Adopted(Arc::clone(&self.adopter));
         Ok(record.into_arrival(adopted, (socket.into(), connection), permit))
     }

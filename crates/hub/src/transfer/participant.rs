@@ -49,10 +49,11 @@ pub trait TransferParticipant: Send + Sync + fmt::Debug {
 }
 
 /// A stream in its new process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct AdoptedStream {
-    /// Its channels, from [`Hub::reserve_places`].
-    pub places: StreamPlaces,
+    /// Its channels, from [`Hub::reserve_places`]; `None` are those that it had in the old process,
+    /// from its position in each.
+    pub places: Option<StreamPlaces>,
     /// Sent before the messages of its channels.
     pub initial_bytes: Bytes,
     /// As [`crate::HeldStream::on_end`].

@@ -52,6 +52,39 @@ async fn next_content(listener: &MessageListener) -> Result<Vec<u8>, u64> {
 }
 
 #[test]
+fn continues_where_another_listener_stopped() {
+    loops::block_on(async {
+        let (loops, hub) = hub(Settings::default());
+        // As while streams move to another process.
+        let _kept = hub.reserve_places(vec![subscription("a", &[])]).unwrap();
+        let mut first = hub.create_message_listener(None).unwrap();
+        let filtered = subscription("a", &[MessageFilter::SkipSelf]);
+        first.subscribe(filtered).unwrap();
+        for bytes in [b"1", b"2", b"3"] {
+            publish(&hub, "a", bytes);
+        }
+        assert_eq!(next_content(&first).await, Ok(b"1".to_vec()));
+        let positions = first.positions();
+        assert!(!first.has_missed_messages());
+        let text = serde_json::to_string(&positions).unwrap();
+        let positions: Vec<ListenerPosition> = serde_json::from_str(&text).unwrap();
+        publish(&hub, "a", b"4");
+        drop(first);
+        let mut second = hub.create_message_listener(None).unwrap();
+        for position in positions {
+            second.continue_from(position).unwrap();
+        }
+        publish(&hub, "a", b"5");
+        for bytes in [b"2", b"3", b"4", b"5"] {
+            assert_eq!(next_content(&second).await, Ok(bytes.to_vec()));
+        }
+        assert_eq!(second.filters("a"), Some(&[MessageFilter::SkipSelf][..]));
+        loops.stop();
+    })
+    .unwrap();
+}
+
+#[test]
 fn hears_its_channels_in_order_until_it_leaves_them() {
     loops::block_on(async {
         let (loops, hub) = hub(Settings::default());
