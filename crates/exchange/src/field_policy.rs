@@ -123,6 +123,14 @@ impl TrustedHeaders {
         }
     }
 
+    /// The names, as they were given.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0
+            .iter()
+            .flat_map(|names| names.iter())
+            .map(|name| &**name)
+    }
+
     /// Whether no field is trusted.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -45,7 +45,7 @@ pub struct ForwardedInfo {
 }
 
 /// The field that gives the client's address.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum AddressSource {
     /// No list that could be passed on.
     #[default]

@@ -17,6 +17,7 @@ mod disconnect_notices;
 mod link_follower;
 pub(super) mod original_request;
 mod session;
+mod stream_owner;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -28,12 +29,13 @@ use penstock_exchange::field_policy::TrustedHeaders;
 use penstock_exchange::grip::remove_grip_fields;
 use penstock_exchange::{
     Body, Fault, FaultKind, FrontEndInstructions, Handler, HandlerFuture, HandlerProgress,
-    InlineResponse, Reply, Request, RequestView, Response, is_accel_field,
+    InlineResponse, Reply, Request, RequestView, Response, TrustedProxies, is_accel_field,
 };
 use penstock_http::is_media_type;
 use penstock_hub::token::Signer;
 use penstock_hub::{AllowedOrigins, Hub, Namespace, Subscription};
 use session::GripSession;
+pub use stream_owner::GripStreams;
 
 use super::websockets;
 
@@ -45,6 +47,7 @@ pub struct GripHandler {
 
 #[derive(Debug)]
 pub(super) struct GripShared {
+    name: String,
     pub(super) hub: Hub,
     pub(super) backend: Arc<dyn Handler>,
     namespace: Namespace,
@@ -54,6 +57,7 @@ pub(super) struct GripShared {
     websocket_support: WebSocketSupport,
     /// The trusted headers of nearly all requests.
     trusted_headers: TrustedHeaders,
+    trusted_proxies: Arc<TrustedProxies>,
     disconnect_notices: DisconnectNotices,
     /// Whether a stream that the back end holds itself has been logged.
     has_logged_own_stream: AtomicBool,
@@ -62,6 +66,8 @@ pub(super) struct GripShared {
 /// What a [`GripHandler`] is made of.
 #[derive(Debug)]
 pub struct GripOptions {
+    /// Its name, by which another process finds the handler for the same back end.
+    pub name: String,
     /// The hub that holds.
     pub hub: Hub,
     /// The back end.
@@ -76,6 +82,8 @@ pub struct GripOptions {
     pub front_signer: Option<Arc<Signer>>,
     /// How the back end has its WebSockets.
     pub websocket_support: WebSocketSupport,
+    /// For requests to the links of streams that another process held first.
+    pub trusted_proxies: Arc<TrustedProxies>,
 }
 
 /// What a back end can do with a client's WebSocket by itself.
@@ -96,6 +104,7 @@ impl GripHandler {
     #[must_use]
     pub fn new(setup: GripOptions) -> Self {
         let shared = GripShared {
+            name: setup.name,
             hub: setup.hub,
             backend: setup.backend,
             namespace: setup.namespace,
@@ -104,6 +113,7 @@ impl GripHandler {
             front_signer: setup.front_signer,
             websocket_support: setup.websocket_support,
             trusted_headers: original_request::trust_grip_headers(&TrustedHeaders::default()),
+            trusted_proxies: setup.trusted_proxies,
             disconnect_notices: DisconnectNotices::default(),
             has_logged_own_stream: AtomicBool::new(false),
         };

@@ -21,6 +21,6 @@ mod publish_format;
 mod publish_keys;
 mod websockets;
 
-pub use handler::{GripHandler, GripOptions, WebSocketSupport};
+pub use handler::{GripHandler, GripOptions, GripStreams, WebSocketSupport};
 pub use publish_format::{PublishError, parse_publications};
 pub use publish_keys::{PublishKeys, REQUEST_ISSUER};

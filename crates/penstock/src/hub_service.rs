@@ -13,8 +13,10 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use penstock_cluster::{CounterSource, RedisBus};
 use penstock_config::{Config, Grip as GripConfig, MercureKeys, Route, Site};
-use penstock_exchange::Handler;
-use penstock_grip::{GripHandler, GripOptions, PublishKeys, REQUEST_ISSUER, WebSocketSupport};
+use penstock_exchange::{Handler, TrustedProxies};
+use penstock_grip::{
+    GripHandler, GripOptions, GripStreams, PublishKeys, REQUEST_ISSUER, WebSocketSupport,
+};
 use penstock_hub::token::{Signer, Verifier};
 use penstock_hub::{Hub, HubRouteHandler, Namespace, Namespaces, Settings};
 use penstock_mercure::MercureHubs;
@@ -29,6 +31,7 @@ use crate::publishing;
 pub(crate) struct HubService {
     pub(crate) hub: Hub,
     mercure_hubs: Arc<MercureHubs>,
+    grip_streams: Arc<GripStreams>,
     key_sets: Arc<KeySets>,
     pub(crate) publish_keys: Arc<PublishKeys>,
     /// The namespaces of the active configuration.
@@ -43,6 +46,7 @@ pub(crate) struct HubRouteBuilder<'a> {
     service: &'a HubService,
     /// Signs with `hub.grip_key`.
     signer: Option<Arc<Signer>>,
+    trusted_proxies: Arc<TrustedProxies>,
 }
 
 impl HubService {
@@ -59,9 +63,13 @@ impl HubService {
         let mercures = Arc::new(MercureHubs::new(hub.clone()));
         let participant = Arc::downgrade(&mercures);
         hub.add_transfer_participant(participant);
+        let grip_streams = Arc::new(GripStreams::new(loops));
+        let participant = Arc::downgrade(&grip_streams);
+        hub.add_transfer_participant(participant);
         Ok(Self {
             hub,
             mercure_hubs: mercures,
+            grip_streams,
             key_sets: Arc::default(),
             publish_keys: keys,
             namespaces: Arc::new(ArcSwap::from_pointee(namespaces)),
@@ -106,13 +114,18 @@ impl HubService {
     }
 
     /// Returns the builder for the routes of `config`.
-    pub(crate) fn route_builder(&self, config: &Config) -> Result<HubRouteBuilder<'_>, String> {
+    pub(crate) fn route_builder(
+        &self,
+        config: &Config,
+        trusted_proxies: Arc<TrustedProxies>,
+    ) -> Result<HubRouteBuilder<'_>, String> {
         for warning in hub_warnings(config) {
             log::warn!("{warning}");
         }
         Ok(HubRouteBuilder {
             service: self,
             signer: grip_signer(config)?.map(Arc::new),
+            trusted_proxies,
         })
     }
 }
@@ -124,7 +137,7 @@ impl HubRouteBuilder<'_> {
     pub(crate) fn with_grip(
         &self,
         inner: Arc<dyn Handler>,
-        grip: &GripConfig,
+        (route, grip): (&Route, &GripConfig),
         sockets: WebSocketSupport,
     ) -> Result<Arc<dyn Handler>, String> {
         let namespace = Namespace::new(&grip.namespace);
@@ -138,7 +151,8 @@ impl HubRouteBuilder<'_> {
             }
             common => common.clone(),
         };
-        Ok(Arc::new(GripHandler::new(GripOptions {
+        let handler = GripHandler::new(GripOptions {
+            name: grip_handler_name(route, grip),
             hub: self.service.hub.clone(),
             backend: inner,
             namespace,
@@ -146,7 +160,10 @@ impl HubRouteBuilder<'_> {
             signer,
             front_signer: self.signer.clone(),
             websocket_support: sockets,
-        })))
+            trusted_proxies: Arc::clone(&self.trusted_proxies),
+        });
+        self.service.grip_streams.add_handler(&handler);
+        Ok(Arc::new(handler))
     }
 
     /// The handler of a route that the hub answers itself; `None` for other routes.
@@ -173,6 +190,15 @@ impl HubRouteBuilder<'_> {
             .map_err(with_path)?;
         Ok(Some(Arc::new(handler.with_base_path(&route.path))))
     }
+}
+
+/// The name of the handlers of a back end, the same in the next process of an upgrade.
+fn grip_handler_name(route: &Route, grip: &GripConfig) -> String {
+    let backend = match (&route.app, &route.upstream) {
+        (Some(app), _) => format!("app {app}"),
+        (None, upstream) => format!("upstream {}", upstream.as_deref().unwrap_or_default()),
+    };
+    format!("{backend}, namespace {}", grip.namespace)
 }
 
 /// Errors in the GRIP and Mercure keys of a configuration, each with its place.

@@ -51,7 +51,8 @@ pub(crate) fn build_settings(
     loops: usize,
     development: bool,
 ) -> Result<BuiltSettings, String> {
-    let of_hub = hub_service.route_builder(config)?;
+    let trusted_proxies = Arc::new(trusted_proxies(config)?);
+    let of_hub = hub_service.route_builder(config, Arc::clone(&trusted_proxies))?;
     let own_cookies = sticky_cookies(config);
     let mut folders = ServedDirs::default();
     let mut routing = RouteTable::default();
@@ -88,8 +89,9 @@ pub(crate) fn build_settings(
                     (Some(_), _) => work::with_instruction_pass_through(handler),
                     (None, None) => handler,
                     (None, Some(grip)) => {
-                        let with_grip =
-                            |sockets| of_hub.with_grip(Arc::clone(&handler), &grip, sockets);
+                        let with_grip = |sockets| {
+                            of_hub.with_grip(Arc::clone(&handler), (route, &grip), sockets)
+                        };
                         match app.filter(|app| app.config().kind_is_guess) {
                             Some(app) => Arc::new(AppKindHandler {
                                 app: Arc::clone(app),
@@ -146,7 +148,7 @@ pub(crate) fn build_settings(
         routes: routing,
         access_log,
         log_mask: log_mask(&config.server),
-        trusted_proxies: Arc::new(trusted_proxies(config)?),
+        trusted_proxies,
         is_development: development,
         stream_refusal: Some(Arc::new(hub_service.hub.clone())),
     };

@@ -9,18 +9,22 @@
 //! - Messages that are published while the link is requested wait, bounded, and are left out if
 //!   the response has them already.
 //! - The task ends with its stream.
+//! - A parked task publishes nothing, so that its stream can move to another process.
+
+mod control;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use control::{FollowerControl, FollowerState};
+pub(super) use control::{FollowerHandle, FollowerRecord, FollowerTransfer};
 use penstock_exchange::{Fault, Reply};
 use penstock_hub::{
-    EndCallback, HubError, ListenerEvent, MessageListener, Publication, StreamAction, Subscription,
+    HubError, ListenerEvent, MessageListener, Publication, StreamAction, Subscription,
 };
-use penstock_runtime::{clock, loops};
-use tokio::sync::oneshot;
+use penstock_runtime::{LoopHandle, clock, loops};
 
 use super::body_reader::{self, BodyLimit};
 use super::original_request::OriginalRequest;
@@ -41,6 +45,9 @@ pub(super) struct LinkFollower {
     next_link: Option<NextLink>,
     /// When the link is requested without an event.
     next_fetch_at: Instant,
+    /// The stream lacks messages from the start.
+    starts_behind: bool,
+    control: Arc<FollowerControl>,
 }
 
 /// Times that a link is asked again when it fails, each after a longer pause.
@@ -81,16 +88,62 @@ impl LinkFollower {
                 }
             }
         }
-        let follower = Self {
-            stream_channel: format!("\0next:{}", super::random_name()).into(),
+        let mut follower = Self {
+            stream_channel: new_stream_channel(),
             next_fetch_at: clock::now() + next.timeout,
             next_link: Some(next),
             shared,
             original_request: origin,
             listener,
             channel_ids: known,
+            starts_behind: false,
+            control: Arc::default(),
         };
+        follower.starts_behind = follower.has_missed_messages();
         Ok((follower, missed))
+    }
+
+    /// The follower of a stream that another process held: it continues after the last message that
+    /// was forwarded there.
+    pub(super) fn from_record(
+        shared: Arc<GripShared>,
+        origin: Arc<OriginalRequest>,
+        record: FollowerRecord,
+    ) -> Result<Self, HubError> {
+        let mut listener = shared.hub.create_message_listener(None)?;
+        listener.set_subscriber_meta(record.subscriber_meta);
+        for position in record.positions {
+            listener.continue_from(position)?;
+        }
+        Ok(Self {
+            stream_channel: new_stream_channel(),
+            next_fetch_at: clock::now() + Duration::from_millis(record.next_fetch_ms),
+            next_link: record.next_link.map(|(target, timeout_ms)| NextLink {
+                target,
+                timeout: Duration::from_millis(timeout_ms),
+            }),
+            shared,
+            original_request: origin,
+            listener,
+            channel_ids: record.channel_ids.into_iter().collect(),
+            starts_behind: record.is_behind,
+            control: Arc::default(),
+        })
+    }
+
+    /// What a follower in another process needs to continue.
+    fn record(&self) -> FollowerRecord {
+        let next_fetch = self.next_fetch_at.saturating_duration_since(clock::now());
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let next_link = self.next_link.as_ref();
+        FollowerRecord {
+            positions: self.listener.positions(),
+            is_behind: self.listener.has_missed_messages(),
+            subscriber_meta: self.listener.subscriber_meta().to_vec(),
+            channel_ids: self.channel_ids.clone().into_iter().collect(),
+            next_link: next_link.map(|next| (next.target.clone(), milliseconds(next.timeout))),
+            next_fetch_ms: milliseconds(next_fetch),
+        }
     }
 
     pub(super) fn stream_subscription(&self) -> Subscription {
@@ -101,22 +154,34 @@ impl LinkFollower {
     }
 
     /// Starts the task on this event loop; dropping the returned value ends it.
-    pub(super) fn spawn(self) -> EndCallback {
-        let (ended, has_ended) = oneshot::channel::<()>();
-        loops::spawn_here(async move {
-            let mut follower = self;
-            tokio::select! {
-                biased;
-                // Called, or dropped without a call.
-                _ = has_ended => {}
-                () = follower.run() => {}
-            }
-        });
-        EndCallback::new(move || drop(ended))
+    pub(super) fn spawn(self) -> FollowerHandle {
+        let handle = self.handle();
+        loops::spawn_here(self.run_until_ended());
+        handle
+    }
+
+    /// The same on another event loop.
+    pub(super) fn spawn_on(self, event_loop: &LoopHandle) -> FollowerHandle {
+        let handle = self.handle();
+        event_loop.spawn(self.run_until_ended());
+        handle
+    }
+
+    fn handle(&self) -> FollowerHandle {
+        FollowerHandle(Arc::clone(&self.control))
+    }
+
+    async fn run_until_ended(mut self) {
+        let control = Arc::clone(&self.control);
+        tokio::select! {
+            biased;
+            () = control.wait_until(|state| matches!(state, FollowerState::Ended)) => {}
+            () = self.run() => control.set(FollowerState::Ended),
+        }
     }
 
     async fn run(&mut self) {
-        let mut is_due = self.has_missed_messages();
+        let mut is_due = self.starts_behind;
         loop {
             let mut event = None;
             if is_due && self.next_link.is_some() {
@@ -131,11 +196,7 @@ impl LinkFollower {
                 }
             }
             if event.is_none() {
-                let next = self.listener.next_event();
-                event = match self.next_link {
-                    Some(_) => clock::timeout_at(self.next_fetch_at, next).await,
-                    None => Some(next.await),
-                };
+                event = self.next_event().await;
             }
             is_due = match event {
                 None | Some(ListenerEvent::Missed(_)) => true,
@@ -145,6 +206,26 @@ impl LinkFollower {
                     None => return self.end_stream(),
                 },
             };
+        }
+    }
+
+    /// Waits for an event, or until the link is due. Parks meanwhile if asked.
+    async fn next_event(&self) -> Option<ListenerEvent> {
+        loop {
+            let next = self.listener.next_event();
+            let next = async {
+                match self.next_link {
+                    Some(_) => clock::timeout_at(self.next_fetch_at, next).await,
+                    None => Some(next.await),
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.control.wait_until_asked() => {
+                    self.control.park(self.record()).await;
+                }
+                event = next => return event,
+            }
         }
     }
 
@@ -333,4 +414,8 @@ impl LinkFollower {
             ..Publication::default()
         });
     }
+}
+
+fn new_stream_channel() -> Arc<str> {
+    format!("\0next:{}", super::random_name()).into()
 }

@@ -6,6 +6,8 @@
 //! - A request to a link has nothing of the client but its address.
 //! - All go to the back end that gave the instruction, whatever host a link names.
 
+mod record;
+
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,6 +19,8 @@ use penstock_exchange::{ClientState, Fault, FaultKind, IncomingBody, Request, Re
 use penstock_http::{HeadWriter, Method, RequestHead};
 use penstock_hub::{AllowedOrigins, channel_name, is_same_host};
 use penstock_runtime::clock;
+
+pub(super) use record::RequestRecord;
 
 use super::{GripShared, backend_fault};
 use crate::field_lists::starts_with_ignore_case;

@@ -20,6 +20,7 @@ use penstock_hub::{
 use super::body_reader::{self, BodyLimit};
 use super::link_follower::LinkFollower;
 use super::original_request::{LastMessageIds, OriginalRequest};
+use super::stream_owner::GripStreamOwner;
 use super::{GripShared, disconnect_notices};
 use crate::instructions::{GripInstructions, HoldInstruction, HoldMode, has_instruction_body};
 
@@ -192,7 +193,7 @@ impl GripSession {
                 .counted_address_prefix(),
             ..HeldStream::default()
         };
-        let mut end_guards = Vec::new();
+        let mut link_follower = None;
         match links.next {
             None => {
                 stream.subscriptions = hold.subscriptions;
@@ -212,12 +213,17 @@ impl GripSession {
                     stream.initial_bytes = [stream.initial_bytes, missed].concat().into();
                 }
                 stream.subscriptions = vec![follower.stream_subscription()];
-                end_guards.push(follower.spawn());
+                link_follower = Some(follower.spawn());
             }
         }
-        end_guards.extend(links.gone.map(|link| self.disconnect_notice(link)));
-        stream.on_end =
-            (!end_guards.is_empty()).then(|| EndCallback::new(move || drop(end_guards)));
+        if link_follower.is_some() || links.gone.is_some() {
+            stream.on_end = Some(EndCallback::for_owner(GripStreamOwner {
+                shared: Arc::clone(&self.shared),
+                original_request: Arc::clone(&self.original_request),
+                follower: link_follower,
+                gone_link: links.gone,
+            }));
+        }
         match self.shared.hub.stream_body(stream) {
             Ok(body) => Ok(build_stream_response(instructions, body, timing)),
             Err(refused) => self.send_away(&refused, form, instructions, timing),

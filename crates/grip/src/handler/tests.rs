@@ -7,6 +7,7 @@ pub(crate) mod harness;
 mod next_links;
 mod returning_clients;
 mod slow_clients;
+mod upgrades;
 
 use penstock_exchange::{Body, FaultKind};
 use penstock_http::{FieldBlock, Status};

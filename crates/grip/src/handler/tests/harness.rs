@@ -15,18 +15,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{
-    Body, BodyStream, Fault, FrontEndInstructions, Handler, HandlerProgress, HeldConnectionCounter,
-    HeldConnectionGuard, HeldFraming, ListenerInfo, Mount, Reply, Request, RequestBody, Response,
-    grip,
+    AddressPrefix, Body, BodyStream, ConnectionAdopter, Fault, FrontEndInstructions, Handler,
+    HandlerProgress, HeldConnectionCounter, HeldConnectionGuard, HeldFraming, ListenerInfo, Mount,
+    Reply, Request, RequestBody, Response, grip,
 };
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, Status, parse_head};
 use penstock_hub::token::Signer;
-use penstock_hub::{DrainPlan, Hub, Namespace, Settings};
+use penstock_hub::{DrainPlan, Hub, HubTransfer, Namespace, Settings};
 use penstock_runtime::loops::EventLoops;
 use penstock_runtime::{Stream, clock};
+use penstock_sys::fd_packets;
 use penstock_sys::net::PeerAddress;
 
-use crate::{GripHandler, GripOptions, WebSocketSupport};
+use crate::{GripHandler, GripOptions, GripStreams, WebSocketSupport};
 
 /// Nothing that works takes so long.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -66,6 +67,8 @@ pub(crate) struct GripHarness {
     loops: Option<EventLoops>,
     pub(crate) hub: Hub,
     pub(crate) grip: Arc<GripHandler>,
+    /// Lives as long as the hub.
+    _streams: Arc<GripStreams>,
     backend: Arc<Backend>,
     last_request: Receiver<Request>,
 }
@@ -79,6 +82,7 @@ fn setup(
 ) -> GripOptions {
     let signer = signer.map(Arc::new);
     GripOptions {
+        name: "app:test".to_owned(),
         hub,
         backend: inner,
         namespace: Namespace::default(),
@@ -86,6 +90,7 @@ fn setup(
         front_signer: signer.clone(),
         signer,
         websocket_support: sockets,
+        trusted_proxies: Arc::default(),
     }
 }
 
@@ -142,6 +147,16 @@ impl GripHarness {
         })
     }
 
+    /// For another back end.
+    pub(crate) fn with_name(name: &str) -> Self {
+        Self::build(Settings::default(), [], |hub, inner| {
+            GripHandler::new(GripOptions {
+                name: name.to_owned(),
+                ..setup(hub, inner, None, WebSocketSupport::Native)
+            })
+        })
+    }
+
     fn build(
         settings: Settings,
         script: impl IntoIterator<Item = ScriptedReply>,
@@ -155,10 +170,15 @@ impl GripHarness {
             asked: sender,
         });
         let grip = make(hub.clone(), Arc::clone(&backend));
+        let streams = Arc::new(GripStreams::new(loops.handles()));
+        streams.add_handler(&grip);
+        let participant = Arc::downgrade(&streams);
+        hub.add_transfer_participant(participant);
         Self {
             loops: Some(loops),
             hub,
             grip: Arc::new(grip),
+            _streams: streams,
             backend,
             last_request: asked,
         }
@@ -245,6 +265,28 @@ impl GripHarness {
         loops.handles()[0].spawn(task);
     }
 
+    /// Has `next` take over the held streams, as the next process of an upgrade does.
+    pub(crate) fn move_streams_to(&self, next: &Self) -> HubTransfer {
+        let (ours, theirs) = fd_packets::packet_pair().unwrap();
+        let hub = next.hub.clone();
+        next.spawn(async move {
+            let adopter = Arc::new(NoopConnectionCounter);
+            let receiver = hub.receive_transfer(theirs, adopter).unwrap();
+            receiver.run().await.unwrap();
+        });
+        let hub = self.hub.clone();
+        let (sender, receiver) = sync_channel(1);
+        self.spawn(async move {
+            let mut transfer = hub.transfer_to(ours).unwrap();
+            transfer.hand_over_channels().await.unwrap();
+            transfer.hand_over_streams();
+            transfer.wait_until_streams_moved().await;
+            let _ = sender.send(transfer);
+        });
+        let moved = receiver.recv_timeout(TEST_TIMEOUT);
+        moved.expect("the streams move")
+    }
+
     /// Ends all held streams at once.
     pub(crate) fn drain(&self) {
         let hub = self.hub.clone();
@@ -274,6 +316,12 @@ struct NoopConnectionCounter;
 
 impl HeldConnectionCounter for NoopConnectionCounter {
     fn release_held_connection(&self) {}
+}
+
+impl ConnectionAdopter for NoopConnectionCounter {
+    fn adopt_held_connection(&self, _: Option<AddressPrefix>) -> HeldConnectionGuard {
+        HeldConnectionGuard::new(Arc::new(Self))
+    }
 }
 
 /// The client of a held stream.

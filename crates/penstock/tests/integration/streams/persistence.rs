@@ -177,6 +177,64 @@ fn an_upgrade_moves_streams_to_the_new_server() {
     eventually(PATIENCE, "the new one ends", || !is_alive(successor));
 }
 
+/// Publishes the events `begin..end`, each with its number.
+fn publish_numbers(server: &Server, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        let item = format!(
+            r#"{{"items": [{{"channel": "news", "http-stream": {{"content": "data: {number}\n\n"}}}}]}}"#
+        );
+        assert_eq!(post(server, "/publish/", "", &item).status, 200);
+    }
+}
+
+#[test]
+fn an_upgrade_moves_streams_with_links() {
+    let toml = format!("[server]\nthreads = 2\n{ONE}entry = \"app:app\"\n");
+    let app = include_str!("../apps/linked_streams.py");
+    let server = Site::new().file("app.py", app).config(&toml).serve(&[]);
+    server.wait_ready("app");
+    let open = |path| (0..10).map(|_| StreamClient::open(&server, path)).collect();
+    let (mut following, mut noticed): (Vec<_>, Vec<_>) = (open("/next"), open("/left"));
+    let (mut pid, mut count) = (server.pid(), 0);
+    for _ in 0..2 {
+        publish_numbers(&server, count..count + 10);
+        // And while the streams move.
+        std::thread::scope(|scope| {
+            scope.spawn(|| publish_numbers(&server, count + 10..count + 60));
+            let (code, stdout, stderr) = verb(&server, &["upgrade"], "");
+            assert_eq!(code, 0, "{stdout}{stderr}\n{}", server.log());
+        });
+        count += 60;
+        match pid == server.pid() {
+            true => assert_eq!(server.wait_exit(PATIENCE).code(), Some(0)),
+            false => eventually(PATIENCE, "the old process ends", || !is_alive(pid)),
+        }
+        pid = i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap();
+    }
+    publish_numbers(&server, count..count + 1);
+    let numbers: Vec<_> = (0..=count)
+        .map(|number| format!("data: {number}"))
+        .collect();
+    for listener in following.iter_mut().chain(&mut noticed) {
+        let text = listener.hear(&format!("data: {count}\n")).text();
+        let data = text.lines().filter(|line| line.starts_with("data: "));
+        assert!(data.skip(1).eq(&numbers), "{text}\n{}", server.log());
+    }
+    let hint = r#"{"items": [{"channel": "news", "http-stream": {"action": "hint"}}]}"#;
+    assert_eq!(post(&server, "/publish/", "", hint).status, 200);
+    all_hear(&mut following, "data: more of a\n");
+    assert_eq!(server.site().read("gone.txt"), "");
+    drop(noticed);
+    eventually(PATIENCE, "the notices arrive", || {
+        server.site().read("gone.txt").lines().count() == 10
+    });
+    drop(following);
+    wait_held(&server, 0);
+    kill(pid, Signal::TERM);
+    eventually(PATIENCE, "the new one ends", || !is_alive(pid));
+    assert_eq!(server.site().read("gone.txt").lines().count(), 10);
+}
+
 #[test]
 fn who_asks_for_a_stream_while_the_server_stops_is_sent_to_the_next() {
     let toml = "[server]\nthreads = 2\nkeep_alive_drain = \"5s\"\n[[sites]]\n[[sites.routes]]\n\
