@@ -366,7 +366,7 @@ impl ControlGate {
     /// # Errors
     /// The caller, and the reason for the refusal.
     fn check_caller(&self, client: &Stream) -> Result<(), String> {
-        let server = upgrade_server(&self.server)?;
+        let server = running_server(&self.server)?;
         let caller = client.peer_process();
         let caller =
             caller.map_err(|error| format!("a caller that cannot be identified: {error}"))?;
@@ -400,7 +400,7 @@ impl ControlGate {
 ///
 /// # Errors
 /// The server has ended: a caller that came from an application could not be recognised.
-fn upgrade_server(server: &Weak<Server>) -> Result<Arc<Server>, String> {
+fn running_server(server: &Weak<Server>) -> Result<Arc<Server>, String> {
     let server = server.upgrade();
     server.ok_or_else(|| "a caller: this server has ended".to_owned())
 }
@@ -443,7 +443,7 @@ mod tests {
 
     #[test]
     fn nobody_is_admitted_to_a_server_that_has_ended() {
-        let error = upgrade_server(&Weak::new()).unwrap_err();
+        let error = running_server(&Weak::new()).unwrap_err();
         assert!(error.contains("this server has ended"), "{error}");
     }
 

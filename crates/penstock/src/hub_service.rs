@@ -56,7 +56,7 @@ impl HubService {
         keys: Arc<PublishKeys>,
         loops: &[LoopHandle],
     ) -> io::Result<Self> {
-        let hub = Hub::start(hub_limits(config, config.limits.max_connections), loops)?;
+        let hub = Hub::start(hub_settings(config, config.limits.max_connections), loops)?;
         let namespaces = channel_namespaces(config);
         hub.set_namespace_count(namespaces.iter().count());
         hub.set_presence_namespaces(&config.presence_namespaces());
@@ -101,7 +101,7 @@ impl HubService {
 
     /// Applies the limits of another configuration.
     pub(crate) fn apply_config(&self, config: &Config, connections: usize) {
-        self.hub.configure(hub_limits(config, connections));
+        self.hub.configure(hub_settings(config, connections));
         let namespaces = channel_namespaces(config);
         self.hub.set_namespace_count(namespaces.iter().count());
         self.hub
@@ -258,7 +258,7 @@ const MIN_STREAMS_PER_CLIENT: usize = 100;
 
 /// The limits of the hub. A held stream is a connection too, so the limit of connections bounds the
 /// streams.
-fn hub_limits(config: &Config, connections: usize) -> Settings {
+fn hub_settings(config: &Config, connections: usize) -> Settings {
     let hub = &config.hub;
     let streams_max = match hub.max_streams {
         Some(max) => max,

@@ -8,7 +8,8 @@
 //!
 //! - A request that is not idempotent is repeated only if no byte of it can have reached an
 //!   application.
-//! - A failed attempt is repeated only while the retry budget allows it.
+//! - A failed attempt of which something was sent is repeated only while the retry budget allows
+//!   it.
 //! - Every wait has one of the named timeouts.
 //! - A client that disconnects frees the slot at once.
 
@@ -395,7 +396,7 @@ impl ProxiedRequest {
                 }
                 Poll::Ready(Err(failure)) => self.handle_failure(failure, false)?,
             },
-            RequestStep::Exchange => return self.poll_exchange(cx),
+            RequestStep::Exchange => return self.poll_reply(cx),
             RequestStep::Done => {
                 let cause = "a request was asked for its reply again";
                 return Poll::Ready(Err(Fault::new(FaultKind::Internal, cause)));
@@ -404,7 +405,7 @@ impl ProxiedRequest {
         Poll::Ready(Ok(None))
     }
 
-    fn poll_exchange(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Reply>, Fault>> {
+    fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Reply>, Fault>> {
         let read = ready!(self.poll_response_start(cx));
         self.step = RequestStep::Done;
         let (Some(attempt), Some(lease)) = (&mut self.attempt, &mut self.lease) else {

@@ -1,7 +1,7 @@
 //! One request and its response on one connection: the relay loop of all protocols.
 //!
 //! [`UpstreamExchange::begin`] writes the head, with a small body, in one system call.
-//! [`UpstreamExchange::poll_read`] continues sending, reads from the server and returns
+//! [`UpstreamExchange::poll_exchange`] continues sending, reads from the server and returns
 //! [`ResponseProgress`]. `proxied_request` drives it to the head, `relay` from there to the end.
 //!
 //! # Invariants
