@@ -27,6 +27,7 @@ pub(crate) use long_polls::LongPollWaiter;
 pub(crate) use message_listener::MessageSink;
 pub use message_listener::{ListenerEvent, ListenerPosition, MessageListener};
 pub use presence::{ChannelFilter, ChannelPresence};
+pub(crate) use publish::PublicationSource;
 pub(crate) use shared::HubShared;
 
 use crate::counters::StreamPermit;

@@ -124,6 +124,21 @@ impl ChannelRegistry {
             .record_and_check_duplicate(digest, now)
     }
 
+    /// The number of the last message of channels that are gone.
+    pub(crate) fn removed_up_to(&self) -> u64 {
+        let partitions = self.partitions.iter();
+        let removed = partitions.map(|part| lock_partition(part).removed_up_to);
+        removed.max().unwrap_or_default()
+    }
+
+    /// Channels that another process had and are not known here had messages up to this number.
+    pub(crate) fn continue_after(&self, sequence: u64) {
+        for part in &self.partitions {
+            let mut part = lock_partition(part);
+            part.removed_up_to = part.removed_up_to.max(sequence);
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.channels.load(Ordering::Acquire)
     }

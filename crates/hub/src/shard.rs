@@ -289,7 +289,9 @@ impl Shard {
                 Some(ShardCommand::StartTransfer(events)) => self.start_transfer(events),
                 Some(ShardCommand::StopTransfer) => self.stop_transfer(),
                 Some(ShardCommand::ReleaseMoved(streams)) => self.release_moved(streams),
-                Some(ShardCommand::AddDetached(streams)) => self.add_detached(streams),
+                Some(ShardCommand::AddDetached(streams, is_refused)) => {
+                    self.add_detached(streams, is_refused);
+                }
             }
         }
         // One burst must not keep its memory for ever. The inbox has the other list of the two,

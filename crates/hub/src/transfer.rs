@@ -25,6 +25,7 @@
 
 mod channels;
 mod export;
+mod history_file;
 mod import;
 mod link;
 mod participant;

@@ -52,7 +52,7 @@ pub(super) struct Broker {
 }
 
 /// Passes an update to another process; `false` once that takes no more.
-pub(super) type ForwardUpdateFn = Arc<dyn Fn(&Update) -> bool + Send + Sync>;
+pub(super) type ForwardUpdateFn = Arc<dyn Fn(&Update) -> Result<bool, HubError> + Send + Sync>;
 
 #[derive(Default)]
 struct BrokerState {
@@ -112,10 +112,8 @@ impl Broker {
     pub(super) fn publish(self: &Arc<Self>, update: Update) -> Result<Arc<str>, BrokerFullError> {
         let id = Arc::clone(&update.id);
         let mut state = self.lock();
-        if state
-            .forward
-            .as_ref()
-            .is_some_and(|forward| forward(&update))
+        if let Some(forward) = &state.forward
+            && forward(&update).map_err(|_| BrokerFullError::TooManyUpdates)?
         {
             return Ok(id);
         }
@@ -200,6 +198,9 @@ impl Broker {
         hold: impl FnOnce(JoinedSubscriber, Option<AudienceMembership>) -> T,
     ) -> Result<T, BrokerFullError> {
         let mut state = self.lock();
+        if state.forward.is_some() {
+            return Err(BrokerFullError::Moving);
+        }
         let bounds = self.history_bounds(&state);
         state
             .update_dispatcher

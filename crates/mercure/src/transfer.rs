@@ -100,7 +100,8 @@ impl TransferParticipant for MercureHubs {
             broker.begin_transfer(Arc::new(move |update: &Update| {
                 let update = UpdateRecord::new(update, Duration::ZERO);
                 let route = route.clone();
-                to_value(&ForwardedUpdate { route, update }).is_some_and(|item| forward(item))
+                let item = to_value(&ForwardedUpdate { route, update });
+                item.map_or(Ok(false), |item| forward(item))
             }));
             let now = clock::now();
             broker.with_history(|history| {

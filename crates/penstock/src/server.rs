@@ -145,7 +145,7 @@ pub(crate) struct Server {
     successor_pid: AtomicU32,
     successor_channel: OnceLock<SignalTarget>,
     /// The hub on its way to the successor.
-    hub_transfer: Mutex<Option<HubTransfer>>,
+    hub_transfer: Mutex<Option<Arc<HubTransfer>>>,
     /// The state that a reload replaces; never held across an await.
     live_state: Mutex<LiveState>,
     /// Accepts other servers that join upstreams here.
@@ -455,6 +455,9 @@ impl Server {
             "server: at most {connections} client connections: {}",
             server.edge.connection_limit_reason()
         );
+        if predecessor.is_none() {
+            server.load_history();
+        }
         let counted = Arc::downgrade(&server);
         let numbers = move || counted.upgrade().map(|server| server.cluster_counters());
         let numbers = Box::new(move || numbers().unwrap_or_default());
@@ -505,6 +508,24 @@ impl Server {
         left.map_err(|error| error.to_string()).flatten()?;
         word.report_ready();
         Ok(())
+    }
+
+    /// Goes on with the histories of the last run, where they are kept. Blocks.
+    fn load_history(&self) {
+        let file = {
+            let config = &self.live_state().config;
+            let file = config.hub.history_file.clone();
+            file.filter(|_| config.server.redis.is_none())
+        };
+        let Some(file) = file else {
+            return;
+        };
+        let name = file.display();
+        match self.hub_service.hub.load_history(&file) {
+            Ok(Some(channels)) => log::info!("hub: goes on with {channels} channels of {name}"),
+            Ok(None) => {}
+            Err(error) => log::error!("hub: histories are not read from {name}: {error}"),
+        }
     }
 
     /// Takes over the previous server's hub while that lives.

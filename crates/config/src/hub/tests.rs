@@ -52,6 +52,7 @@ send_timeout = "5s"
 heartbeat_interval = "40s"
 heartbeat_event = "heartbeat"
 history = { max_messages = 10, max_age = "1h", max_size = "10KiB", max_size_total = "1MiB" }
+history_file = "/var/lib/histories"
 refusal_policy = "hold"
 retry_interval = "1m"
 drain_timeout = "0s"
@@ -76,6 +77,7 @@ grip_issuer = "front"
             max_size: 10 << 10,
             max_size_total: 1 << 20,
         },
+        history_file: Some("/var/lib/histories".into()),
         refusal_policy: RefusalPolicy::Hold,
         retry_interval: Duration::from_secs(60),
         drain_timeout: Duration::ZERO,

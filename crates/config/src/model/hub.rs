@@ -1,5 +1,6 @@
 //! Held streams: the `[hub]` table and a route's settings for them.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::options::OptionDefault::{Described, Toml};
@@ -54,6 +55,13 @@ section! {
         history: HubHistory = HubHistory::default(),
             OrTable(&Number(0, MAX_HISTORY_MESSAGES), "hub.history"), default "every default",
             example r#"{ max_messages = 100, max_age = "5m" }"#, by hand;
+        /// A file that keeps the histories over a stop and a start: written when the server stops,
+        /// read and removed when it starts, so that a client that returns gets what it missed.
+        /// After a crash there is none, and the client gets a `gap`. Servers with `server.redis`
+        /// have their histories there.
+        history_file: Option<PathBuf> = None, Path,
+            default "none: histories end with the process",
+            example r#""/var/lib/penstock/history""#;
         /// What a browser's `EventSource` gets when its stream cannot begin, since a bound is
         /// reached or an application or upstream cannot answer. After an error it would never
         /// reconnect. `retry` answers with an empty stream and the time after which the client
@@ -193,7 +201,7 @@ pub struct Sendfile {
     /// directories.
     pub is_enabled: bool,
     /// Absolute directories.
-    pub dirs: Vec<std::path::PathBuf>,
+    pub dirs: Vec<PathBuf>,
 }
 
 section! {
@@ -257,7 +265,7 @@ pub enum MercureKeys {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum KeySetSource {
     /// In this file.
-    File(std::path::PathBuf),
+    File(PathBuf),
     /// At `http://AUTHORITY`, with this path and query.
     Http {
         /// The host, with its port if that is not 80.

@@ -98,6 +98,7 @@ impl Hold for ArrivingStream {
             client,
             pipelined_bytes: early_bytes,
             is_probed: false,
+            is_pinned: false,
             format: StreamFormat::new(request.stream.message_format, framing),
             connection: ArrivingConnection::Counted(guard),
             unsent: Vec::new(),

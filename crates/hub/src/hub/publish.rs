@@ -53,6 +53,17 @@ const CHANNEL_SHARE_DIVISOR: usize = 4;
 /// Channels checked to find one without a parked message.
 const FORGET_TRIES: usize = 16;
 
+/// Where a publication comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PublicationSource {
+    /// Its publisher, who learns whether it is accepted.
+    Publisher,
+    /// Another process, which has accepted it.
+    Forwarded,
+    /// This process, which has accepted it and checked its id before.
+    TakenBack,
+}
+
 /// Long polls that the publisher answers itself; a shard answers larger numbers.
 const MAX_INLINE_ANSWERS: usize = 64;
 
@@ -63,6 +74,9 @@ impl HubShared {
         &self,
         mut publication: Publication,
     ) -> Result<Publication, HubError> {
+        if self.takes_no_messages.load(Ordering::Relaxed) {
+            return Err(HubError::Draining);
+        }
         let settings = self.settings.load();
         let Publication { id, prev_id, .. } = &mut publication;
         for (name, id) in [("id", id), ("prev-id", prev_id)] {
@@ -82,26 +96,14 @@ impl HubShared {
 
     /// Gives a publication its place here, or to the process that has the authority.
     pub(crate) fn deliver(&self, publication: Publication) -> Result<(), HubError> {
-        self.deliver_by(publication, |publication| {
-            let is_elsewhere =
-                self.is_mirror.load(Ordering::SeqCst) && !is_internal_channel(&publication.channel);
-            match self.bus_notifier.bus().filter(|_| is_elsewhere) {
-                Some(bus) => bus.publish(publication),
-                None => Ok(false),
-            }
-        })
+        self.deliver_from(publication, PublicationSource::Publisher)
     }
 
-    /// Gives a publication its place here, whoever has the authority.
-    pub(crate) fn deliver_own(&self, publication: Publication) -> Result<(), HubError> {
-        self.deliver_by(publication, |_| Ok(false))
-    }
-
-    /// `forward` decides under the lock of the channel whether another process takes it.
-    fn deliver_by(
+    /// `source` says what was done with the publication before.
+    pub(crate) fn deliver_from(
         &self,
         publication: Publication,
-        forward: impl Fn(&Publication) -> Result<bool, HubError>,
+        source: PublicationSource,
     ) -> Result<(), HubError> {
         let settings = self.settings.load();
         let now = clock::now();
@@ -124,8 +126,9 @@ impl HubShared {
                     .fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             };
+            let is_accepted = source != PublicationSource::Publisher;
             let most = settings.max_backlog_total / CHANNEL_SHARE_DIVISOR;
-            if channel.pending_bytes.load(Ordering::Relaxed) > most {
+            if !is_accepted && channel.pending_bytes.load(Ordering::Relaxed) > most {
                 self.registry.remove_if_idle(&channel);
                 return Err(HubError::DeliveryBacklogFull(most));
             }
@@ -135,11 +138,13 @@ impl HubShared {
                 .load(Ordering::Relaxed);
             let pending = self.metrics.pending_bytes.load(Ordering::Relaxed);
             let usages = &self.registry.namespace_usages;
-            if usages.exceeds_fair_share(own, pending, settings.max_backlog_total) {
+            let max = settings.max_backlog_total;
+            if !is_accepted && usages.exceeds_fair_share(own, pending, max) {
                 self.registry.remove_if_idle(&channel);
                 return Err(HubError::NamespaceDeliveryBacklogFull(own));
             }
             if let Some(id) = &publication.id
+                && source != PublicationSource::TakenBack
                 && !std::mem::replace(&mut is_checked, true)
                 && self
                     .registry
@@ -153,12 +158,24 @@ impl HubShared {
                 let Some(mut state) = channel.lock_unless_removed() else {
                     continue;
                 };
-                if !forward(&publication)? {
+                let is_forwarded =
+                    source == PublicationSource::Publisher && self.forward(&publication)?;
+                if !is_forwarded {
                     self.accept_or_park(&mut state, &settings, publication, now, &mut deferred);
                 }
             }
             self.run_deferred(deferred, &settings, now);
             return Ok(());
+        }
+    }
+
+    /// Whether another process has the authority over the channel, and takes the publication.
+    fn forward(&self, publication: &Publication) -> Result<bool, HubError> {
+        let is_elsewhere =
+            self.is_mirror.load(Ordering::SeqCst) && !is_internal_channel(&publication.channel);
+        match self.bus_notifier.bus().filter(|_| is_elsewhere) {
+            Some(bus) => bus.publish(publication),
+            None => Ok(false),
         }
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct HubShared {
     pub(crate) id_prefix: ArcSwap<Box<str>>,
     /// Another process has the authority over the channels.
     pub(crate) is_mirror: AtomicBool,
+    /// The histories are written for the next start.
+    pub(crate) takes_no_messages: AtomicBool,
     /// Streams of another process are on their way here.
     pub(crate) is_importing: AtomicBool,
     pub(crate) participants: TransferParticipants,
@@ -77,6 +79,7 @@ impl HubShared {
                 format!("{started:x}.{:x}", std::process::id()).into(),
             ),
             is_mirror: AtomicBool::new(false),
+            takes_no_messages: AtomicBool::new(false),
             is_importing: AtomicBool::new(false),
             participants: TransferParticipants::default(),
             parked_channels: Mutex::default(),

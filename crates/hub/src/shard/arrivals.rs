@@ -76,6 +76,7 @@ impl Shard {
                 client,
                 pipelined_bytes: early_bytes,
                 is_probed,
+                is_pinned,
                 format,
                 connection,
                 unsent,
@@ -103,6 +104,7 @@ impl Shard {
                 is_ending: false,
                 is_stall_checked: false,
                 is_probed,
+                is_pinned,
                 backlog: None,
                 extras: None,
                 client_permit: None,
@@ -357,7 +359,8 @@ impl Shard {
         if waits {
             self.schedule_stall_check(stream);
         }
-        if found.is_ended || self.shared.refuses_streams() {
+        let stays = self.shared.is_draining() && !self.moves_to_other_process(stream);
+        if found.is_ended || stays {
             self.end_stream_gracefully(stream);
         }
     }

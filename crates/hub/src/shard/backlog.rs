@@ -247,7 +247,9 @@ impl Backlog {
             let mut piece = piece.clone();
             if index == 0 && self.offset > 0 {
                 piece.bytes = piece.bytes.slice(self.offset..);
+                // Its rest goes out whatever happens: nothing may stand in a begun chunk.
                 piece.kind = PieceKind::Initial;
+                piece.messages = 0;
             }
             piece
         })

@@ -42,6 +42,8 @@ pub(super) struct LiveStream {
     pub(super) is_stall_checked: bool,
     /// Its client closed its sending side, and was sent something to learn whether it has left.
     pub(super) is_probed: bool,
+    /// No other process took it.
+    pub(super) is_pinned: bool,
     pub(super) backlog: Option<Box<Backlog>>,
     pub(super) extras: Option<Box<StreamExtras>>,
     /// Its drop gives it back to its client.

@@ -33,8 +33,8 @@ pub(crate) enum ShardCommand {
     StopTransfer,
     /// These have gone.
     ReleaseMoved(Vec<DetachedStream>),
-    /// These have not.
-    AddDetached(Vec<DetachedStream>),
+    /// These have not; `true`: the other process refused them.
+    AddDetached(Vec<DetachedStream>, bool),
 }
 
 /// From a shard to the transfer.
@@ -67,6 +67,8 @@ pub(crate) struct ArrivedStream {
     pub(crate) pipelined_bytes: usize,
     /// It was found to have closed its sending side.
     pub(crate) is_probed: bool,
+    /// No other process took it.
+    pub(crate) is_pinned: bool,
     pub(crate) format: StreamFormat,
     pub(crate) connection: ArrivingConnection,
     /// What its socket did not take elsewhere, framed.

@@ -105,6 +105,7 @@ impl ShardHarness {
             client: HeldConnection::from(ours),
             pipelined_bytes: 0,
             is_probed: false,
+            is_pinned: false,
             format,
             connection: ArrivingConnection::Counted(HeldConnectionGuard::new(Arc::new(
                 NoopConnectionCounter,

@@ -29,6 +29,9 @@ use crate::{HeldStream, HubError, StreamKeepAlive, Subscription};
 /// Streams of a batch: their sockets go in one packet.
 const BATCH_STREAMS: usize = 64;
 
+/// Streams that are looked at in a turn.
+const LOOKS_PER_TURN: usize = 256;
+
 /// Batches on their way.
 const MAX_BATCHES: usize = 4;
 
@@ -71,7 +74,7 @@ impl Shard {
         });
     }
 
-    /// Sends no more streams on their way.
+    /// Sends no more streams on their way. Where the server stops, the rest ends now.
     pub(super) fn stop_transfer(&mut self) {
         if self.transfer.take().is_none() {
             return;
@@ -86,6 +89,9 @@ impl Shard {
             if let Some(on_end) = extras.and_then(|extra| extra.on_end.as_ref()) {
                 on_end.cancel_transfer();
             }
+        }
+        if self.shared.is_draining() {
+            self.begin_drain(Duration::ZERO);
         }
     }
 
@@ -102,7 +108,9 @@ impl Shard {
 
     /// When streams that could not move are tried again.
     pub(super) fn next_transfer_tick(&self) -> Option<u32> {
-        self.transfer.as_ref()?.retry_tick
+        let transfer = self.transfer.as_ref();
+        let transfer = transfer.filter(|transfer| transfer.batches < MAX_BATCHES);
+        transfer?.retry_tick
     }
 
     /// Whether a stream waits for its place in a batch.
@@ -142,8 +150,15 @@ impl Shard {
             if let Err(mpsc::error::SendError(TransferEvent::Batch(batch))) =
                 transfer.events.send(batch)
             {
-                self.add_detached(batch.streams);
+                self.add_detached(batch.streams, false);
             }
+            return;
+        }
+        if self
+            .streams
+            .next_occupied_from(transfer.next_slot)
+            .is_some()
+        {
             return;
         }
         match (transfer.later_slot, transfer.retry_tick) {
@@ -164,11 +179,14 @@ impl Shard {
 
     fn next_batch(&mut self) -> Vec<DetachedStream> {
         let mut streams = Vec::new();
+        let mut looks = 0;
         while streams.len() < BATCH_STREAMS
+            && looks < LOOKS_PER_TURN
             && let Some(transfer) = &mut self.transfer
             && let Some(stream) = self.streams.next_occupied_from(transfer.next_slot)
         {
             transfer.next_slot = stream + 1;
+            looks += 1;
             match self.stream_record(stream) {
                 StreamTransfer::Ready(record) => {
                     streams.extend(self.detach_stream(stream, *record));
@@ -193,7 +211,7 @@ impl Shard {
     }
 
     /// Takes streams back.
-    pub(super) fn add_detached(&mut self, streams: Vec<DetachedStream>) {
+    pub(super) fn add_detached(&mut self, streams: Vec<DetachedStream>, is_refused: bool) {
         for stream in streams {
             let DetachedStream {
                 record,
@@ -212,7 +230,8 @@ impl Shard {
                 initial_bytes: Bytes::new(),
                 on_end,
             };
-            let arrival = record.into_arrival(adopted, connection, permit);
+            let mut arrival = record.into_arrival(adopted, connection, permit);
+            arrival.is_pinned = is_refused;
             self.arrivals.push_back(Box::new(arrival));
         }
     }
@@ -260,10 +279,14 @@ impl Shard {
 
     /// Whether a stream can go on in another process now, and if so what it needs there.
     fn stream_record(&self, stream: u32) -> StreamTransfer {
-        let Some(held) = self.streams.get(stream).filter(|held| !held.is_ending) else {
+        let can_move = |held: &&LiveStream| !held.is_ending && !held.is_pinned;
+        let Some(held) = self.streams.get(stream).filter(can_move) else {
             return StreamTransfer::Never;
         };
         let extra = held.extras.as_ref();
+        if self.has_pending_messages(held) {
+            return StreamTransfer::Later;
+        }
         let owner = match extra.and_then(|extra| extra.on_end.as_ref()) {
             None => None,
             Some(on_end) => match on_end.transfer() {
@@ -278,16 +301,9 @@ impl Shard {
                 return StreamTransfer::Never;
             };
             let name = local.channel.name();
-            // The other process knows no such channel: its owner has another for it there, from
-            // after the last message of this one.
-            if is_internal_channel(name) {
-                match owner {
-                    None => return StreamTransfer::Never,
-                    Some(_) if link.next_sequence <= local.channel.lock().last_sequence => {
-                        return StreamTransfer::Later;
-                    }
-                    Some(_) => {}
-                }
+            // The other process knows no such channel: its owner has another for it there.
+            if is_internal_channel(name) && owner.is_none() {
+                return StreamTransfer::Never;
             }
             let filters = extra.and_then(|extra| extra.filters.get(index));
             channels.push(StreamChannelRecord {
@@ -325,6 +341,20 @@ impl Shard {
                 .map(|permit| permit.client().to_bits()),
             owner,
         }))
+    }
+
+    /// Whether messages are on their way to a stream that the other process does not have.
+    fn has_pending_messages(&self, held: &LiveStream) -> bool {
+        held.links().any(|link| {
+            let Some(local) = self.channels.get(link.channel_slot) else {
+                return false;
+            };
+            let state = local.channel.lock();
+            match state.is_internal {
+                true => link.next_sequence <= state.last_sequence,
+                false => state.history.has_gap_after(link.next_sequence - 1),
+            }
+        })
     }
 
     fn keep_alive_of(&self, held: &LiveStream) -> Option<KeepAliveRecord> {
@@ -403,6 +433,7 @@ impl StreamRecord {
             client,
             pipelined_bytes: self.input_bytes as usize,
             is_probed: self.is_probed,
+            is_pinned: false,
             format,
             connection,
             unsent: unsent.collect(),

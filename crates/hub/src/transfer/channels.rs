@@ -36,8 +36,9 @@ impl HubShared {
     }
 
     /// Goes on with the ids and numbers of another process.
-    pub(super) fn continue_ids(&self, prefix: &str, last_sequence: u64) {
+    pub(super) fn continue_ids(&self, prefix: &str, last_sequence: u64, removed_up_to: u64) {
         self.id_prefix.store(Arc::new(prefix.into()));
+        self.registry.continue_after(removed_up_to);
         self.last_sequence
             .fetch_max(last_sequence, Ordering::Relaxed);
     }
@@ -92,6 +93,15 @@ impl HubShared {
         let pending = PendingSubscription::for_channel(self, &record.name)?;
         let channel = &pending.channel;
         let now = clock::now();
+        // Before the channel's lock, which comes after the registry's.
+        for id in record
+            .history
+            .iter()
+            .filter_map(|it| it.publication.id.as_ref())
+        {
+            self.registry
+                .record_and_check_duplicate(&record.name, id, now);
+        }
         {
             let mut state = channel.lock();
             self.last_sequence
@@ -101,8 +111,6 @@ impl HubShared {
                 *history = ChannelHistory::starting_after(record.dropped_up_to);
                 for message in record.history {
                     if let Some(message) = message.into_message(&record.name, now) {
-                        self.registry
-                            .record_and_check_duplicate(&record.name, &message.id, now);
                         history.push(message.into(), bounds, now);
                     }
                 }

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::records::{PredecessorMessage, StreamsMessage, SuccessorMessage};
 use super::successor::{ForwardedItem, OutboxItem, SuccessorLink};
-use super::{TRANSFER_VERSION, TransferError, TransferSocket};
+use super::{SEND_TIMEOUT, TRANSFER_VERSION, TransferError, TransferSocket};
 use crate::Hub;
 use crate::hub::HubShared;
 use crate::shard::{ShardCommand, TransferBatch, TransferEvent};
@@ -37,6 +37,8 @@ struct TransferTask {
     /// For shards.
     event_sender: mpsc::UnboundedSender<TransferEvent>,
     in_flight: Mutex<InFlight>,
+    /// The other process has the authority, or is given it.
+    has_authority_elsewhere: AtomicBool,
     /// Every stream that can move has moved, or no more will.
     is_settled: AtomicBool,
     settled: Notify,
@@ -66,6 +68,7 @@ impl Hub {
             socket: TransferSocket::new(socket)?,
             event_sender,
             in_flight: Mutex::default(),
+            has_authority_elsewhere: AtomicBool::new(false),
             is_settled: AtomicBool::new(false),
             settled: Notify::new(),
             cancelled: Notify::new(),
@@ -114,6 +117,11 @@ impl HubTransfer {
         }
     }
 
+    /// Lets no more streams move: what is left ends with this server.
+    pub fn stop_streams(&self) {
+        self.task.command_shards(|| ShardCommand::StopTransfer);
+    }
+
     /// How many streams have moved.
     #[must_use]
     pub fn moved_streams(&self) -> usize {
@@ -123,18 +131,24 @@ impl HubTransfer {
 
 impl Drop for HubTransfer {
     fn drop(&mut self) {
-        self.task.cancelled.notify_one();
+        match self.events {
+            // No task runs that could.
+            Some(_) => self.task.take_back(),
+            None => self.task.cancelled.notify_one(),
+        }
     }
 }
 
 impl TransferTask {
     async fn send_channels(&self) -> Result<(), TransferError> {
         // First, so that this hub gives no number behind the last one but in the channels' records.
+        self.has_authority_elsewhere.store(true, Ordering::Release);
         self.shared.begin_mirroring(&self.link);
         let hello = PredecessorMessage::Hello {
             version: TRANSFER_VERSION,
             id_prefix: self.shared.id_prefix.load().to_string(),
             last_sequence: self.shared.last_sequence.load(Ordering::SeqCst),
+            removed_up_to: self.shared.registry.removed_up_to(),
         };
         self.socket.send(&hello, &[]).await?;
         for channel in self.shared.registry.all_by_partition().flatten() {
@@ -150,13 +164,7 @@ impl TransferTask {
         }
         for participant in self.shared.participants.all() {
             let (link, name) = (Arc::clone(&self.link), participant.name());
-            let forward = move |item| {
-                let forwarded = link.forward(ForwardedItem::Participant(name, item));
-                forwarded.unwrap_or_else(|error| {
-                    log::warn!("{name}: an update is lost: {error}");
-                    true
-                })
-            };
+            let forward = move |item| link.forward(ForwardedItem::Participant(name, item));
             for state in participant.begin_transfer(Arc::new(forward)) {
                 let message = PredecessorMessage::ParticipantState {
                     participant: name.to_owned(),
@@ -184,11 +192,22 @@ impl TransferTask {
         if let Err(error) = ended {
             log::warn!("hub: transfer to the next process ended: {error}");
         }
+        // The other process takes nothing more from here on. What it took before is in its answers,
+        // and no socket may have two owners.
+        self.socket.shutdown();
+        let answers = clock::timeout(SEND_TIMEOUT, self.receive_all());
+        if answers.await.is_none() {
+            log::error!("hub: the next process does not end the transfer: its last streams end");
+            let batches = std::mem::take(&mut self.lock().batches);
+            for batch in batches.into_values().filter_map(Arc::into_inner) {
+                self.send_to_shard(batch.shard, ShardCommand::ReleaseMoved(batch.streams));
+            }
+        }
         // Shards keep what they cannot send any more.
         events.close();
         while let Ok(event) = events.try_recv() {
             if let TransferEvent::Batch(TransferBatch { shard, streams }) = event {
-                self.send_to_shard(shard, ShardCommand::AddDetached(streams));
+                self.send_to_shard(shard, ShardCommand::AddDetached(streams, false));
             }
         }
         self.take_back();
@@ -286,14 +305,12 @@ impl TransferTask {
         self.lock().moved += taken.len();
         if !kept.is_empty() {
             log::warn!(
-                "hub: {} streams stay here until this process stops: the next one has no room",
+                "hub: {} streams stay here until this process stops: the next one refuses them",
                 kept.len()
             );
-            self.command_shards(|| ShardCommand::StopTransfer);
-            self.settle();
         }
         self.send_to_shard(shard, ShardCommand::ReleaseMoved(taken));
-        self.send_to_shard(shard, ShardCommand::AddDetached(kept));
+        self.send_to_shard(shard, ShardCommand::AddDetached(kept, true));
     }
 
     fn settle_if_done(&self) {
@@ -316,16 +333,20 @@ impl TransferTask {
 
     /// Ends the transfer: what did not move stays here, and this hub is its own authority again.
     fn take_back(&self) {
+        if !self.has_authority_elsewhere.swap(false, Ordering::AcqRel) {
+            return self.settle();
+        }
         self.command_shards(|| ShardCommand::StopTransfer);
         let batches = std::mem::take(&mut self.lock().batches);
         for batch in batches.into_values().filter_map(Arc::into_inner) {
-            let kept = ShardCommand::AddDetached(batch.streams);
+            let kept = ShardCommand::AddDetached(batch.streams, false);
             self.send_to_shard(batch.shard, kept);
         }
+        // In this order: what was accepted before comes before what is published from here on.
+        self.link.take_back_authority(&self.shared);
         for participant in self.shared.participants.all() {
             participant.cancel_transfer();
         }
-        self.link.take_back_authority(&self.shared);
         self.settle();
     }
 

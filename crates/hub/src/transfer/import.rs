@@ -5,10 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use penstock_exchange::{AddressPrefix, ConnectionAdopter};
-use penstock_runtime::clock;
 use tokio::sync::Notify;
 
 use super::link::Received;
@@ -19,12 +17,9 @@ use super::{
 };
 use crate::channel::Message;
 use crate::counters::StreamPermit;
-use crate::hub::{HubShared, MessageSink, PendingSubscription};
+use crate::hub::{HubShared, MessageSink, PendingSubscription, PublicationSource};
 use crate::shard::{ArrivedStream, ArrivingConnection, ShardCommand};
-use crate::{Hub, HubError, Publication};
-
-/// How long a hub that takes nothing is left alone.
-const BACKPRESSURE_DELAY: Duration = Duration::from_millis(5);
+use crate::{Hub, Publication};
 
 /// Takes a hub over from another process.
 #[derive(Debug)]
@@ -109,6 +104,7 @@ impl HubReceiver {
             ended = self.receive_all(&mut kept) => ended,
             ended = self.send_replies() => ended,
         };
+        self.replies.drop_unsent();
         self.finish_import();
         for channel in kept.followed.values() {
             self.unfollow(channel);
@@ -127,10 +123,12 @@ impl HubReceiver {
             PredecessorMessage::Hello {
                 id_prefix,
                 last_sequence,
+                removed_up_to,
                 ..
             } => {
                 self.shared.set_importing(true);
-                self.shared.continue_ids(&id_prefix, last_sequence);
+                self.shared
+                    .continue_ids(&id_prefix, last_sequence, removed_up_to);
             }
             other => return Err(TransferError::BadMessage(format!("{other:?}"))),
         }
@@ -171,7 +169,7 @@ impl HubReceiver {
                     mut publication,
                 } => {
                     publication.channel = channel;
-                    self.publish(publication).await;
+                    self.publish(publication);
                     self.reply(Reply::other(SuccessorMessage::Accepted(number)));
                 }
                 PredecessorMessage::Subscribe(channel) => self.follow(&channel, kept),
@@ -207,10 +205,11 @@ impl HubReceiver {
                     } => (SuccessorMessage::Taken { batch, refused }, arrivals),
                     Reply::Other(message) => (*message, Vec::new()),
                 };
+                let arrivals = UnconfirmedStreams(arrivals);
                 self.socket.send(&message, &[]).await?;
                 // Only now is a byte written to them.
                 let shard = &self.shared.shard_inboxes[next_shard];
-                for arrival in arrivals {
+                for arrival in arrivals.confirm() {
                     if let Some(waker) = shard.push(ShardCommand::AddStream(Box::new(arrival))) {
                         waker.wake();
                     }
@@ -280,20 +279,12 @@ impl HubReceiver {
         self.shared.bus_notifier.notify();
     }
 
-    /// Publishes what came from the old process, when there is room.
-    async fn publish(&self, publication: Publication) {
+    /// Publishes what the old process has accepted.
+    fn publish(&self, publication: Publication) {
         let name = publication.channel.clone();
-        loop {
-            match self.shared.deliver(publication.clone()) {
-                Ok(()) => return,
-                // Its publisher was told that it is accepted.
-                Err(
-                    HubError::DeliveryBacklogFull(_) | HubError::NamespaceDeliveryBacklogFull(_),
-                ) => clock::sleep(BACKPRESSURE_DELAY).await,
-                Err(error) => {
-                    return log::warn!("hub: channel {name:?}: a message is lost: {error}");
-                }
-            }
+        let source = PublicationSource::Forwarded;
+        if let Err(error) = self.shared.deliver_from(publication, source) {
+            log::warn!("hub: channel {name:?}: a message is lost: {error}");
         }
     }
 
@@ -358,7 +349,35 @@ impl Reply {
     }
 }
 
+/// Streams that the old process has still: dropped, they do not end.
+#[derive(Debug)]
+struct UnconfirmedStreams(Vec<ArrivedStream>);
+
+impl UnconfirmedStreams {
+    fn confirm(mut self) -> Vec<ArrivedStream> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for UnconfirmedStreams {
+    fn drop(&mut self) {
+        for arrival in &mut self.0 {
+            if let Some(on_end) = arrival.request.stream.on_end.take() {
+                on_end.disarm();
+            }
+        }
+    }
+}
+
 impl ReplyQueue {
+    fn drop_unsent(&self) {
+        for reply in std::mem::take(&mut self.lock().replies) {
+            if let Reply::Taken { arrivals, .. } = reply {
+                drop(UnconfirmedStreams(arrivals));
+            }
+        }
+    }
+
     fn pop(&self) -> Result<Option<Reply>, TransferError> {
         let mut state = self.lock();
         if state.has_overflowed {

@@ -6,10 +6,11 @@
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use penstock_runtime::{RegisteredFd, clock};
-use penstock_sys::fd_packets;
 use penstock_sys::poll::Interest;
+use penstock_sys::{fd_packets, net};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -26,7 +27,11 @@ const MORE: u8 = b'+';
 
 /// The socket. One task sends, one receives.
 #[derive(Debug)]
-pub(crate) struct TransferSocket(RegisteredFd);
+pub(crate) struct TransferSocket {
+    fd: RegisteredFd,
+    /// The packets of a message that has not come whole.
+    received: Mutex<Vec<u8>>,
+}
 
 /// A message with the descriptors that there was room for.
 #[derive(Debug)]
@@ -41,7 +46,16 @@ impl TransferSocket {
     /// # Errors
     /// When no loop runs here, or the kernel does not watch it.
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self(RegisteredFd::new(socket, Interest::Both)?))
+        Ok(Self {
+            fd: RegisteredFd::new(socket, Interest::Both)?,
+            received: Mutex::default(),
+        })
+    }
+
+    /// Ends it in both directions; what has come already can be received.
+    pub(super) fn shutdown(&self) {
+        // It may be closed at the other end.
+        let _ = net::shutdown(self.fd.as_fd(), net::Shutdown::Both);
     }
 
     pub(super) async fn send(
@@ -71,10 +85,10 @@ impl TransferSocket {
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), TransferError> {
         loop {
-            poll_fn(|cx| self.0.poll_writable(cx)).await?;
-            match fd_packets::send_packet_with_fds(self.0.as_fd(), packet, fds) {
+            poll_fn(|cx| self.fd.poll_writable(cx)).await?;
+            match fd_packets::send_packet_with_fds(self.fd.as_fd(), packet, fds) {
                 Ok(()) => return Ok(()),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.0.clear_writable(),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.fd.clear_writable(),
                 Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
                     return Err(TransferError::Closed);
                 }
@@ -83,33 +97,32 @@ impl TransferSocket {
         }
     }
 
-    /// Waits for a message. Cancel safety: none, a message may be lost.
+    /// Waits for a message. Cancel safety: nothing is lost.
     pub(super) async fn receive<T: DeserializeOwned>(&self) -> Result<Received<T>, TransferError> {
-        let mut text = Vec::new();
         let mut buffer = vec![0; PACKET_BYTES + 1];
         loop {
-            poll_fn(|cx| self.0.poll_readable(cx)).await?;
+            poll_fn(|cx| self.fd.poll_readable(cx)).await?;
             let received =
-                match fd_packets::receive_packet_with_available_fds(self.0.as_fd(), &mut buffer) {
+                match fd_packets::receive_packet_with_available_fds(self.fd.as_fd(), &mut buffer) {
                     Ok(received) => received,
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                        self.0.clear_readable();
+                        self.fd.clear_readable();
                         continue;
                     }
-                    Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
-                        return Err(TransferError::Closed);
-                    }
+                    // The other end is closed; what it sent before can still be received.
+                    Err(e) if e.kind() == io::ErrorKind::ConnectionReset => continue,
                     Err(e) => return Err(e.into()),
                 };
             let Some((kind, piece)) = buffer[..received.length].split_first() else {
                 return Err(TransferError::Closed);
             };
+            let mut text = self.received.lock().unwrap_or_else(PoisonError::into_inner);
             if text.len() + piece.len() > MAX_MESSAGE_BYTES {
                 return Err(TransferError::BadMessage("it is too long".to_owned()));
             }
             text.extend_from_slice(piece);
             if *kind == LAST {
-                let message = serde_json::from_slice(&text);
+                let message = serde_json::from_slice(&std::mem::take(&mut *text));
                 let message = message.map_err(|e| TransferError::BadMessage(e.to_string()))?;
                 return Ok(Received {
                     message,

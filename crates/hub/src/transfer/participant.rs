@@ -10,9 +10,9 @@ use serde_json::Value;
 use crate::hub::PendingSubscription;
 use crate::{EndCallback, Hub, HubError, Subscription};
 
-/// Passes an item to the same component of the other process; `false` once the transfer has ended:
-/// then it is for this process.
-pub type ForwardFn = Arc<dyn Fn(Value) -> bool + Send + Sync>;
+/// Passes an item to the same component of the other process; `Ok(false)` once the transfer has
+/// ended: then it is for this process. An error: too much waits for the other process.
+pub type ForwardFn = Arc<dyn Fn(Value) -> Result<bool, HubError> + Send + Sync>;
 
 /// A component that moves with the hub.
 pub trait TransferParticipant: Send + Sync + fmt::Debug {

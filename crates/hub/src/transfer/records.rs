@@ -24,6 +24,8 @@ pub(super) enum PredecessorMessage {
         version: u32,
         id_prefix: String,
         last_sequence: u64,
+        /// Messages up to this number may be missing in channels without a record.
+        removed_up_to: u64,
     },
     Channel(ChannelRecord),
     /// There are no more channels: the new process has the authority.

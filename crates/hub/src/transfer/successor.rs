@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 
 use crate::channel::is_internal_channel;
-use crate::hub::HubShared;
+use crate::hub::{HubShared, PublicationSource};
 use crate::{Bus, HubError, PrepareChannelsFuture, Publication};
 
 /// How long a subscriber waits for the state of its channels.
@@ -162,7 +162,8 @@ impl SuccessorLink {
                 let delivered = match item {
                     ForwardedItem::Publication(publication) => {
                         let channel = publication.channel.clone();
-                        let delivered = shared.deliver_own(*publication);
+                        let delivered =
+                            shared.deliver_from(*publication, PublicationSource::TakenBack);
                         delivered.map_err(|error| format!("channel {channel:?}: {error}"))
                     }
                     ForwardedItem::Participant(name, item) => {
@@ -239,10 +240,12 @@ impl Bus for SuccessorLink {
                 continue;
             }
             let (done, wait) = oneshot::channel();
-            state.waiting.entry(channel.clone()).or_default().push(done);
-            state
-                .outbox
-                .push_back(OutboxItem::Subscribe(channel.clone()));
+            let waiting = state.waiting.entry(channel.clone()).or_default();
+            waiting.push(done);
+            if waiting.len() == 1 {
+                let subscribe = OutboxItem::Subscribe(channel.clone());
+                state.outbox.push_back(subscribe);
+            }
             waits.push(wait);
         }
         drop(state);

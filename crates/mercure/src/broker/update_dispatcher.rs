@@ -92,6 +92,8 @@ pub(crate) enum BrokerFullError {
     TooManyUpdates,
     #[error("subscribers use too many different templates")]
     TooManyTemplates,
+    #[error("the hub moves to the next process, which takes subscribers")]
+    Moving,
 }
 
 impl UpdateDispatcher {

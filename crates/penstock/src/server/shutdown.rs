@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 
 use super::Server;
 use super::signals::Signals;
+use crate::components::default_pool;
 
 /// How long an application may take beyond all its deadlines to report its end. One with a process
 /// that no signal ends, as it waits for a disk, never reports it.
@@ -108,6 +109,7 @@ impl Server {
             // Processes that still run die with this process.
             () = signals.wait_for_second_stop(&self) => log::warn!("server: stopping now: second stop request"),
         }
+        self.save_history().await;
         if let Some(bus) = self.hub_service.bus() {
             // From here on publishers get 503; all messages accepted before are sent.
             bus.stop().await;
@@ -138,6 +140,28 @@ impl Server {
         let successor_pid = Some(self.successor_pid()).filter(|&successor_pid| successor_pid != 0);
         penstock_apps::end_orphans(successor_pid.as_slice());
         log::info!("server: stopped");
+    }
+
+    /// Keeps the hub's histories for the next start, where they are kept. A successor has them.
+    async fn save_history(&self) {
+        if self.successor_pid() != 0 || self.hub_service.bus().is_some() {
+            return;
+        }
+        let (file, pool) = {
+            let live = self.live_state();
+            let pool = default_pool(&live.components.pools);
+            (live.config.hub.history_file.clone(), pool)
+        };
+        let Some(file) = file else {
+            return;
+        };
+        let (hub, name) = (self.hub_service.hub.clone(), file.display().to_string());
+        let saved = pool.run(move || hub.save_history(&file)).await;
+        match saved.map_err(|error| error.to_string()) {
+            Ok(Ok(channels)) => log::info!("hub: kept {channels} channels in {name}"),
+            Ok(Err(error)) => log::error!("hub: histories are not kept in {name}: {error}"),
+            Err(error) => log::error!("hub: histories are not kept in {name}: {error}"),
+        }
     }
 
     fn close_internal_listeners(&self) {
@@ -310,7 +334,7 @@ impl Server {
 
     /// Ends the held streams that do not move to a new server, while requests finish.
     async fn close_streams(&self, late: Instant) {
-        let transfer = self.hub_transfer().take();
+        let transfer = self.hub_transfer().clone();
         if let Some(transfer) = transfer {
             let moved = clock::timeout_at(late, transfer.wait_until_streams_moved()).await;
             let count = transfer.moved_streams();
@@ -318,7 +342,9 @@ impl Server {
                 Some(()) => log::info!("upgrade: {count} held streams moved to the new server"),
                 None => log::warn!("upgrade: only {count} held streams moved to the new server"),
             }
-            *self.hub_transfer() = Some(transfer);
+            if moved.is_none() {
+                transfer.stop_streams();
+            }
         }
         let (hub, plan) = (&self.hub_service.hub, self.plan_stream_ends());
         let deadline = clock::now() + plan.duration + STREAM_CLOSE_TIMEOUT;

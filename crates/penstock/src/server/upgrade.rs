@@ -228,7 +228,7 @@ impl Server {
             Ok((taken, admin, transfer)) => {
                 if let Some(transfer) = transfer {
                     transfer.hand_over_streams();
-                    *self.hub_transfer() = Some(transfer);
+                    *self.hub_transfer() = Some(Arc::new(transfer));
                 }
                 // Only now, when nothing can fail any more, and before the new server notifies by
                 // itself: the manager accepts messages of the main process only.
@@ -375,7 +375,7 @@ impl Server {
         started.map_err(|error| format!("the hub's socket: {error}"))
     }
 
-    pub(super) fn hub_transfer(&self) -> MutexGuard<'_, Option<HubTransfer>> {
+    pub(super) fn hub_transfer(&self) -> MutexGuard<'_, Option<Arc<HubTransfer>>> {
         self.hub_transfer
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

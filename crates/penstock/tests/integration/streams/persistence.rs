@@ -236,6 +236,48 @@ fn an_upgrade_moves_streams_with_links() {
 }
 
 #[test]
+fn a_history_file_keeps_messages_over_a_stop() {
+    let toml = "[server]\nthreads = 2\n[hub]\nhistory_file = \"history\"\n[[sites]]\n\
+                [[sites.routes]]\npath = \"/events/*\"\nhub = \"{path.2}\"\n";
+    let site = Site::new().config(toml);
+    let last_id = |client: &StreamClient| {
+        let events = client.text();
+        let mut ids = events.lines().filter_map(|line| line.strip_prefix("id: "));
+        ids.next_back().unwrap().to_owned()
+    };
+    let returning = |server: &Server, id: &str| {
+        StreamClient::asking(server, "/events/news", &format!("Last-Event-ID: {id}\r\n"))
+    };
+    let server = site.serve(&[]);
+    let mut client = StreamClient::open(&server, "/events/news");
+    publish(&server, "news", "one");
+    let seen = last_id(client.hear("data: one\n"));
+    drop(client);
+    publish(&server, "news", "two");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+    assert!(
+        server.log().contains("hub: kept 1 channels in "),
+        "{}",
+        server.log()
+    );
+
+    let server = site.serve(&[]);
+    let mut client = returning(&server, &seen);
+    publish(&server, "news", "three");
+    client.hear("data: two\n").hear("data: three\n");
+    assert!(!client.text().contains("event: gap"), "{}", client.text());
+    // It was read once: what a crash loses is announced.
+    let seen = last_id(&client);
+    publish(&server, "news", "four");
+    server.signal(Signal::KILL);
+    server.wait_exit(PATIENCE);
+
+    let server = site.serve(&[]);
+    returning(&server, &seen).hear("event: gap\n");
+}
+
+#[test]
 fn who_asks_for_a_stream_while_the_server_stops_is_sent_to_the_next() {
     let toml = "[server]\nthreads = 2\nkeep_alive_drain = \"5s\"\n[[sites]]\n[[sites.routes]]\n\
                 path = \"/events/*\"\nhub = \"{path.2}\"\n";
