@@ -1,8 +1,8 @@
 //! The publish API: `{"items": [...]}` becomes publications.
 //!
-//! Pure: the admin listener and `penstock publish` bring the body, bounded before. Each item has a
-//! channel and at least one format: `http-stream`, `http-response`, `ws-message`, or Penstock's
-//! own `event`, in `formats` or beside the channel.
+//! Pure: the admin API brings the body, bounded before; `penstock publish` is one of its clients.
+//! Each item has a channel and at least one format: `http-stream`, `http-response`, `ws-message`,
+//! or Penstock's own `event`, in `formats` or beside the channel.
 //!
 //! # Invariants
 //! - If one item is invalid, none is published, and the error names the item and the key.

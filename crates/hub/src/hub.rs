@@ -153,7 +153,7 @@ impl Hub {
         Ok(Self { shared })
     }
 
-    /// Replaces the bounds.
+    /// Replaces the bounds. A stream that is held keeps its heartbeat.
     pub fn configure(&self, settings: Settings) {
         self.shared.settings.store(Arc::new(settings));
     }

@@ -338,7 +338,7 @@ pub(crate) fn exposure_warnings(config: &Config) -> Vec<String> {
 #[derive(Debug)]
 pub(crate) struct ControlGate {
     owner: u32,
-    /// Serves admitted callers.
+    /// Serves admitted callers with the admin API ([`penstock_status::AdminHandler`]).
     admitted_edge: Arc<Edge>,
     /// Answers refused callers.
     refused_edge: Arc<Edge>,

@@ -1,4 +1,5 @@
-//! Writes to a stream, and its backlog where the socket accepts no more.
+//! Writes to a stream, and its backlog where the socket accepts no more. When it accepts more,
+//! `closing` continues the backlog (`Shard::handle_events`).
 //!
 //! # Invariants
 //! - A write is one `send`, without waiting.
