@@ -231,3 +231,112 @@ fn a_process_of_another_version_ends_the_transfer_only() {
     old.hub.publish(message("a", "here")).unwrap();
     assert_eq!(client.chunk(), "here");
 }
+
+#[test]
+fn a_transfer_that_is_given_up_halfway_leaves_a_hub_of_its_own() {
+    let old = HubHarness::new(settings());
+    let mut client = old.hold(stream(&["a"]));
+    // It waits for the message before it, and is not forgotten.
+    old.hub.publish(message_with_id("a", "1", "one")).unwrap();
+    let parked = Publication {
+        prev_id: Some("2".into()),
+        ..message_with_id("a", "3", "three")
+    };
+    old.hub.publish(parked).unwrap();
+    // A process that answers nothing.
+    let (ours, _theirs) = fd_packets::packet_pair().unwrap();
+    let hub = old.hub.clone();
+    old.run(async move {
+        let mut transfer = hub.transfer_to(ours).unwrap();
+        let soon = Duration::from_millis(50);
+        let handed = clock::timeout(soon, transfer.hand_over_channels()).await;
+        assert!(handed.is_none(), "it waits for an answer");
+    });
+    for text in ["one", "three"] {
+        assert_eq!(client.chunk(), text);
+    }
+    old.hub.publish(message("a", "four")).unwrap();
+    assert_eq!(client.chunk(), "four");
+}
+
+#[test]
+fn what_a_channel_lost_before_is_a_gap_in_the_next_process_too() {
+    let (old, new) = (HubHarness::new(settings()), HubHarness::new(settings()));
+    let ids: Vec<_> = ["one", "two"]
+        .map(|text| {
+            // Nothing is kept, and the channel goes with its only client.
+            let mut client = old.hold(stream(&["a"]));
+            old.hub.publish(message("a", text)).unwrap();
+            assert_eq!(client.chunk(), text);
+            let id = old.hub.last_message_id("a").unwrap();
+            drop(client);
+            old.until("it has left", |hub| hub.subscriber_count("a") == 0);
+            id
+        })
+        .into();
+    let _transfer = begin(&old, &new);
+    let mut back = new.hold(HeldStream {
+        resume_after: Some(ids[0].clone()),
+        gap_notice: Some("gap".into()),
+        ..stream(&["a"])
+    });
+    assert_eq!(back.chunk(), "gap");
+}
+
+#[test]
+fn a_move_that_is_cancelled_leaves_each_stream_one_owner() {
+    let old = HubHarness::new(settings());
+    let new = HubHarness::new(settings());
+    let mut clients: Vec<Client> = (0..300).map(|_| old.hold(stream(&["a"]))).collect();
+    let transfer = begin(&old, &new);
+    transfer.hand_over_streams();
+    // In the middle of the move: what was taken belongs to one of the two, and so does the rest.
+    drop(transfer);
+    let held = |hub: &Hub| hub.snapshot().connections.used;
+    old.until("every stream has one owner", |hub| {
+        held(hub) + held(&new.hub) == 300
+    });
+    old.until("the old hub is its own again", |hub| {
+        hub.publish(message("b", "x")).is_ok() && !hub.shared.is_mirror.load(Ordering::SeqCst)
+    });
+    for hub in [&old.hub, &new.hub] {
+        hub.publish(message("a", "once")).unwrap();
+    }
+    for client in &mut clients {
+        assert_eq!(client.chunk(), "once");
+        client.socket.set_nonblocking(true).unwrap();
+        let more = client.socket.read(&mut [0; 16]);
+        assert_eq!(more.unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a test may wait for a disk")]
+fn a_history_file_goes_as_far_as_it_is_whole() {
+    let old = HubHarness::new(with_history(10));
+    for channel in ["a", "b"] {
+        old.hub
+            .publish(message_with_id(channel, channel, "text"))
+            .unwrap();
+    }
+    let name = format!("penstock-history-{}", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    assert_eq!(old.hub.save_history(&file).unwrap(), 2);
+    assert_eq!(
+        old.hub.publish(message("a", "late")),
+        Err(HubError::Draining),
+        "it would be in no file"
+    );
+    let whole = std::fs::read(&file).unwrap();
+    for (cut, is_read, kept) in [(0, true, 2), (20, false, 1), (whole.len() - 5, false, 0)] {
+        std::fs::write(&file, &whole[..whole.len() - cut]).unwrap();
+        let new = HubHarness::new(with_history(10));
+        let read = new.hub.load_history(&file);
+        assert_eq!(read.is_ok(), is_read, "{cut}: {read:?}");
+        let known = ["a", "b"].map(|channel| new.hub.last_message_id(channel).is_some());
+        assert_eq!(known.iter().filter(|known| **known).count(), kept, "{cut}");
+        assert!(!file.exists(), "it is read once");
+    }
+    let new = HubHarness::new(with_history(10));
+    assert_eq!(new.hub.load_history(&file).unwrap(), None);
+}
