@@ -29,6 +29,25 @@ READY_SECONDS = 30
 STOP_SECONDS = 20
 
 
+# The configuration of an nginx in the foreground, with its files in `home`.
+NGINX = """\
+daemon off;
+worker_processes 1;
+pid {home}/nginx.pid;
+error_log stderr;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path {home}/body;
+    proxy_temp_path {home}/proxy;
+    fastcgi_temp_path {home}/fastcgi;
+    uwsgi_temp_path {home}/uwsgi;
+    scgi_temp_path {home}/scgi;
+{settings}
+}}
+"""
+
+
 def until(what, condition, seconds):
     """Returns the first true result of `condition`; fails with `what` after `seconds`."""
     deadline = time.monotonic() + seconds

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness import EXAMPLES, Child, RealCase, Response, Server, until
+from harness import EXAMPLES, NGINX, Child, RealCase, Response, Server, until
 
 HERE = Path(__file__).resolve().parent
 PROXIED = HERE / "proxied"
@@ -71,19 +71,7 @@ SESSION_COOKIE_SECURE = True
 CSRF_COOKIE_SECURE = True
 """
 
-NGINX = """\
-daemon off;
-worker_processes 1;
-pid {home}/nginx.pid;
-error_log stderr;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {home}/body;
-    proxy_temp_path {home}/proxy;
-    fastcgi_temp_path {home}/fastcgi;
-    uwsgi_temp_path {home}/uwsgi;
-    scgi_temp_path {home}/scgi;
+SERVERS = """\
     ssl_certificate {home}/certificate.pem;
     ssl_certificate_key {home}/key.pem;
     proxy_http_version 1.1;
@@ -104,7 +92,6 @@ http {{
             proxy_set_header Forwarded "$http_forwarded, for=$remote_addr;proto=$scheme";
         }}
     }}
-}}
 """
 
 ROWS = (
@@ -180,9 +167,12 @@ class BehindProxy(RealCase):
         settings.write_text(
             NGINX.format(
                 home=cls.home,
-                port=cls.server.port,
-                x_port=cls.ports["X-Forwarded"],
-                standard_port=cls.ports["Forwarded"],
+                settings=SERVERS.format(
+                    home=cls.home,
+                    port=cls.server.port,
+                    x_port=cls.ports["X-Forwarded"],
+                    standard_port=cls.ports["Forwarded"],
+                ),
             )
         )
         nginx = shutil.which("nginx") or "/usr/sbin/nginx"

@@ -13,7 +13,7 @@ import unittest
 
 import requests
 
-from harness import EXAMPLES, ROOT, Child, RealCase, until
+from harness import EXAMPLES, NGINX, ROOT, Child, RealCase, until
 from listening import PATIENCE, Events, Front
 from test_redis import Redis
 
@@ -23,23 +23,6 @@ MAX_LINES = 12
 PYTHON = ROOT / ".venv"
 FASTAPI = EXAMPLES / "fastapi-levels" / ".venv"
 TEXT = "Grüße,\nall of you: 100 %"
-
-NGINX = """\
-daemon off;
-worker_processes 1;
-pid {home}/nginx.pid;
-error_log stderr;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {home}/body;
-    proxy_temp_path {home}/proxy;
-    fastcgi_temp_path {home}/fastcgi;
-    uwsgi_temp_path {home}/uwsgi;
-    scgi_temp_path {home}/scgi;
-{recipe}
-}}
-"""
 
 
 def section(name):
@@ -205,7 +188,7 @@ class BehindNginx(RealCase):
             recipe = recipe.replace(ours, theirs)
         recipe = recipe.replace("{behind}", str(self.server.port))
         settings = home / "nginx.conf"
-        settings.write_text(NGINX.format(home=home, recipe=recipe))
+        settings.write_text(NGINX.format(home=home, settings=recipe))
         nginx = shutil.which("nginx") or "/usr/sbin/nginx"
         child = Child([nginx, "-p", home, "-c", settings])
         self.addCleanup(child.kill)

@@ -12,7 +12,7 @@ import sys
 import jwt
 import requests
 
-from harness import Child, RealCase, until
+from harness import NGINX, Child, RealCase, until
 from listening import PATIENCE, Events, Front
 
 KEY = "!ChangeThisMercureHubJWTSecretKey!"
@@ -47,19 +47,7 @@ mercure = {{ publisher_key = "{KEY}", anonymous = true }}
 app = "rooms"
 """
 
-NGINX = """\
-daemon off;
-worker_processes 1;
-pid {home}/nginx.pid;
-error_log stderr;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {home}/body;
-    proxy_temp_path {home}/proxy;
-    fastcgi_temp_path {home}/fastcgi;
-    uwsgi_temp_path {home}/uwsgi;
-    scgi_temp_path {home}/scgi;
+SERVERS = """\
     server {{
         listen 127.0.0.1:{port};
         location / {{
@@ -70,7 +58,6 @@ http {{
             proxy_http_version 1.1;
         }}
     }}
-}}
 """
 
 
@@ -86,7 +73,9 @@ class BehindNginx(RealCase):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         nginx_settings = home / "nginx.conf"
-        nginx_settings.write_text(NGINX.format(home=home, port=port, behind=cls.server.port))
+        nginx_settings.write_text(
+            NGINX.format(home=home, settings=SERVERS.format(port=port, behind=cls.server.port))
+        )
         nginx = shutil.which("nginx") or "/usr/sbin/nginx"
         child = Child([nginx, "-p", home, "-c", nginx_settings])
         cls.addClassCleanup(child.kill)
