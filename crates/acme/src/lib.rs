@@ -1,0 +1,1 @@
+//! Certificates from certificate authorities by ACME (RFC 8555): ordered, stored, renewed.
