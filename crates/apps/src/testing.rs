@@ -33,6 +33,7 @@ pub(crate) fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> R
         address: listens.map(|address| address.parse().unwrap()),
         name: "unix:/run/a.sock".into(),
         proxy_protocol: false,
+        has_tls: false,
     };
     // This machine, as an operator lists it.
     let networks = ["127.0.0.0/8", "::1/128"].map(|text| text.parse().unwrap());

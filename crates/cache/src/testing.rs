@@ -64,6 +64,7 @@ pub(crate) fn request_of(head: RequestHead, peer: &str) -> Request {
         address: None,
         name: String::new(),
         proxy_protocol: false,
+        has_tls: false,
     };
     let peer = PeerAddress::Tcp(peer.parse().unwrap());
     // Localhost, as an operator lists it.

@@ -18,7 +18,7 @@ use penstock_sys::net::PeerAddress;
 
 use crate::handover::ConnectionGuard;
 use crate::http1::Connection;
-use crate::{Edge, access_log, handover, proxy_protocol};
+use crate::{Edge, access_log, handover, proxy_protocol, tls_handshake};
 
 /// Wait for a descriptor or a connection slot to come free.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
@@ -166,6 +166,27 @@ impl ConnectionSource {
     }
 }
 
+/// Starts to serve a connection, with a handshake first where its listener has TLS; `early` was read
+/// from it already.
+pub(crate) fn begin(
+    edge: ConnectionGuard,
+    stream: Stream,
+    source: ConnectionSource,
+    info: Arc<ListenerInfo>,
+    tunnel: Option<Arc<dyn TunnelHandler>>,
+    early: Vec<u8>,
+) {
+    match info.has_tls {
+        true => loops::spawn_here(tls_handshake::shake_hands_and_serve(
+            edge, stream, source, info, tunnel, early,
+        )),
+        false => {
+            let stream = Arc::new(stream);
+            serve_or_tunnel(edge, stream, source, info, tunnel.as_ref(), early);
+        }
+    }
+}
+
 /// Starts to serve a connection; `early` was read from it already.
 pub(crate) fn serve_or_tunnel(
     edge: ConnectionGuard,
@@ -199,7 +220,7 @@ impl Acceptor {
     async fn ensure_capacity(&mut self, socket: &OwnedFd, stop: &Drain) {
         let mut number = Some(socket.as_raw_fd());
         while let Some(shortage) = self.shortage(number) {
-            if self.edge.idle_connections.closing() >= MAX_CLOSING {
+            if self.edge.closing_connections() >= MAX_CLOSING {
                 clock::sleep(EVICTION_DELAY).await;
             } else if self.evict_oldest(shortage) || stop.is_draining() {
                 return;
@@ -217,7 +238,7 @@ impl Acceptor {
     /// The shortage, if there is one; `number` is that of a new descriptor, `None` if there was
     /// none.
     fn shortage(&self, number: Option<RawFd>) -> Option<&'static str> {
-        let leaving = self.edge.idle_connections.closing();
+        let leaving = self.edge.closing_connections();
         let open = self.edge.open_connections().saturating_sub(leaving);
         let max = self.edge.max_connections();
         if open >= max {
@@ -236,7 +257,9 @@ impl Acceptor {
     /// Closes the connection that has been idle longest, for `cause`; `false` if none is idle.
     fn evict_oldest(&self, cause: &str) -> bool {
         let now = clock::now();
-        let is_closing = self.edge.idle_connections.close_oldest(now);
+        // A handshake has not been worth a request yet.
+        let is_closing = self.edge.handshakes.running.close_oldest(now)
+            || self.edge.idle_connections.close_oldest(now);
         if is_closing && let Some(count) = self.edge.eviction_log.count_event(now) {
             log::warn!("edge: idle connections closed to make room: {cause} (closed={count})");
         }
@@ -269,7 +292,7 @@ impl Acceptor {
             return edge.log_client_limit(&self.info, peer, max);
         }
         let stream = match Stream::new(socket) {
-            Ok(stream) => Arc::new(stream),
+            Ok(stream) => stream,
             Err(error) => {
                 log::error!("{}: cannot watch a connection: {error}", self.info.name);
                 return;
@@ -282,8 +305,8 @@ impl Acceptor {
                 edge, stream, peer, info, tunnel,
             ));
         } else {
-            let sender = ConnectionSource::Peer(peer);
-            serve_or_tunnel(edge, stream, sender, info, self.tunnel.as_ref(), Vec::new());
+            let source = ConnectionSource::Peer(peer);
+            begin(edge, stream, source, info, self.tunnel.clone(), Vec::new());
         }
     }
 }

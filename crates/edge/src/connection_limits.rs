@@ -193,6 +193,7 @@ mod tests {
             trusted_proxies: Arc::default(),
             is_development: false,
             stream_refusal: None,
+            tls: None,
         };
         let edge = Arc::new(Edge::new(settings, 1));
         let address =

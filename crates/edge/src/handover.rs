@@ -181,6 +181,10 @@ impl UpgradeTarget {
                 // socket.
                 loops::spawn_here(async move {
                     match Arc::try_unwrap(stream) {
+                        Ok(stream) if stream.layer().is_some() => {
+                            log::error!("edge: held response cut: its connection has TLS");
+                            stream.abort();
+                        }
                         Ok(stream) => {
                             let client = HeldConnection::from(stream.into_socket());
                             hold.hold(client, early_bytes, framing, guard);

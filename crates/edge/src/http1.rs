@@ -160,6 +160,7 @@ impl Connection {
         early: Vec<u8>,
     ) -> Self {
         let drain_guard = edge.drain.guard();
+        let tls = penstock_tls::session_info(&stream).cloned();
         let now = clock::now();
         let deadline = LazyDeadline::new(now + edge.settings().limits.header_timeout);
         let idle_entry = IdleEntry::new(&edge.idle_connections, now);
@@ -168,7 +169,7 @@ impl Connection {
             stream,
             source,
             listener,
-            client_state: Arc::default(),
+            client_state: Arc::new(ClientState::new(tls)),
             drain_guard,
             is_drain_registered: false,
             deadline,
@@ -472,7 +473,7 @@ impl PendingExchange {
 }
 
 /// Closes the sending side, then discards what still comes, for a short while.
-async fn linger(stream: Arc<Stream>) {
+pub(crate) async fn linger(stream: Arc<Stream>) {
     stream.shutdown_write();
     let mut timer = LazyDeadline::new(clock::now() + LINGER_TIMEOUT);
     std::future::poll_fn(|cx| {

@@ -23,6 +23,7 @@ mod http1;
 mod idle_connections;
 mod proxy_protocol;
 mod router;
+mod tls_handshake;
 mod transfer_rate;
 
 use std::sync::Arc;
@@ -36,9 +37,11 @@ use penstock_http::{HeadLimits, LogMask};
 use penstock_runtime::{
     Drain, LogThrottle, LoopHandle, OncePerSecondThrottle, PerLoop, clock, loops,
 };
+use penstock_tls::ConfigSelector;
 
 use self::connection_limits::ClientConnectionCounts;
 use self::idle_connections::IdleConnections;
+use self::tls_handshake::Handshakes;
 
 pub use accept::{accept_connections, serve_connection};
 pub use access_log::AccessLog;
@@ -60,10 +63,12 @@ pub struct Edge {
     open_connections: AtomicUsize,
     /// Open connections that may be closed to make room.
     idle_connections: IdleConnections,
+    handshakes: Handshakes,
     client_counts: ClientConnectionCounts,
     descriptor_budget: DescriptorBudget,
     eviction_log: OncePerSecondThrottle,
     refusal_log: OncePerSecondThrottle,
+    handshake_log: OncePerSecondThrottle,
     /// Throttles repeated log lines about failures.
     log_throttle: LogThrottle,
 }
@@ -85,6 +90,8 @@ pub struct Settings {
     pub is_development: bool,
     /// What an `EventSource` gets in place of an error that passes; `None` is the error.
     pub stream_refusal: Option<Arc<dyn StreamRefusal>>,
+    /// The certificates of listeners with TLS; `None` where there is none.
+    pub tls: Option<Arc<dyn ConfigSelector>>,
 }
 
 /// A loop's reference to the settings.
@@ -101,10 +108,12 @@ impl Edge {
             drain: Drain::new(),
             open_connections: AtomicUsize::new(0),
             idle_connections: IdleConnections::new(loops, clock::now()),
+            handshakes: Handshakes::new(IdleConnections::new(loops, clock::now())),
             client_counts: ClientConnectionCounts::default(),
             descriptor_budget: DescriptorBudget::default(),
             eviction_log: OncePerSecondThrottle::default(),
             refusal_log: OncePerSecondThrottle::default(),
+            handshake_log: OncePerSecondThrottle::default(),
             log_throttle: LogThrottle::default(),
         }
     }
@@ -173,6 +182,11 @@ impl Edge {
     #[must_use]
     pub fn open_connections(&self) -> usize {
         self.open_connections.load(Ordering::Relaxed)
+    }
+
+    /// Open connections that were told to close.
+    fn closing_connections(&self) -> usize {
+        self.idle_connections.closing() + self.handshakes.running.closing()
     }
 
     /// The maximum of open connections: `limits.connections`, or fewer where descriptors are.

@@ -23,7 +23,7 @@ use crate::handover::ConnectionGuard;
 /// Reads the header, then starts to serve the connection.
 pub(crate) async fn read_header_and_serve(
     mut edge: ConnectionGuard,
-    stream: Arc<Stream>,
+    stream: Stream,
     peer: PeerAddress,
     info: Arc<ListenerInfo>,
     tunnel: Option<Arc<dyn TunnelHandler>>,
@@ -58,7 +58,7 @@ pub(crate) async fn read_header_and_serve(
             if let Err(max) = edge.admit_client(address) {
                 return edge.log_client_limit(&info, address, max);
             }
-            accept::serve_or_tunnel(edge, stream, sender, info, tunnel.as_ref(), received);
+            accept::begin(edge, stream, sender, info, tunnel, received);
         }
         Err(HeaderError::Closed) => {}
         Err(HeaderError::TimedOut) => {

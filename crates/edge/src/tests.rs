@@ -13,6 +13,7 @@ mod proxy_protocol;
 mod response_bodies;
 mod routes;
 mod takeover;
+mod tls;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -66,6 +67,7 @@ impl TestEdge {
             trusted_proxies: Arc::new(TrustedProxies::default()),
             is_development: true,
             stream_refusal: None,
+            tls: None,
         };
         adjust(&mut settings);
         let socket = net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -83,6 +85,7 @@ impl TestEdge {
             address: Some(self.address),
             name: "test".into(),
             proxy_protocol,
+            has_tls: false,
         })
     }
 

@@ -273,6 +273,7 @@ mod tests {
                 address: listens.map(|address| address.parse().unwrap()),
                 name: String::new(),
                 proxy_protocol: false,
+                has_tls: false,
             };
             let mut room = TextBuffer::new();
             let found = server_name_and_port(host, &listener, None, &mut room);
@@ -287,6 +288,7 @@ mod tests {
             address: Some("127.0.0.1:8080".parse().unwrap()),
             name: String::new(),
             proxy_protocol: false,
+            has_tls: false,
         };
         let told = ForwardedInfo::default;
         for (host, told, port) in [

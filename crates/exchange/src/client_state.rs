@@ -6,12 +6,12 @@
 //! and looks here right after, so no waker is needed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use penstock_http::{FieldBlock, Status};
 
-use crate::AddressPrefix;
+use crate::{AddressPrefix, TlsInfo};
 
 /// Bytes of interim responses that may wait for one client; more are dropped.
 const MAX_INTERIM_BYTES: usize = 64 * 1024;
@@ -26,9 +26,25 @@ pub struct ClientState {
     has_interim: AtomicBool,
     /// Held for a move only.
     interim: Mutex<Vec<(Status, FieldBlock)>>,
+    tls: Option<Arc<TlsInfo>>,
 }
 
 impl ClientState {
+    /// The state of a new connection.
+    #[must_use]
+    pub fn new(tls: Option<Arc<TlsInfo>>) -> Self {
+        Self {
+            tls,
+            ..Self::default()
+        }
+    }
+
+    /// The TLS session of the connection, if it has one.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Arc<TlsInfo>> {
+        self.tls.as_ref()
+    }
+
     /// Marks the client as gone: the connection broke, or was closed whole.
     pub fn mark_disconnected(&self) {
         self.is_disconnected.store(true, Ordering::Relaxed);

@@ -25,6 +25,7 @@ pub mod request;
 pub mod response;
 pub mod stream_refusal;
 pub mod takeover;
+pub mod tls_info;
 pub mod trusted_proxies;
 
 pub use accel::{AccelFields, SendfileGrant, is_accel_field};
@@ -45,4 +46,5 @@ pub use takeover::{
     ConnectionAdopter, HeldConnection, HeldConnectionCounter, HeldConnectionGuard, HeldFraming,
     Hold, Takeover, TakeoverFuture, TunnelHandler,
 };
+pub use tls_info::TlsInfo;
 pub use trusted_proxies::{TrustedProxies, parse_network};

@@ -326,6 +326,12 @@ pub struct EdgeMetrics {
     /// Connections closed because their client had too many open.
     #[serde(rename = "refused")]
     pub refused_connections: LocalCounter,
+    /// Complete TLS handshakes, resumed sessions included.
+    pub tls_handshakes: LocalCounter,
+    /// TLS handshakes that resumed a session.
+    pub tls_resumptions: LocalCounter,
+    /// TLS handshakes that failed or were not complete in time.
+    pub tls_handshake_failures: LocalCounter,
     /// Body bytes received.
     #[serde(rename = "received_bytes")]
     pub bytes_in: LocalCounter,
@@ -356,6 +362,9 @@ impl EdgeMetrics {
                 (&total.slow_clients, &set.slow_clients),
                 (&total.evicted_connections, &set.evicted_connections),
                 (&total.refused_connections, &set.refused_connections),
+                (&total.tls_handshakes, &set.tls_handshakes),
+                (&total.tls_resumptions, &set.tls_resumptions),
+                (&total.tls_handshake_failures, &set.tls_handshake_failures),
                 (&total.bytes_in, &set.bytes_in),
                 (&total.bytes_out, &set.bytes_out),
             ];
@@ -492,6 +501,12 @@ crate::metric_table! {
             "Idle connections closed to free capacity.";
         counter connections_refused_total = edge.refused_connections.value(),
             "Connections closed because their client had too many open.";
+        counter tls_handshakes_total = edge.tls_handshakes.value(),
+            "Complete TLS handshakes, resumed sessions included.";
+        counter tls_resumptions_total = edge.tls_resumptions.value(),
+            "TLS handshakes that resumed a session.";
+        counter tls_handshake_failures_total = edge.tls_handshake_failures.value(),
+            "TLS handshakes that failed or were not complete in time.";
         counter received_bytes_total = edge.bytes_in.value(), "Body bytes received.";
         counter sent_bytes_total = edge.bytes_out.value(),
             "Bytes sent, response headers included.";

@@ -20,7 +20,7 @@ use crate::{
 /// A listener, as handlers know it.
 #[derive(Debug, Clone)]
 pub struct ListenerInfo {
-    /// `http` (or `https`, once there is TLS).
+    /// `http`, or `https` where connections have TLS.
     pub scheme: &'static str,
     /// Its real TCP address; `None` for a Unix socket.
     pub address: Option<SocketAddr>,
@@ -28,6 +28,8 @@ pub struct ListenerInfo {
     pub name: String,
     /// Whether each connection begins with a PROXY protocol header, which names the client.
     pub proxy_protocol: bool,
+    /// Whether each connection has a TLS session.
+    pub has_tls: bool,
 }
 
 /// One request.

@@ -102,6 +102,7 @@ pub(crate) fn request(line: &str, fields: &[(&str, &str)], at: Instant) -> Reque
         address: None,
         name: String::new(),
         proxy_protocol: false,
+        has_tls: false,
     };
     let arrival = RequestEnvironment {
         peer: PeerAddress::Unix,

@@ -69,6 +69,7 @@ fn body(route: &HubRouteHandler, head: &str) -> Body {
             address: None,
             name: "unix:/a".into(),
             proxy_protocol: false,
+            has_tls: false,
         }),
         client_state: Arc::default(),
         trusted_proxies: Arc::default(),

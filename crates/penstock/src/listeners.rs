@@ -313,6 +313,7 @@ impl Listener {
             address,
             name: with_real_port(wanted, address).to_string(),
             proxy_protocol,
+            has_tls: false,
         };
         Self {
             role,

@@ -338,6 +338,7 @@ fn internal_edge(config: &Config, handler: Arc<dyn Handler>, shows_causes: bool)
         trusted_proxies: Arc::default(),
         is_development: shows_causes,
         stream_refusal: None,
+        tls: None,
     };
     Arc::new(Edge::new(settings, 1))
 }
@@ -392,6 +393,7 @@ impl Server {
             trusted_proxies: Arc::default(),
             is_development: true,
             stream_refusal: None,
+            tls: None,
         };
         let descriptors = DescriptorBudget::new(penstock_sys::descriptors::soft_limit());
         let watchdog = Watchdog::start(loops.handles(), options.manager.clone());

@@ -151,6 +151,7 @@ pub(crate) fn build_settings(
         trusted_proxies,
         is_development: development,
         stream_refusal: Some(Arc::new(hub_service.hub.clone())),
+        tls: None,
     };
     Ok(BuiltSettings {
         settings,

@@ -39,6 +39,7 @@ pub(crate) fn joiner_setup(
     let info = Arc::new(ListenerInfo {
         scheme: "http",
         address: None,
+        has_tls: false,
         name: format!("join:{}", joins.address),
         proxy_protocol: false,
     });

@@ -194,7 +194,7 @@ impl UpstreamConnectionInner {
     /// # Errors
     /// The loop cannot watch another descriptor.
     pub(crate) fn move_to_this_loop(self) -> io::Result<UpstreamConnection> {
-        let stream = Stream::new(self.stream.into_socket())?;
+        let stream = self.stream.into_current_loop()?;
         Ok(Box::new(Self {
             stream,
             // A timer belongs to the loop that made it.

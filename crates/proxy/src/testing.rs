@@ -68,6 +68,7 @@ pub(crate) fn build_request_trusting(
         address: listens,
         name: String::new(),
         proxy_protocol: false,
+        has_tls: false,
     };
     let trust = Arc::new(trust);
     let is_forwarded = ForwardedInfo::has_forwarding_fields(&head, &trust) && trust.covers(peer);

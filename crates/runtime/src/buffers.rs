@@ -12,7 +12,11 @@ use std::cell::RefCell;
 /// no more than a few of these.
 pub const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
 
+/// Size of the piece buffer: four TLS records.
+pub const PIECE_BUFFER_BYTES: usize = 64 * 1024;
+
 thread_local! {
+    static PIECE: RefCell<Box<[u8]>> = RefCell::new(vec![0; PIECE_BUFFER_BYTES].into_boxed_slice());
     static RECEIVE: RefCell<Box<[u8]>> = RefCell::new(vec![0; RECEIVE_BUFFER_BYTES].into_boxed_slice());
     static OUTPUT: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(16 * 1024));
 }
@@ -20,6 +24,11 @@ thread_local! {
 /// Runs `use_it` with the loop's receive buffer.
 pub fn with_receive_buffer<R>(use_it: impl FnOnce(&mut [u8]) -> R) -> R {
     RECEIVE.with_borrow_mut(|buffer| use_it(buffer))
+}
+
+/// Runs `use_it` with the loop's buffer for a piece of a file on its way to a layer of a stream.
+pub(crate) fn with_piece_buffer<R>(use_it: impl FnOnce(&mut [u8]) -> R) -> R {
+    PIECE.with_borrow_mut(|buffer| use_it(buffer))
 }
 
 /// Runs `use_it` with the loop's empty output scratch.

@@ -22,6 +22,7 @@ use std::fmt::Debug;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -41,7 +42,7 @@ use self::residency::{
     ResidencyMethod, ResidentChunks, VerifiedChunks,
 };
 use crate::blocking::{Pool, PoolError};
-use crate::clock;
+use crate::{buffers, clock};
 
 /// Bytes that a pool reads at a time, and the grid on which reads are shared.
 pub const CHUNK_BYTES: u64 = 512 * 1024;
@@ -353,6 +354,32 @@ impl DiskFile {
             self.record_read(at, sent);
         }
         sent
+    }
+
+    /// Calls `use_it` with up to `len` bytes at `at` that are known to be resident, at most as many
+    /// as the piece buffer of the loop has room for; with none at the end of the file.
+    ///
+    /// # Errors
+    /// That of `use_it`, or the disk's.
+    pub(crate) fn with_piece<T>(
+        &self,
+        at: u64,
+        len: usize,
+        use_it: impl FnOnce(&[u8]) -> io::Result<T>,
+    ) -> io::Result<T> {
+        if let Some(extent) = self.extent() {
+            return use_it(extent.part(at, len));
+        }
+        let file = self.file()?;
+        buffers::with_piece_buffer(|buffer| {
+            let piece = &mut buffer[..len.min(buffers::PIECE_BUFFER_BYTES)];
+            let (read, has_waited) = self.detect_wait(|| file.read_at(piece, at));
+            let count = read?;
+            if !has_waited {
+                self.record_read(at, count);
+            }
+            use_it(&piece[..count])
+        })
     }
 
     /// Runs `work` and returns its result, and whether it waited for a disk.

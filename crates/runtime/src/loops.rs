@@ -181,6 +181,13 @@ where
     assert!(spawned.is_ok(), "tasks are started on loops");
 }
 
+/// The turn of the loop that this code runs on. It changes when everything that was ready has run
+/// once; code that bounds its work per turn compares it.
+#[must_use]
+pub fn current_turn() -> u64 {
+    event_loop::current_turn()
+}
+
 /// Lets everything else that is ready on this loop run first, including new events.
 pub async fn yield_now() {
     let mut has_yielded = false;

@@ -88,7 +88,12 @@ impl RegisteredFd {
 
     /// Deregisters and returns the descriptor.
     pub fn into_fd(mut self) -> OwnedFd {
-        self.registration.remove(&self);
+        self.take_fd()
+    }
+
+    /// As [`RegisteredFd::into_fd`], for an owner that is dropped at once.
+    pub(crate) fn take_fd(&mut self) -> OwnedFd {
+        self.registration.remove(&*self);
         self.fd.take().expect(FD_IS_PRESENT)
     }
 }

@@ -4,7 +4,10 @@
 //! the caller's, the loop's shared one ([`crate::buffers`]), so an idle stream owns no buffer. A
 //! read that did not fill its buffer clears the readiness: the next poll waits in `epoll` without
 //! another read, which saves a system call per request. A partial write does the same: the socket
-//! is full, and an edge reports when it has room again.
+//! is full, and an edge reports when it has room again. A stream may have a [`StreamLayer`] such as
+//! TLS; its users see no difference.
+
+mod layer;
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -21,6 +24,8 @@ use penstock_sys::poll::{self, Interest};
 use crate::clock;
 use crate::disk::DiskFile;
 use crate::registered_fd::RegisteredFd;
+
+pub use layer::{LayerSocket, StreamLayer};
 
 /// When the peer of a half-closed connection is probed first; a multiple of any round-trip time.
 const PROBE_IDLE: Duration = Duration::from_secs(5);
@@ -83,6 +88,7 @@ pub async fn write_all<S: ByteStream + ?Sized>(stream: &S, mut bytes: &[u8]) -> 
 #[derive(Debug)]
 pub struct Stream {
     socket: RegisteredFd,
+    layer: Option<Box<dyn StreamLayer>>,
 }
 
 impl Stream {
@@ -90,7 +96,20 @@ impl Stream {
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         Ok(Self {
             socket: RegisteredFd::new(socket, Interest::Both)?,
+            layer: None,
         })
+    }
+
+    /// Puts `layer` between the socket and the users of the stream.
+    #[must_use]
+    pub fn with_layer(mut self, layer: Box<dyn StreamLayer>) -> Self {
+        self.layer = Some(layer);
+        self
+    }
+
+    /// The layer, if there is one.
+    pub fn layer(&self) -> Option<&dyn StreamLayer> {
+        self.layer.as_deref()
     }
 
     /// The process at the other end of a Unix socket.
@@ -128,6 +147,13 @@ impl Stream {
 
     /// Reads available bytes; 0 is the end of the stream.
     pub fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        match &self.layer {
+            None => self.poll_read_socket(cx, buffer),
+            Some(layer) => layer.poll_read(LayerSocket(self), cx, buffer),
+        }
+    }
+
+    fn poll_read_socket(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         self.poll_read_by(cx, buffer, |socket, buffer| {
             net::receive(socket, buffer).map(|count| (count, count < buffer.len()))
         })
@@ -240,6 +266,13 @@ impl Stream {
     /// # Errors
     /// `WouldBlock`, or the connection's error.
     pub fn try_write(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &self.layer {
+            None => self.try_write_socket(buffers),
+            Some(layer) => layer.try_write(LayerSocket(self), buffers),
+        }
+    }
+
+    fn try_write_socket(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
         match buffers {
             [one] => self.clear_writable_if_short(one.len(), net::send(self.socket.as_fd(), one)),
             many => {
@@ -265,6 +298,9 @@ impl Stream {
     /// # Errors
     /// `WouldBlock`, or the connection's error.
     pub fn try_write_with_more(&self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(layer) = &self.layer {
+            return layer.try_write(LayerSocket(self), &[IoSlice::new(bytes)]);
+        }
         let sent = net::send_with_more(self.socket.as_fd(), bytes);
         self.clear_writable_if_short(bytes.len(), sent)
     }
@@ -280,6 +316,12 @@ impl Stream {
     /// # Errors
     /// `WouldBlock`, the connection's error, or the disk's.
     pub fn try_send_file(&self, file: &DiskFile, at: u64, len: usize) -> io::Result<usize> {
+        if let Some(layer) = &self.layer {
+            return file.with_piece(at, len, |piece| match piece {
+                [] => Ok(0),
+                piece => layer.try_write(LayerSocket(self), &[IoSlice::new(piece)]),
+            });
+        }
         let socket = self.socket.as_fd();
         let sent = file.send_to(socket, at, len)?;
         // A short send may have other reasons: the file became shorter, or a signal or system sleep
@@ -326,6 +368,13 @@ impl Stream {
 
     /// Shuts down the sending side; the peer reads the end of the stream.
     pub fn shutdown_write(&self) {
+        match &self.layer {
+            None => self.shutdown_socket(),
+            Some(layer) => layer.shutdown_write(LayerSocket(self)),
+        }
+    }
+
+    fn shutdown_socket(&self) {
         // A peer that is gone has seen a clearer end.
         let _ = net::shutdown(self.socket.as_fd(), net::Shutdown::Write);
     }
@@ -333,6 +382,9 @@ impl Stream {
     /// Ready when the peer sent something, closed its side, or the connection broke; the last two
     /// are `true`. Peeks, so bytes that arrived stay unread.
     pub fn poll_peer_activity(&self, cx: &mut Context<'_>) -> Poll<bool> {
+        if let Some(layer) = &self.layer {
+            return layer.poll_peer_activity(LayerSocket(self), cx);
+        }
         loop {
             if ready!(self.socket.poll_readable(cx)).is_err() {
                 return Poll::Ready(true);
@@ -383,8 +435,14 @@ impl Stream {
 
     /// Returns which of `streams`, of any loops, have bytes to read or have ended, with one system
     /// call. A stream that cannot be checked counts as one without an event.
-    pub fn have_events<'s>(streams: impl Iterator<Item = &'s Self>) -> Vec<bool> {
-        poll::have_events(streams.map(|stream| stream.socket.as_fd())).unwrap_or_default()
+    pub fn have_events<'s>(streams: impl Iterator<Item = &'s Self> + Clone) -> Vec<bool> {
+        let fds = streams.clone().map(|stream| stream.socket.as_fd());
+        let mut events = poll::have_events(fds).unwrap_or_default();
+        for (has_event, stream) in events.iter_mut().zip(streams) {
+            // An event of the layer below its bytes, such as a session ticket, is none.
+            *has_event = *has_event && (stream.layer.is_none() || !stream.is_open());
+        }
+        events
     }
 
     /// Whether it belongs to the loop that this code runs on: elsewhere it cannot be awaited.
@@ -405,24 +463,68 @@ impl Stream {
 
     /// Whether the stream is open and has nothing to read, by asking the kernel.
     pub fn is_open(&self) -> bool {
+        if let Some(layer) = &self.layer {
+            return layer.is_open(LayerSocket(self));
+        }
         let peeked = net::peek(self.socket.as_fd());
         matches!(peeked, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Deregisters and returns the socket, so that another loop may take it.
+    /// Deregisters and returns the socket of a stream without layer, so that another loop may take
+    /// it.
     pub fn into_socket(self) -> OwnedFd {
-        self.socket.into_fd()
+        debug_assert!(self.layer.is_none(), "its bytes are the layer's");
+        self.into_parts().0
     }
 
-    /// Bytes written that the peer has not acknowledged yet; 0 when the kernel cannot tell.
+    /// Deregisters and returns the socket, and the layer if there is one.
+    pub fn into_parts(mut self) -> (OwnedFd, Option<Box<dyn StreamLayer>>) {
+        let layer = self.layer.take();
+        (self.socket.take_fd(), layer)
+    }
+
+    /// Moves the stream to the current loop.
+    ///
+    /// # Errors
+    /// As [`Stream::new`].
+    pub fn into_current_loop(self) -> io::Result<Self> {
+        let (socket, layer) = self.into_parts();
+        let mut moved = Self::new(socket)?;
+        moved.layer = layer;
+        Ok(moved)
+    }
+
+    fn socket_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Records that there is nothing more to read.
+    fn clear_readable(&self) {
+        self.socket.clear_readable();
+    }
+
+    /// Bytes written that the peer has not acknowledged yet; without those in the kernel when it
+    /// cannot tell.
     pub fn unsent_bytes(&self) -> u64 {
-        net::unsent_bytes(self.socket.as_fd()).unwrap_or(0)
+        let layer = self.layer.as_ref().map_or(0, |layer| layer.pending_bytes());
+        layer + net::unsent_bytes(self.socket.as_fd()).unwrap_or(0)
     }
 
     /// Makes the coming close a reset, so that the peer sees that the message was cut.
     pub fn abort(&self) {
+        if let Some(layer) = &self.layer {
+            layer.abort();
+        }
         // Unix sockets have no reset: their peer sees the end of the stream.
         let _ = net::reset_on_close(self.socket.as_fd());
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(layer) = self.layer.take() {
+            layer.close(LayerSocket(self));
+        }
     }
 }
 

@@ -547,6 +547,7 @@ pub(crate) fn request(head: &str, via: TestTransport) -> Request {
             address,
             name: "admin".into(),
             proxy_protocol: false,
+            has_tls: false,
         }),
         client_state: Arc::default(),
         trusted_proxies: Arc::default(),

@@ -36,6 +36,11 @@ section! {
         /// is 408. The first one counts from the accept: a connection that sends nothing is
         /// closed then.
         header_timeout: Duration = Duration::from_secs(10), Time(1);
+        /// Time for a whole TLS handshake, from the accept.
+        tls_handshake_timeout: Duration = Duration::from_secs(10), Time(1);
+        /// TLS handshakes in progress at once; one more closes the connection whose handshake
+        /// began first.
+        max_tls_handshakes: usize = 4096, Number(1, 10_000_000);
         /// How long a connection may stay open between two requests.
         idle_timeout: Duration = Duration::from_secs(75), Time(1);
         /// How long nothing at all may arrive of a request body, or be taken of a response,

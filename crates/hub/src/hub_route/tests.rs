@@ -45,6 +45,7 @@ fn request(line: &str, fields: &str, body: RequestBody) -> Request {
             address: None,
             name: "unix:/a".into(),
             proxy_protocol: false,
+            has_tls: false,
         }),
         client_state: Arc::default(),
         trusted_proxies: Arc::default(),

@@ -100,6 +100,7 @@ pub(crate) fn request(line: &str, fields: &[&str], body: Option<&str>) -> Reques
             address: None,
             name: "test".to_owned(),
             proxy_protocol: false,
+            has_tls: false,
         }),
         client_state: Arc::default(),
         trusted_proxies: Arc::default(),

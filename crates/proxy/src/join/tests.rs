@@ -56,6 +56,7 @@ fn listen_for(front: &Arc<ArcSwap<JoinListener>>) -> SocketAddr {
         address: Some(address),
         name: "join".to_owned(),
         proxy_protocol: false,
+        has_tls: false,
     });
     loops::spawn_here(async move {
         loop {

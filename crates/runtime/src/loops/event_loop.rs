@@ -49,6 +49,8 @@ struct CurrentLoop {
     mailbox_id: Cell<u32>,
     /// How often the task being polled may still find a descriptor ready.
     task_budget: Cell<u32>,
+    /// Counts the times that the kernel was asked for events.
+    turn: Cell<u64>,
     run_queue: RefCell<VecDeque<SlotKey>>,
     /// Tasks that yielded to all others.
     deferred: RefCell<Vec<Waker>>,
@@ -88,6 +90,7 @@ impl CurrentLoop {
         Self {
             mailbox_id: Cell::new(0),
             task_budget: Cell::new(0),
+            turn: Cell::new(0),
             run_queue: RefCell::new(VecDeque::new()),
             deferred: RefCell::new(Vec::new()),
             tasks: RefCell::new(TaskTable::new()),
@@ -185,6 +188,7 @@ impl CurrentLoop {
             // Fails only for a descriptor that is not a timer.
             let _ = timer::set(kernel.timer_fd.as_fd(), after);
         }
+        self.turn.set(self.turn.get() + 1);
         events.clear();
         let set = kernel.mailbox.epoll_fd().as_fd();
         let is_idle = self.run_queue.borrow().is_empty() && self.deferred.borrow().is_empty();
@@ -350,6 +354,11 @@ pub(super) fn spawn(work: TaskFuture) -> Result<(), TaskFuture> {
         }
         None => Err(work),
     })
+}
+
+/// The loop's turn: it changes when everything that was ready has had its chance.
+pub(super) fn current_turn() -> u64 {
+    CURRENT_LOOP.with(|here| here.turn.get())
 }
 
 /// Wakes `waker` after everything else that is ready has run; at once where no loop runs.

@@ -126,6 +126,7 @@ impl RequestRecord {
                     address: self.listener.address,
                     name: self.listener.name,
                     proxy_protocol: self.listener.proxy_protocol,
+                    has_tls: false,
                 }),
                 client_state: Arc::default(),
                 arrived_at: clock::now(),

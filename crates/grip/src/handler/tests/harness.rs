@@ -447,6 +447,7 @@ pub(crate) fn request(method: &str, target: &str, lines: &[&str]) -> Request {
         address: None,
         name: String::new(),
         proxy_protocol: false,
+        has_tls: false,
     };
     let arrival = RequestEnvironment {
         peer: PeerAddress::Tcp("192.0.2.7:50000".parse().unwrap()),

@@ -1,0 +1,284 @@
+//! Handshakes over a stream: `accept` for clients of ours, `connect` for servers.
+//!
+//! # Invariants
+//! - The caller bounds the time.
+//! - A loop does a few steps with public-key cryptography a turn, so that a flood of handshakes
+//!   leaves it to its other connections in between.
+//! - Bytes before the handshake are never plaintext.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+
+use penstock_exchange::TlsInfo;
+use penstock_runtime::{Stream, StreamLayer, loops};
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::server::{Acceptor, ClientHello, UnbufferedServerConnection};
+use rustls::{ClientConfig, HandshakeKind, ProtocolVersion, ServerConfig};
+
+use crate::layer::{MAX_INCOMPLETE_BYTES, TlsLayer, with_buffers};
+use crate::session::{Connection, Session};
+
+/// Steps with public-key cryptography a turn of a loop: some hundred microseconds each.
+const MAX_STEPS_PER_TURN: u32 = 4;
+
+/// The first byte of every handshake: a record's content type (RFC 8446 §5.1).
+const HANDSHAKE_RECORD: u8 = 22;
+
+/// Chooses how to answer a client's first message.
+pub trait ConfigSelector: Send + Sync + std::fmt::Debug {
+    /// The configuration for the client that sent `hello`.
+    fn select(&self, hello: &ClientHello<'_>) -> Arc<ServerConfig>;
+}
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// The first bytes are those of an HTTP request without TLS.
+    #[error("a plain HTTP request on a TLS port")]
+    PlainHttp,
+    /// The first bytes are of another protocol.
+    #[error("not TLS: its first byte is {0:#04x}")]
+    NotTls(u8),
+    /// The peer broke the protocol, or there is nothing that both sides support.
+    #[error("{0}")]
+    Protocol(#[from] rustls::Error),
+    /// The first message has no end.
+    #[error("a first message of more than {MAX_INCOMPLETE_BYTES} bytes")]
+    TooLarge,
+    /// The peer closed before the handshake was complete.
+    #[error("closed by the peer during the handshake")]
+    Closed,
+    /// The connection failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Makes a session with the client behind `stream`; `early` was read from it already.
+///
+/// # Errors
+/// As [`HandshakeError`]; an alert that tells the client has been sent if the socket had room.
+/// Cancel safety: none.
+pub async fn accept(
+    stream: &Stream,
+    selector: &dyn ConfigSelector,
+    early: Vec<u8>,
+) -> Result<EstablishedSession, HandshakeError> {
+    let mut received = early;
+    let (config, server_name) = read_hello(stream, selector, &mut received).await?;
+    take_turn().await;
+    let session = Session::new(UnbufferedServerConnection::new(config)?);
+    run(stream, session, received, server_name).await
+}
+
+/// Makes a session with the server behind `stream`, which must prove to be `server_name`.
+///
+/// # Errors
+/// As [`HandshakeError`]. Cancel safety: none.
+pub async fn connect(
+    stream: &Stream,
+    config: Arc<ClientConfig>,
+    server_name: ServerName<'static>,
+) -> Result<EstablishedSession, HandshakeError> {
+    let name = Some(server_name.to_str().into_owned().into_boxed_str());
+    take_turn().await;
+    let session = Session::new(UnbufferedClientConnection::new(config, server_name)?);
+    run(stream, session, Vec::new(), name).await
+}
+
+/// A session that is ready for the stream that it was made on.
+#[derive(Debug)]
+pub struct EstablishedSession {
+    layer: Box<dyn StreamLayer>,
+    info: Arc<TlsInfo>,
+}
+
+impl EstablishedSession {
+    /// What was settled.
+    #[must_use]
+    pub fn info(&self) -> &Arc<TlsInfo> {
+        &self.info
+    }
+
+    /// Puts the session between `stream`, on which it was made, and its users.
+    #[must_use]
+    pub fn over(self, stream: Stream) -> Stream {
+        stream.with_layer(self.layer)
+    }
+}
+
+/// The session of `stream`, if it has one.
+#[must_use]
+pub fn session_info(stream: &Stream) -> Option<&Arc<TlsInfo>> {
+    let layer = stream.layer()?.as_any();
+    let server = layer
+        .downcast_ref::<TlsLayer<UnbufferedServerConnection>>()
+        .map(|layer| &layer.info);
+    server.or_else(|| {
+        layer
+            .downcast_ref::<TlsLayer<UnbufferedClientConnection>>()
+            .map(|layer| &layer.info)
+    })
+}
+
+/// Reads the client's first message; `received` keeps all bytes, for the session.
+async fn read_hello(
+    stream: &Stream,
+    selector: &dyn ConfigSelector,
+    received: &mut Vec<u8>,
+) -> Result<(Arc<ServerConfig>, Option<Box<str>>), HandshakeError> {
+    let mut acceptor = Acceptor::default();
+    let mut scanned = 0;
+    loop {
+        if let Some(error) = received.first().and_then(|first| other_protocol(*first)) {
+            return Err(error);
+        }
+        let mut rest = &received[scanned..];
+        while !rest.is_empty() {
+            acceptor.read_tls(&mut rest)?;
+            let accepted = match acceptor.accept() {
+                Ok(accepted) => accepted,
+                Err((error, mut alert)) => {
+                    let mut bytes = Vec::new();
+                    // Writing to memory does not fail.
+                    let _ = alert.write(&mut bytes);
+                    send_alert(stream, &bytes);
+                    return Err(error.into());
+                }
+            };
+            if let Some(accepted) = accepted {
+                let hello = accepted.client_hello();
+                let name = hello
+                    .server_name()
+                    .map(|name| name.to_ascii_lowercase().into());
+                return Ok((selector.select(&hello), name));
+            }
+        }
+        scanned = received.len();
+        if scanned > MAX_INCOMPLETE_BYTES {
+            return Err(HandshakeError::TooLarge);
+        }
+        let count = poll_fn(|cx| {
+            with_buffers(|buffers| {
+                let count = ready!(stream.poll_read(cx, &mut buffers.received))?;
+                received.extend_from_slice(&buffers.received[..count]);
+                Poll::Ready(io::Result::Ok(count))
+            })
+        })
+        .await?;
+        if count == 0 {
+            return Err(HandshakeError::Closed);
+        }
+    }
+}
+
+/// What a first byte says that no handshake has. A method begins with a letter (RFC 9112 §3).
+fn other_protocol(first: u8) -> Option<HandshakeError> {
+    match first {
+        HANDSHAKE_RECORD => None,
+        b'A'..=b'Z' | b'a'..=b'z' => Some(HandshakeError::PlainHttp),
+        other => Some(HandshakeError::NotTls(other)),
+    }
+}
+
+/// Runs a session to the end of its handshake.
+async fn run<C: Connection>(
+    stream: &Stream,
+    mut session: Session<C>,
+    received: Vec<u8>,
+    server_name: Option<Box<str>>,
+) -> Result<EstablishedSession, HandshakeError> {
+    let (mut incomplete, mut plaintext, mut out) = (received, Vec::new(), Vec::new());
+    loop {
+        let opened = session.open(&mut incomplete, &mut out, &mut |bytes| {
+            plaintext.extend_from_slice(bytes);
+        });
+        if let Err(error) = opened {
+            send_alert(stream, &out);
+            return Err(error.into());
+        }
+        incomplete.drain(..opened.unwrap_or_default());
+        stream.write_all(&out).await?;
+        out.clear();
+        if session.is_established() {
+            break;
+        }
+        if session.has_peer_closed() {
+            return Err(HandshakeError::Closed);
+        }
+        if incomplete.len() > MAX_INCOMPLETE_BYTES {
+            return Err(HandshakeError::TooLarge);
+        }
+        let count = poll_fn(|cx| {
+            with_buffers(|buffers| {
+                let count = ready!(stream.poll_read(cx, &mut buffers.received))?;
+                incomplete.extend_from_slice(&buffers.received[..count]);
+                Poll::Ready(io::Result::Ok(count))
+            })
+        })
+        .await?;
+        if count == 0 {
+            return Err(HandshakeError::Closed);
+        }
+        take_turn().await;
+    }
+    let info = Arc::new(describe(&session, server_name));
+    incomplete.shrink_to_fit();
+    let layer = TlsLayer::new(session, Arc::clone(&info), incomplete, plaintext);
+    Ok(EstablishedSession {
+        layer: Box::new(layer),
+        info,
+    })
+}
+
+/// What the handshake of `session` has settled.
+fn describe<C: Connection>(session: &Session<C>, server_name: Option<Box<str>>) -> TlsInfo {
+    let negotiated = session.negotiated();
+    let suite = negotiated.negotiated_cipher_suite();
+    let cipher = suite.and_then(|suite| suite.suite().as_str());
+    let cipher = cipher.unwrap_or("unknown");
+    let cipher = cipher.strip_prefix("TLS13_").unwrap_or(cipher);
+    let certificates = negotiated.peer_certificates().unwrap_or_default();
+    TlsInfo {
+        version: match negotiated.protocol_version() {
+            Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+            Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
+            _ => "unknown",
+        },
+        cipher: cipher.strip_prefix("TLS_").unwrap_or(cipher).into(),
+        server_name,
+        alpn: negotiated.alpn_protocol().map(Into::into),
+        is_resumed: negotiated.handshake_kind() == Some(HandshakeKind::Resumed),
+        peer_certificates: certificates.iter().map(|it| it.as_ref().into()).collect(),
+    }
+}
+
+/// Sends an alert if the socket has room: the connection ends in any case.
+fn send_alert(stream: &Stream, alert: &[u8]) {
+    let _ = stream.try_write(&[io::IoSlice::new(alert)]);
+}
+
+thread_local! {
+    /// The loop's turn, and the steps in it.
+    static STEPS: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// Waits for a turn of the loop that has room for one more step.
+async fn take_turn() {
+    loop {
+        let now = loops::current_turn();
+        let (turn, steps) = STEPS.get();
+        if turn != now {
+            STEPS.set((now, 1));
+            return;
+        }
+        if steps < MAX_STEPS_PER_TURN {
+            STEPS.set((now, steps + 1));
+            return;
+        }
+        loops::yield_now().await;
+    }
+}

@@ -1,0 +1,407 @@
+//! A session as the layer of a stream: it ties [`Session`] to a socket.
+//!
+//! # Invariants
+//! - An idle session owns no buffer: records are opened and sealed in the loop's own. What is kept is
+//!   a part of a record, plaintext that its reader had no room for, and output that the socket has not
+//!   taken.
+//! - An end of the socket without a close_notify is an error: a body that ends so is cut
+//!   (RFC 8446 §6.1).
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use parking_lot::Mutex;
+use penstock_exchange::TlsInfo;
+use penstock_runtime::{LayerSocket, StreamLayer};
+
+use crate::session::{Connection, MAX_SEALED_BYTES, SEAL_BUFFER_BYTES, Session};
+
+/// Room for received ciphertext: more than three whole records.
+pub(crate) const RECEIVE_BYTES: usize = 64 * 1024;
+
+/// Most bytes of an incomplete message that are kept; a record has at most 16,645 (RFC 8446 §5.2).
+pub(crate) const MAX_INCOMPLETE_BYTES: usize = RECEIVE_BYTES / 2;
+
+/// Reads in a row without plaintext before other connections get their turn.
+const MAX_READS_PER_TURN: usize = 16;
+
+/// The loop's buffers for ciphertext.
+pub(crate) struct RecordBuffers {
+    pub(crate) received: Box<[u8]>,
+    plaintext: Vec<u8>,
+    sealed: Box<[u8]>,
+}
+
+thread_local! {
+    static BUFFERS: RefCell<RecordBuffers> = RefCell::new(RecordBuffers {
+        received: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+        plaintext: Vec::new(),
+        sealed: vec![0; SEAL_BUFFER_BYTES].into_boxed_slice(),
+    });
+}
+
+pub(crate) fn with_buffers<R>(use_them: impl FnOnce(&mut RecordBuffers) -> R) -> R {
+    BUFFERS.with_borrow_mut(use_them)
+}
+
+/// One session over one socket.
+pub(crate) struct TlsLayer<C> {
+    /// Held for one call, never across an await.
+    state: Mutex<LayerState<C>>,
+    pub(crate) info: Arc<TlsInfo>,
+}
+
+struct LayerState<C> {
+    session: Session<C>,
+    /// The start of a record.
+    incomplete: Vec<u8>,
+    /// Opened, and not yet read.
+    plaintext: Vec<u8>,
+    output: Output,
+    end: SessionEnd,
+}
+
+/// Sealed bytes on their way to the socket.
+#[derive(Default)]
+struct Output {
+    /// Not with the kernel yet.
+    pending: Vec<u8>,
+    /// Bytes of plaintext that were sealed and not reported as written: 0 or 1. The writer repeats
+    /// them.
+    unreported: usize,
+    /// The sending side of the socket closes behind `pending`.
+    ends_behind: bool,
+}
+
+/// How far the peer's side of a session is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SessionEnd {
+    Open,
+    /// The peer has announced its end.
+    Closed,
+    /// The socket ended or failed, or the peer broke the protocol.
+    Failed(io::ErrorKind),
+    /// Cut by this side: no end is announced.
+    Aborted,
+}
+
+impl<C: Connection> TlsLayer<C> {
+    /// The layer of an established session. `incomplete` was received behind the handshake, and
+    /// `plaintext` opened with it.
+    pub(crate) fn new(
+        session: Session<C>,
+        info: Arc<TlsInfo>,
+        incomplete: Vec<u8>,
+        plaintext: Vec<u8>,
+    ) -> Self {
+        let end = match session.has_peer_closed() {
+            true => SessionEnd::Closed,
+            false => SessionEnd::Open,
+        };
+        Self {
+            state: Mutex::new(LayerState {
+                session,
+                incomplete,
+                plaintext,
+                output: Output::default(),
+                end,
+            }),
+            info,
+        }
+    }
+}
+
+impl<C: Connection> LayerState<C> {
+    /// Receives once, and passes plaintext to `sink`; ready when that has changed anything.
+    fn poll_receive(
+        &mut self,
+        socket: LayerSocket<'_>,
+        cx: Option<&mut Context<'_>>,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Poll<()> {
+        with_buffers(|buffers| {
+            let buffer = &mut buffers.received;
+            let kept = self.incomplete.len();
+            let read = match cx {
+                Some(cx) => ready!(socket.poll_read(cx, &mut buffer[kept..])),
+                None => socket.try_read(&mut buffer[kept..]),
+            };
+            let count = match read {
+                Ok(0) => {
+                    self.end = SessionEnd::Failed(io::ErrorKind::UnexpectedEof);
+                    return Poll::Ready(());
+                }
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => return Poll::Ready(()),
+                Err(error) => {
+                    self.end = SessionEnd::Failed(error.kind());
+                    return Poll::Ready(());
+                }
+            };
+            buffer[..kept].copy_from_slice(&self.incomplete);
+            self.open(&mut buffer[..kept + count], sink);
+            let _ = self.output.flush(socket);
+            Poll::Ready(())
+        })
+    }
+
+    fn open(&mut self, records: &mut [u8], sink: &mut dyn FnMut(&[u8])) {
+        match self.session.open(records, &mut self.output.pending, sink) {
+            Ok(used) if records.len() - used > MAX_INCOMPLETE_BYTES => {
+                self.incomplete = Vec::new();
+                self.end = SessionEnd::Failed(io::ErrorKind::InvalidData);
+            }
+            Ok(used) => {
+                self.incomplete = records[used..].to_vec();
+                if self.session.has_peer_closed() {
+                    self.end = SessionEnd::Closed;
+                }
+            }
+            Err(error) => {
+                log::debug!("tls: connection ended: {error}");
+                self.incomplete = Vec::new();
+                self.end = SessionEnd::Failed(io::ErrorKind::InvalidData);
+            }
+        }
+    }
+
+    /// Moves plaintext that was opened before into `buffer`.
+    fn take_plaintext(&mut self, buffer: &mut [u8]) -> usize {
+        let count = self.plaintext.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&self.plaintext[..count]);
+        if count == self.plaintext.len() {
+            self.plaintext = Vec::new();
+        } else {
+            self.plaintext.drain(..count);
+        }
+        count
+    }
+
+    /// The result of a read that finds the session ended.
+    fn read_end(&self) -> Option<io::Result<usize>> {
+        match self.end {
+            SessionEnd::Open => None,
+            SessionEnd::Closed => Some(Ok(0)),
+            SessionEnd::Failed(kind) => Some(Err(kind.into())),
+            SessionEnd::Aborted => Some(Err(io::ErrorKind::ConnectionAborted.into())),
+        }
+    }
+
+    /// Receives until there is plaintext, kept in `plaintext`, or an end.
+    fn poll_fill(&mut self, socket: LayerSocket<'_>, cx: Option<&mut Context<'_>>) -> Poll<()> {
+        let mut cx = cx;
+        for _ in 0..MAX_READS_PER_TURN {
+            if !self.plaintext.is_empty() || self.end != SessionEnd::Open {
+                return Poll::Ready(());
+            }
+            let mut opened = Vec::new();
+            let received = self.poll_receive(socket, cx.as_deref_mut(), &mut |bytes| {
+                opened.extend_from_slice(bytes);
+            });
+            self.plaintext = opened;
+            ready!(received);
+        }
+        if let Some(cx) = cx {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    /// Seals and sends a prefix of `buffers`.
+    fn write(&mut self, socket: LayerSocket<'_>, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self.end {
+            SessionEnd::Open | SessionEnd::Closed => {}
+            SessionEnd::Failed(kind) => return Err(kind.into()),
+            SessionEnd::Aborted => return Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+        self.output.flush(socket)?;
+        let repeated = std::mem::take(&mut self.output.unreported);
+        with_buffers(|scratch| {
+            let plaintext = gather(buffers, repeated, &mut scratch.plaintext);
+            if plaintext.is_empty() {
+                return Ok(repeated);
+            }
+            let sealed = self
+                .session
+                .seal(plaintext, &mut self.incomplete, &mut scratch.sealed);
+            let len = sealed.map_err(|error| {
+                log::debug!("tls: {error}");
+                self.end = SessionEnd::Failed(io::ErrorKind::BrokenPipe);
+                io::Error::from(io::ErrorKind::BrokenPipe)
+            })?;
+            let accepted = repeated + plaintext.len();
+            let is_sent = self.output.send(socket, &scratch.sealed[..len])?;
+            if is_sent {
+                return Ok(accepted);
+            }
+            self.output.unreported = 1;
+            match accepted - 1 {
+                0 => Err(io::ErrorKind::WouldBlock.into()),
+                reported => Ok(reported),
+            }
+        })
+    }
+
+    /// Seals and sends a close_notify, if none was sent.
+    fn announce_end(&mut self, socket: LayerSocket<'_>) {
+        let is_over = matches!(self.end, SessionEnd::Failed(_) | SessionEnd::Aborted);
+        if is_over || !self.session.is_established() {
+            return;
+        }
+        with_buffers(|scratch| {
+            let sealed = self
+                .session
+                .seal_close(&mut self.incomplete, &mut scratch.sealed);
+            if let Ok(len) = sealed
+                && len > 0
+            {
+                // A peer that is gone does not miss it.
+                let _ = self.output.send(socket, &scratch.sealed[..len]);
+            }
+        });
+    }
+}
+
+impl Output {
+    /// Sends what is pending.
+    ///
+    /// # Errors
+    /// `WouldBlock` if a part is still pending, or the connection's error.
+    fn flush(&mut self, socket: LayerSocket<'_>) -> io::Result<()> {
+        if !self.pending.is_empty() {
+            let sent = socket.try_write(&self.pending)?;
+            self.pending.drain(..sent);
+            if !self.pending.is_empty() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.pending = Vec::new();
+        }
+        if std::mem::take(&mut self.ends_behind) {
+            socket.shutdown_write();
+        }
+        Ok(())
+    }
+
+    /// Sends `sealed` behind what is pending; returns whether all of it is with the kernel.
+    fn send(&mut self, socket: LayerSocket<'_>, sealed: &[u8]) -> io::Result<bool> {
+        let sent = match self.pending.is_empty() {
+            false => 0,
+            true => match socket.try_write(sealed) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                sent => sent?,
+            },
+        };
+        self.pending.extend_from_slice(&sealed[sent..]);
+        Ok(self.pending.is_empty())
+    }
+}
+
+/// The plaintext of `buffers` behind its first `skipped` bytes, at most [`MAX_SEALED_BYTES`]; copied
+/// to `scratch` where it is in several pieces.
+fn gather<'a>(buffers: &'a [IoSlice<'_>], skipped: usize, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+    if let [one] = buffers {
+        let rest = one.get(skipped..).unwrap_or_default();
+        return &rest[..rest.len().min(MAX_SEALED_BYTES)];
+    }
+    scratch.clear();
+    let mut skipped = skipped;
+    for buffer in buffers {
+        let rest = buffer.get(skipped..).unwrap_or_default();
+        skipped = skipped.saturating_sub(buffer.len());
+        let room = MAX_SEALED_BYTES - scratch.len();
+        scratch.extend_from_slice(&rest[..rest.len().min(room)]);
+    }
+    scratch
+}
+
+impl<C: Connection> StreamLayer for TlsLayer<C> {
+    fn poll_read(
+        &self,
+        socket: LayerSocket<'_>,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        // What a write has left is sent on occasion; its writer repeats it anyway.
+        let _ = state.output.flush(socket);
+        for _ in 0..MAX_READS_PER_TURN {
+            if !state.plaintext.is_empty() {
+                return Poll::Ready(Ok(state.take_plaintext(buffer)));
+            }
+            if let Some(end) = state.read_end() {
+                return Poll::Ready(end);
+            }
+            let (mut filled, mut rest) = (0, Vec::new());
+            let received = state.poll_receive(socket, Some(cx), &mut |bytes| {
+                let count = bytes.len().min(buffer.len() - filled);
+                buffer[filled..filled + count].copy_from_slice(&bytes[..count]);
+                filled += count;
+                rest.extend_from_slice(&bytes[count..]);
+            });
+            state.plaintext = rest;
+            ready!(received);
+            if filled > 0 {
+                return Poll::Ready(Ok(filled));
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn try_write(&self, socket: LayerSocket<'_>, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.state.lock().write(socket, buffers)
+    }
+
+    fn poll_peer_activity(&self, socket: LayerSocket<'_>, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut state = self.state.lock();
+        ready!(state.poll_fill(socket, Some(cx)));
+        Poll::Ready(state.plaintext.is_empty())
+    }
+
+    fn is_open(&self, socket: LayerSocket<'_>) -> bool {
+        let mut state = self.state.lock();
+        let _ = state.poll_fill(socket, None);
+        state.plaintext.is_empty() && state.end == SessionEnd::Open
+    }
+
+    fn pending_bytes(&self) -> u64 {
+        self.state.lock().output.pending.len() as u64
+    }
+
+    fn shutdown_write(&self, socket: LayerSocket<'_>) {
+        let mut state = self.state.lock();
+        state.announce_end(socket);
+        state.output.ends_behind = true;
+        // The rest is sent by the next read.
+        let _ = state.output.flush(socket);
+    }
+
+    fn abort(&self) {
+        self.state.lock().end = SessionEnd::Aborted;
+    }
+
+    fn close(&self, socket: LayerSocket<'_>) {
+        self.state.lock().announce_end(socket);
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+impl<C> std::fmt::Debug for TlsLayer<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TlsLayer")
+            .field("info", &self.info)
+            .finish_non_exhaustive()
+    }
+}
