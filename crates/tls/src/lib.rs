@@ -3,10 +3,36 @@
 //! `edge` makes sessions with clients, `proxy`, `client` and `bench` with servers. The protocol
 //! itself is rustls'.
 
+mod certificate;
+pub mod certificate_file;
+mod certificates;
+mod client_certificates;
 mod handshake;
 mod layer;
+mod pem_file;
+mod profile;
+mod resolver;
+mod server_config;
 mod session;
+mod stand_in;
+#[cfg(test)]
+mod testing;
+pub mod tickets;
+mod x509;
 
+pub use certificate::{CertificateSource, ServerCertificate};
+pub use certificates::{
+    CertificateId, CertificateStatus, CertificateStore, ConnectionIdentity, PolicyId,
+    SiteCertificates, StoreContents, UnknownHosts,
+};
+pub use client_certificates::{ClientCertificateMode, ClientCertificates, ClientCertificatesError};
 pub use handshake::{
     ConfigSelector, EstablishedSession, HandshakeError, accept, connect, session_info,
 };
+pub use pem_file::PemError;
+pub use profile::TlsProfile;
+pub use resolver::{ACME_TLS_ALPN, ChallengeCertificates, OnDemandNames, correct_refusal_alert};
+pub use server_config::{ServerTls, ServerTlsOptions, TlsConfigError, server_config};
+pub use stand_in::{IssueError, stand_in};
+pub use tickets::TicketKeys;
+pub use x509::{CertificateFacts, InvalidCertificate, KeyKind};
