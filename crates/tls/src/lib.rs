@@ -7,12 +7,14 @@ mod certificate;
 pub mod certificate_file;
 mod certificates;
 mod client_certificates;
+mod client_config;
 mod handshake;
 mod layer;
 mod pem_file;
 mod profile;
 mod resolver;
 mod server_config;
+mod server_trust;
 mod session;
 mod stand_in;
 #[cfg(test)]
@@ -26,6 +28,9 @@ pub use certificates::{
     SiteCertificates, StoreContents, UnknownHosts,
 };
 pub use client_certificates::{ClientCertificateMode, ClientCertificates, ClientCertificatesError};
+pub use client_config::{
+    ClientTlsError, ClientTlsOptions, InvalidServerName, client_config, server_name,
+};
 pub use handshake::{
     ConfigSelector, EstablishedSession, HandshakeError, accept, connect, session_info,
 };
@@ -33,6 +38,9 @@ pub use pem_file::PemError;
 pub use profile::TlsProfile;
 pub use resolver::{ACME_TLS_ALPN, ChallengeCertificates, OnDemandNames, correct_refusal_alert};
 pub use server_config::{ServerTls, ServerTlsOptions, TlsConfigError, server_config};
+pub use server_trust::{
+    Fingerprint, InvalidFingerprint, RootsError, ServerTrust, roots_from_pem, system_roots,
+};
 pub use stand_in::{IssueError, stand_in};
 pub use tickets::TicketKeys;
 pub use x509::{CertificateFacts, InvalidCertificate, KeyKind};

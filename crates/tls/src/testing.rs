@@ -165,7 +165,6 @@ pub(crate) struct Session {
 /// How a handshake failed.
 #[derive(Debug)]
 pub(crate) struct FailedHandshake {
-    #[expect(dead_code, reason = "it is shown when a test fails")]
     pub(crate) client: Option<rustls::Error>,
     pub(crate) server: Option<rustls::Error>,
     /// What the server sent last.
