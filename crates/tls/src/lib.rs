@@ -9,6 +9,7 @@ mod certificates;
 mod client_certificates;
 mod client_config;
 mod handshake;
+pub mod held;
 mod layer;
 mod pem_file;
 mod profile;

@@ -1,0 +1,295 @@
+//! The record layer of held streams: the part of a TLS session that goes on when its stream is held.
+//!
+//! A server holds a million event streams. Behind the head of the response the session of `rustls`
+//! is given up ([`rustls::server::UnbufferedServerConnection::dangerous_extract_secrets`]), and a
+//! [`HeldSession`] seals the records of the body. It answers what a client may still send: key
+//! updates, alerts, requests to renegotiate. The next process of an upgrade continues it from
+//! [`HeldSession::to_bytes`].
+//!
+//! TLS 1.3 needs the traffic secrets for key updates, and `rustls` gives only keys. So a
+//! [`TrafficKeyLog`] in the configuration and [`capture`] around the handshake get them.
+//!
+//! Give the session up right behind a write of application data. `rustls` keeps its answer to a
+//! key update until the next write, and with it that answer would be lost.
+//!
+//! # Invariants
+//! - Pure: bytes in, bytes out. It does no I/O and reads no clock.
+//! - A sequence number is used once with a key. A session has one owner and cannot be cloned; bytes
+//!   of [`HeldSession::to_bytes`] are continued by one process.
+//! - After an error of [`HeldSession::open`] the session is dead: its keys are erased.
+//! - Keys are erased when they are replaced or dropped, and appear in no `Debug` output.
+//! - An idle session has no memory beside its own [`MAX_SESSION_BYTES`].
+
+mod capture;
+mod error;
+pub mod fuzzing;
+mod handshake;
+mod incoming;
+mod key_schedule;
+mod record_keys;
+mod serial;
+mod suite;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io::IoSlice;
+
+use rustls::{AlertDescription, ExtractedSecrets, SupportedCipherSuite};
+
+pub use capture::{TrafficKeyLog, TrafficSecrets, capture};
+pub use error::{HoldError, OpenError, RestoreError, SealError, Violation};
+pub use incoming::OpenedBytes;
+
+use handshake::{HandshakeReader, KEY_UPDATE_NOT_REQUESTED};
+use incoming::PeerAllowance;
+use record_keys::RecordKeys;
+use suite::RecordSuite;
+
+/// Memory of an idle session.
+pub const MAX_SESSION_BYTES: usize = 256;
+
+const _: () = assert!(size_of::<HeldSession>() <= MAX_SESSION_BYTES);
+
+/// Plaintext of a record (RFC 8446 §5.1).
+pub const MAX_PLAINTEXT_BYTES: usize = 16 << 10;
+
+/// What a record adds to its plaintext: header, explicit nonce or content type, tag.
+pub const MAX_RECORD_OVERHEAD: usize = RECORD_HEADER_BYTES + 8 + 16;
+
+const RECORD_HEADER_BYTES: usize = 5;
+
+/// Key updates that may have happened before a stream is held.
+const MAX_GENERATIONS: usize = 64;
+
+/// Types of records (RFC 8446 §5.1).
+mod content_type {
+    pub(super) const ALERT: u8 = 21;
+    pub(super) const HANDSHAKE: u8 = 22;
+    pub(super) const APPLICATION_DATA: u8 = 23;
+}
+
+/// The server's side of a TLS session behind its handshake.
+///
+/// Call [`Self::seal`] for what goes to the client, [`Self::open`] for what comes from it, and
+/// [`Self::close_notify`] at the end. All three append records to a buffer, which goes to the
+/// client in that order.
+pub struct HeldSession {
+    send_keys: RecordKeys,
+    receive_keys: RecordKeys,
+    /// A record that has not come whole.
+    partial_record: Vec<u8>,
+    handshake: HandshakeReader,
+    suite: RecordSuite,
+    can_send: bool,
+    can_receive: bool,
+    /// Something was wrong, and the keys are erased.
+    is_dead: bool,
+    allowance: PeerAllowance,
+}
+
+impl HeldSession {
+    /// Continues the session of a server from what `rustls` extracted. TLS 1.3 needs its
+    /// `traffic` secrets too.
+    ///
+    /// # Errors
+    /// A cipher suite that is not one of those of `rustls` with `aws-lc-rs`, or secrets that do not
+    /// belong together.
+    pub fn new(
+        suite: SupportedCipherSuite,
+        extracted: &ExtractedSecrets,
+        traffic: Option<&TrafficSecrets>,
+    ) -> Result<Self, HoldError> {
+        let (send_sequence, send) = &extracted.tx;
+        let (receive_sequence, receive) = &extracted.rx;
+        let suite = RecordSuite::new(suite, send)?;
+        let mut send_keys = RecordKeys::from_extracted(suite, send, *send_sequence)?;
+        let mut receive_keys = RecordKeys::from_extracted(suite, receive, *receive_sequence)?;
+        if suite.is_tls13() {
+            let traffic = traffic.ok_or(HoldError::NoTrafficSecrets)?;
+            send_keys.find_secret(suite, &traffic.server, MAX_GENERATIONS)?;
+            receive_keys.find_secret(suite, &traffic.client, MAX_GENERATIONS)?;
+        }
+        Ok(Self::from_keys(suite, send_keys, receive_keys))
+    }
+
+    fn from_keys(suite: RecordSuite, send_keys: RecordKeys, receive_keys: RecordKeys) -> Self {
+        Self {
+            send_keys,
+            receive_keys,
+            partial_record: Vec::new(),
+            handshake: HandshakeReader::default(),
+            suite,
+            can_send: true,
+            can_receive: true,
+            is_dead: false,
+            allowance: PeerAllowance::default(),
+        }
+    }
+
+    /// Appends `slices` to `out`, in records of at most [`MAX_PLAINTEXT_BYTES`]. In TLS 1.3 it
+    /// updates the key before its limit is reached (RFC 8446 §5.5).
+    ///
+    /// # Errors
+    /// Nothing is sealed: the session has ended, or a key of TLS 1.2 may not seal as many records.
+    /// It still seals a `close_notify`.
+    pub fn seal(&mut self, slices: &[IoSlice<'_>], out: &mut Vec<u8>) -> Result<(), SealError> {
+        if !self.can_send {
+            return Err(SealError::Closed);
+        }
+        let mut left: usize = slices.iter().map(|slice| slice.len()).sum();
+        if left == 0 {
+            return Ok(());
+        }
+        let records = left.div_ceil(MAX_PLAINTEXT_BYTES);
+        if !self.suite.is_tls13() && !self.has_room_for(records) {
+            return Err(SealError::KeyExhausted);
+        }
+        out.reserve(left + records * MAX_RECORD_OVERHEAD);
+        let mut source = SliceReader::new(slices);
+        let mut key = self.send_keys.expand(self.suite)?;
+        while left > 0 {
+            if !self.has_room_for(1) {
+                self.update_send_key(KEY_UPDATE_NOT_REQUESTED, out)?;
+                key = self.send_keys.expand(self.suite)?;
+            }
+            let length = left.min(MAX_PLAINTEXT_BYTES);
+            let content = content_type::APPLICATION_DATA;
+            let writer = self
+                .send_keys
+                .begin_record(self.suite, content, length, out);
+            source.copy_to(length, out);
+            self.send_keys.finish_record(writer, &key, out)?;
+            left -= length;
+        }
+        self.allowance.renew();
+        Ok(())
+    }
+
+    /// Appends a `close_notify` alert (RFC 8446 §6.1), once. After it nothing is sealed; what the
+    /// client sends can still be opened.
+    pub fn close_notify(&mut self, out: &mut Vec<u8>) {
+        // Without room for it the client sees the end of the connection.
+        let _ = self.send_alert(AlertDescription::CloseNotify, out);
+        self.can_send = false;
+    }
+
+    /// Whether [`Self::seal`] may be called: no end was sent.
+    #[must_use]
+    pub fn can_send(&self) -> bool {
+        self.can_send
+    }
+
+    /// Whether the client may send more: it has sent no `close_notify`, and nothing wrong.
+    #[must_use]
+    pub fn can_receive(&self) -> bool {
+        self.can_receive
+    }
+
+    /// Memory of the session now.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.partial_record.capacity()
+    }
+
+    fn has_room_for(&self, records: usize) -> bool {
+        let used = self.send_keys.sequence().saturating_add(records as u64);
+        used <= self.suite.max_records()
+    }
+
+    /// Appends a key update under the old key and goes on with the next (RFC 8446 §4.6.3).
+    fn update_send_key(&mut self, message: [u8; 5], out: &mut Vec<u8>) -> Result<(), SealError> {
+        self.seal_small(content_type::HANDSHAKE, &message, out)?;
+        self.send_keys.advance(self.suite)?;
+        Ok(())
+    }
+
+    fn send_alert(
+        &mut self,
+        description: AlertDescription,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SealError> {
+        const WARNING: u8 = 1;
+        const FATAL: u8 = 2;
+        let level = match description {
+            AlertDescription::CloseNotify | AlertDescription::NoRenegotiation => WARNING,
+            _ => FATAL,
+        };
+        let alert = [level, description.into()];
+        self.seal_small(content_type::ALERT, &alert, out)
+    }
+
+    /// Seals a record beside the limit of data, which leaves as much room again for these.
+    fn seal_small(
+        &mut self,
+        content: u8,
+        message: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), SealError> {
+        if !self.can_send {
+            return Err(SealError::Closed);
+        }
+        let key = self.send_keys.expand(self.suite)?;
+        out.reserve(message.len() + MAX_RECORD_OVERHEAD);
+        let record = self
+            .send_keys
+            .begin_record(self.suite, content, message.len(), out);
+        out.extend_from_slice(message);
+        self.send_keys.finish_record(record, &key, out)?;
+        Ok(())
+    }
+
+    /// Ends the session in both directions and erases what it knows.
+    fn kill(&mut self) {
+        self.can_send = false;
+        self.can_receive = false;
+        self.is_dead = true;
+        self.send_keys.erase();
+        self.receive_keys.erase();
+        self.partial_record = Vec::new();
+        self.handshake = HandshakeReader::default();
+    }
+}
+
+impl fmt::Debug for HeldSession {
+    /// Without any key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldSession")
+            .field("suite", &self.suite)
+            .field("sent_records", &self.send_keys.sequence())
+            .field("received_records", &self.receive_keys.sequence())
+            .field("can_send", &self.can_send)
+            .field("can_receive", &self.can_receive)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads slices as one.
+struct SliceReader<'a> {
+    slices: &'a [IoSlice<'a>],
+    /// Where the first of them is read on.
+    offset: usize,
+}
+
+impl<'a> SliceReader<'a> {
+    fn new(slices: &'a [IoSlice<'a>]) -> Self {
+        Self { slices, offset: 0 }
+    }
+
+    /// Appends the next `count` bytes; there are as many.
+    fn copy_to(&mut self, mut count: usize, out: &mut Vec<u8>) {
+        while count > 0
+            && let Some(slice) = self.slices.first()
+        {
+            let rest = &slice[self.offset..];
+            let taken = rest.len().min(count);
+            out.extend_from_slice(&rest[..taken]);
+            count -= taken;
+            self.offset += taken;
+            if self.offset == slice.len() {
+                self.slices = &self.slices[1..];
+                self.offset = 0;
+            }
+        }
+    }
+}
