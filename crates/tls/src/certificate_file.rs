@@ -18,7 +18,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::sign::{CertifiedKey, SigningKey};
 
 mod checks;
-mod private_key;
+pub(crate) mod private_key;
 #[cfg(test)]
 mod tests;
 

@@ -11,6 +11,7 @@ mod client_config;
 mod handshake;
 pub mod held;
 mod layer;
+pub mod local_authority;
 mod pem_file;
 mod profile;
 mod resolver;
@@ -35,6 +36,7 @@ pub use client_config::{
 pub use handshake::{
     ConfigSelector, EstablishedSession, HandshakeError, accept, connect, session_info,
 };
+pub use local_authority::{LocalAuthority, LocalAuthorityError};
 pub use pem_file::PemError;
 pub use profile::TlsProfile;
 pub use resolver::{ACME_TLS_ALPN, ChallengeCertificates, OnDemandNames, correct_refusal_alert};

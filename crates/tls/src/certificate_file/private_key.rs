@@ -6,7 +6,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use super::CertificateError;
 
 /// The first private key of a text, beside whatever else it holds (parameters, certificates).
-pub(super) fn parse(text: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
+pub(crate) fn parse(text: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
     match PrivateKeyDer::from_pem_slice(text) {
         Ok(key) => Ok(key),
         // The lines of the old form's encryption are not base64.
