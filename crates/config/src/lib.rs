@@ -50,6 +50,7 @@ mod suggest;
 mod tcp;
 #[cfg(test)]
 mod testing;
+mod tls;
 mod units;
 mod upstream;
 mod values;
@@ -66,14 +67,16 @@ pub use example::example_file;
 pub use foreign_words::{FlagTranslation, translate_flag};
 pub use hide::{DEFAULT_HIDE_PATTERNS, HidePattern};
 pub use model::{
-    Access, AccessLog, App, AppKind, Balance, BlockingPool, Cache, CacheBypass, CacheKey,
-    Concurrency, Config, ConnectionLimits, ContentCoding, ControlSocket, EjectPolicy, Files,
-    ForwardedHeaders, Grip, HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hub,
-    HubHistory, JoinEndpoint, JoinTarget, KeySetSource, Limits, LogFormat, LogTarget, MemoryLimit,
-    MercureKey, MercureKeys, Preload, Processes, Protocol, ProxyProtocol, QueryKey, RefusalPolicy,
-    RetryPolicy, Rewrite, Route, RouteCache, RouteHub, RouteMercure, ScalingConfig, Sendfile,
-    Server, ServerAddr, ServerLogFormat, Site, SlowPolicy, SocketPermissions, Sticky, Symlinks,
-    TcpFrontend, Upstream, UpstreamServer,
+    Access, AccessLog, Acme, AcmeStorage, App, AppKind, Balance, BlockingPool, Cache, CacheBypass,
+    CacheKey, CertificateFiles, ChallengeKind, ClientCertificateMode, ClientCertificates,
+    Concurrency, Config, ConnectionLimits, ContentCoding, ControlSocket, EjectPolicy,
+    ExternalAccount, Files, ForwardedHeaders, Grip, HUB_NAMESPACE, HashKey, HeaderRules,
+    HealthCheck, HostHeader, Hsts, Hub, HubHistory, JoinEndpoint, JoinTarget, KeySetSource, Limits,
+    LogFormat, LogTarget, MemoryLimit, MercureKey, MercureKeys, OnDemand, Preload, Processes,
+    Protocol, ProxyProtocol, QueryKey, RefusalPolicy, RetryPolicy, Rewrite, Route, RouteCache,
+    RouteHub, RouteMercure, ScalingConfig, Sendfile, Server, ServerAddr, ServerLogFormat, Site,
+    SiteTls, SlowPolicy, SocketPermissions, Sticky, Symlinks, TcpFrontend, Tls, TlsProfile,
+    UnknownNames, Upstream, UpstreamServer,
 };
 pub use parse::{load, parse};
 pub use redacted::{EnvVariables, Secret};

@@ -16,6 +16,7 @@ mod hub;
 mod limits;
 mod server;
 mod site;
+mod tls;
 mod upstream;
 
 use std::collections::BTreeMap;
@@ -40,6 +41,11 @@ pub use server::{
     SocketPermissions,
 };
 pub use site::{HeaderRules, Rewrite, Route, Site};
+pub(crate) use tls::EXTERNAL_ACCOUNT_KEY;
+pub use tls::{
+    Acme, AcmeStorage, CertificateFiles, ChallengeKind, ClientCertificateMode, ClientCertificates,
+    ExternalAccount, Hsts, OnDemand, SiteTls, Tls, TlsProfile, UnknownNames,
+};
 pub(crate) use upstream::UPSTREAM_QUEUE;
 pub use upstream::{
     Balance, ConnectionLimits, EjectPolicy, ForwardedHeaders, HashKey, HealthCheck, HostHeader,
@@ -65,6 +71,10 @@ pub struct Config {
     pub blocking: BTreeMap<String, BlockingPool>,
     /// Applications by name.
     pub apps: BTreeMap<String, App>,
+    /// TLS of all listeners that have it.
+    pub tls: Tls,
+    /// Certificates by ACME.
+    pub acme: Acme,
     /// Bounds on held streams.
     pub hub: Hub,
     /// Caches by name; their directories do not overlap.
@@ -146,6 +156,10 @@ keys! {
         "server": Table("server"), Described("every default");
         /// Bounds on clients.
         "limits": Table("limits"), Described("every default");
+        /// TLS of all listeners that have it.
+        "tls": Table("tls"), Described("every default");
+        /// Certificates by ACME.
+        "acme": Table("acme"), Described("every default");
         /// Pools for blocking work.
         "blocking": NamedTables("blocking.NAME"), Described("the pool `default`");
         /// Applications.

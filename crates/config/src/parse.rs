@@ -16,7 +16,7 @@ use crate::error::ConfigErrors;
 use crate::findings::{Findings, LocatedValue, make_absolute};
 use crate::model::{App, BlockingPool, Config, Limits, Site, TcpFrontend};
 use crate::section::{Keys as _, Section};
-use crate::{app, cache, dev_defaults, disk, hub, join, server, site, tcp, upstream};
+use crate::{app, cache, dev_defaults, disk, hub, join, server, site, tcp, tls, upstream};
 
 /// Reads, parses and checks a file.
 ///
@@ -72,6 +72,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
     }
     let limits = read_limits(&top);
     let hub = hub::read(&top, &limits);
+    let (tls, acme) = tls::read(&top, server.config.redis.is_some());
     let mut blocking = read_blocking(&top);
     let (app_names, apps) = read_named(&top, "apps", app::read);
     let (upstream_names, upstreams) = read_named(&top, "upstreams", |name, table| {
@@ -106,6 +107,8 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         }
     }
     server.check_addresses(&top, &streams);
+    tls::check_listeners(&top, &server.config, &sites);
+    tls::check_challenges(&top, &acme, &sites);
     join::check_joinable_upstreams(&top, server.config.join.as_ref(), upstreams.values());
     Some(Config {
         path: Some(make_absolute(Path::new(""), origin)),
@@ -114,6 +117,8 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         limits,
         blocking,
         apps,
+        tls,
+        acme,
         hub,
         caches,
         upstreams,

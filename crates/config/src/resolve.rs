@@ -15,10 +15,10 @@ use crate::error::{ConfigError, ConfigErrors, HUB_NAMESPACE_TAKEN, access_error_
 use crate::findings::make_absolute;
 use crate::foreign_words::translate_verb;
 use crate::model::{
-    App, AppKind, BlockingPool, Config, Files, Grip, HUB_NAMESPACE, Hub, Limits, LogTarget,
-    Processes, Route, Server,
+    Acme, App, AppKind, BlockingPool, Config, Files, Grip, HUB_NAMESPACE, Hub, Limits, LogTarget,
+    Processes, Route, Server, SiteTls, Tls,
 };
-use crate::values::{ListenAddr, PathPattern};
+use crate::values::{HostPattern, ListenAddr, PathPattern};
 use crate::work::{self, WorkOptions};
 use crate::{FILE_NAME, dev_defaults, entry, parse, section, server, site};
 
@@ -31,6 +31,8 @@ pub struct Invocation {
     pub config: Option<PathBuf>,
     /// Listeners that replace the file's; empty keeps them.
     pub listen: Vec<ListenAddr>,
+    /// Hosts of the only site, which gets certificates for them by ACME (`--domain`).
+    pub domains: Vec<HostPattern>,
     /// Admin address that replaces the file's.
     pub admin: Option<AdminOverride>,
     /// Worker processes of every application.
@@ -378,6 +380,8 @@ fn empty_config(dir: &Path) -> Config {
         limits: Limits::default(),
         blocking: BTreeMap::from([("default".to_owned(), BlockingPool::default())]),
         apps: BTreeMap::new(),
+        tls: Tls::default(),
+        acme: Acme::default(),
         hub: Hub::default(),
         caches: BTreeMap::new(),
         upstreams: BTreeMap::new(),
@@ -409,8 +413,37 @@ fn app_name_of_dir(dir: &Path) -> String {
     }
 }
 
+/// Gives the only site these hosts with certificates for them, and the server the ports of HTTP and
+/// HTTPS, unless listeners are named too.
+fn apply_domains(config: &mut Config, invocation: &Invocation, errors: &mut Vec<String>) {
+    if invocation.domains.is_empty() {
+        return;
+    }
+    let [site] = &mut config.sites[..] else {
+        let problem = "--domain is for a server with one site: set `hosts` and `tls` of each site \
+                       in the file";
+        return errors.push(problem.to_owned());
+    };
+    site.hosts.clone_from(&invocation.domains);
+    if site.tls == SiteTls::Off {
+        site.tls = SiteTls::Auto;
+    }
+    if invocation.listen.is_empty() {
+        let https = ListenAddr::Port(HTTPS_PORT);
+        config.server.listen = vec![ListenAddr::Port(HTTP_PORT), https.clone()];
+        config.server.tls_listeners = vec![https];
+    }
+}
+
+/// The port of HTTP, where challenges and redirects are answered.
+const HTTP_PORT: u16 = 80;
+
+/// The port of HTTPS.
+const HTTPS_PORT: u16 = 443;
+
 fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config, ConfigErrors> {
     let mut errors = Vec::new();
+    apply_domains(&mut config, invocation, &mut errors);
     let mut place = |addr: &ListenAddr| {
         let unfit = server::check_socket_path(&addr.to_string(), &invocation.cwd);
         let is_fit = unfit.is_none();
@@ -430,11 +463,14 @@ fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config
         Some(AdminOverride::Off) => config.server.admin = None,
         Some(AdminOverride::Address(addr)) => config.server.admin = Some(place(addr)),
     }
-    let listen = &config.server.listen;
-    config
-        .server
-        .proxy_protocol
-        .retain(|addr| listen.contains(addr));
+    let Server {
+        listen,
+        proxy_protocol,
+        tls_listeners,
+        ..
+    } = &mut config.server;
+    proxy_protocol.retain(|addr| listen.contains(addr));
+    tls_listeners.retain(|addr| listen.contains(addr));
     errors.extend(server::find_address_conflict(&config));
     let processes = check_count("--processes", invocation.processes, &mut errors);
     let threads = check_count("--threads", invocation.threads, &mut errors);

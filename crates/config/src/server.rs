@@ -367,18 +367,23 @@ fn read_socket_file(table: &Section<'_>, addr: Option<&ListenAddr>) -> Option<So
 fn read_listen(table: &Section<'_>, server: &mut Server) -> Option<Vec<LocatedValue<ListenAddr>>> {
     let items = table.texts_or_tables("listen")?;
     let mut listen = Vec::with_capacity(items.len());
+    let (mut with_proxy_header, mut with_tls) = (Vec::new(), Vec::new());
     for item in items {
         match item {
             TextOrTable::Text(text) => listen.extend(read_address(table, "listen", &text)),
             TextOrTable::Table(inner) => {
                 let text = inner.text("address");
                 let addr = text.and_then(|text| read_address(&inner, "address", &text));
-                let mut is_behind = false;
+                let (mut is_behind, mut has_tls) = (false, false);
                 inner.read("proxy_protocol", &mut is_behind);
+                inner.read("tls", &mut has_tls);
                 let file = read_socket_file(&inner, addr.as_ref().map(|addr| &addr.value));
                 let Some(addr) = addr else { continue };
                 if is_behind {
-                    server.proxy_protocol.push(addr.value.clone());
+                    with_proxy_header.push(listen.len());
+                }
+                if has_tls {
+                    with_tls.push(listen.len());
                 }
                 if let (ListenAddr::Unix(path), Some(file)) = (&addr.value, file) {
                     server.socket_permissions.insert(path.clone(), file);
@@ -388,6 +393,12 @@ fn read_listen(table: &Section<'_>, server: &mut Server) -> Option<Vec<LocatedVa
         }
     }
     restrict_ports_to_ipv4(listen.iter_mut().map(|addr| &mut addr.value).collect());
+    let addresses = |indexes: &[usize]| {
+        let addresses = indexes.iter().map(|index| listen[*index].value.clone());
+        addresses.collect()
+    };
+    server.proxy_protocol = addresses(&with_proxy_header);
+    server.tls_listeners = addresses(&with_tls);
     table.check_not_empty("listen");
     Some(listen)
 }

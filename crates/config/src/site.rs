@@ -11,9 +11,9 @@ use crate::error::line_suffix;
 use crate::findings::LocatedValue;
 use crate::hide::HidePattern;
 use crate::model::{App, BlockingPool, Cache, Files, Hub, Route, Site, Upstream};
-use crate::section::Section;
+use crate::section::{Keys as _, Section};
 use crate::values::{HostPattern, PathPattern};
-use crate::{error_pages, route};
+use crate::{error_pages, route, tls};
 
 /// What routes may refer to.
 pub(crate) struct RouteContext<'a> {
@@ -62,10 +62,13 @@ pub(crate) fn read(top: &Section<'_>, known: &RouteContext<'_>) -> Vec<Site> {
             }
             check_hosts(table, &hosts, &mut hosts_seen);
             let hosts = hosts.into_iter().map(|host| host.value).collect();
+            let mut site = Site::new(route::read(table, known));
+            site.read_keys(table);
+            tls::read_site(table, &mut site);
             Site {
                 hosts,
-                routes: route::read(table, known),
                 error_pages: error_pages::read(table),
+                ..site
             }
         })
         .collect()
@@ -92,11 +95,7 @@ pub(crate) fn default_site_for_upstream(name: &str) -> Site {
 
 /// A site with one route, for every host.
 pub(crate) fn catch_all_site(route: Route) -> Site {
-    Site {
-        hosts: Vec::new(),
-        routes: vec![route],
-        error_pages: BTreeMap::new(),
-    }
+    Site::new(vec![route])
 }
 
 fn check_hosts(

@@ -22,7 +22,7 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
     number.checked_mul(unit_factor(&SIZE_UNITS, unit)?)
 }
 
-/// Reads `500ms`, `10s`, `5m`, `1h` or `1d`.
+/// Reads `500ms`, `10s`, `5m`, `1h`, `1d`, `1w` or `1y`.
 pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let (number, unit) = split_number_and_unit(text)?;
     number
@@ -98,12 +98,14 @@ const SIZE_UNITS: [(&str, u64); 11] = [
 ];
 
 /// In milliseconds.
-const DURATION_UNITS: [(&str, u64); 5] = [
+const DURATION_UNITS: [(&str, u64); 7] = [
     ("ms", 1),
     ("s", 1_000),
     ("m", 60_000),
     ("h", 3_600_000),
     ("d", 86_400_000),
+    ("w", 7 * 86_400_000),
+    ("y", 365 * 86_400_000),
 ];
 
 #[cfg(test)]
@@ -139,6 +141,8 @@ mod tests {
             ("1m", Some(60_000)),
             ("1h", Some(3_600_000)),
             ("1d", Some(86_400_000)),
+            ("2w", Some(14 * 86_400_000)),
+            ("1y", Some(365 * 86_400_000)),
             ("10", None),
             ("s", None),
             ("10 sec", None),

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::findings::make_absolute;
-use crate::model::{Config, Hub, JoinTarget, Server};
+use crate::model::{Acme, Config, Hub, JoinTarget, Server, Tls};
 use crate::values::MAX_UNIX_PATH_BYTES;
 use crate::{ConfigErrors, Invocation, join, section, site};
 
@@ -95,9 +95,12 @@ pub(crate) fn keep_only_app(
     config.upstreams.clear();
     config.caches.clear();
     config.hub = Hub::default();
+    config.tls = Tls::default();
+    config.acme = Acme::default();
     config.server = Server {
         listen: Vec::new(),
         proxy_protocol: Vec::new(),
+        tls_listeners: Vec::new(),
         reuse_port: false,
         admin: config.server.admin.filter(|_| invocation.admin.is_some()),
         redis: None,

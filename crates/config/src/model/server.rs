@@ -124,6 +124,8 @@ section! {
         socket_permissions: BTreeMap<PathBuf, SocketPermissions> = BTreeMap::new();
         /// Addresses of `listen` with a PROXY protocol header on each connection.
         proxy_protocol: Vec<ListenAddr> = Vec::new();
+        /// Addresses of `listen` whose connections have TLS.
+        tls_listeners: Vec<ListenAddr> = Vec::new();
     }
 }
 
@@ -162,6 +164,8 @@ keys! {
             Described("`server.user`, or whoever starts it"), example r#"":www-data""#;
         /// Whether its connections begin with a PROXY protocol header, of version 1 or 2.
         "proxy_protocol": Bool, Toml("false");
+        /// Whether its connections have TLS: HTTPS. At least one site needs a certificate.
+        "tls": Bool, Toml("false");
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::{Files, RouteCache, RouteHub, RouteMercure, Sendfile};
+use super::{
+    ClientCertificates, Files, Hsts, RouteCache, RouteHub, RouteMercure, Sendfile, SiteTls,
+};
 use crate::options::OptionKind::*;
 use crate::options::expected::*;
 use crate::values::{HostPattern, PathPattern};
@@ -18,6 +20,21 @@ section! {
         hosts: Vec<HostPattern> = Vec::new(), Texts(SITE_HOST),
             default "any host that no other site names",
             example r#"["example.com", "*.example.com"]"#, by hand;
+        /// Where its certificates come from: `"auto"` for a certificate authority by ACME (see
+        /// `[acme]`), `"local"` for the authority of this machine (see `penstock trust`), or files.
+        tls: SiteTls = SiteTls::Off, OrTable(&Text(SITE_TLS), "sites.tls"), shows r#""off""#,
+            example r#"{ certificate = "chain.pem", key = "key.pem" }"#, by hand;
+        /// Whether clients show certificates of their own. A client that has agreed on TLS for
+        /// another site gets 421.
+        client_certificates: Option<ClientCertificates> = None, Table("sites.client_certificates"),
+            default "no", example r#"{ ca = "clients-ca.pem" }"#, only "a site with `tls`", by hand;
+        /// Whether a request without TLS is redirected to `https`, by 308.
+        redirect_to_https: Option<bool> = None, Bool,
+            default "`true` where a listener has TLS and the site has a certificate",
+            only "a site with `tls`";
+        /// For how long browsers use HTTPS alone; a duration alone is `max_age`.
+        hsts: Option<Hsts> = None, OrTable(&Time(0), "sites.hsts"), default "no such field",
+            example r#""1y""#, only "a site with `tls`", by hand;
         /// Routes, tried in order.
         routes: Vec<Route> = routes, Tables("sites.routes"), default required, by hand;
         /// Files, of at most 1MiB, that take the place of the server's own error pages, by

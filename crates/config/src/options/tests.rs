@@ -15,6 +15,10 @@ join = {}
 admin_token = {}
 access_log = { path = "x" }
 [limits]
+[tls]
+[acme]
+external_account = { key = {} }
+on_demand = {}
 [blocking.default]
 [apps.hello]
 processes = { min = 1 }
@@ -39,6 +43,9 @@ eject = {}
 [hub]
 history = {}
 [[sites]]
+tls = { certificate = "c.pem" }
+client_certificates = { ca = "c.pem" }
+hsts = { max_age = "1d" }
 [[sites.routes]]
 files = { root = "public" }
 app = "hello"

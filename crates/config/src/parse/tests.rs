@@ -39,14 +39,7 @@ fn gives_every_default_for_a_file_with_one_application() {
         app: Some("a".to_owned()),
         ..Route::new(PathPattern::any())
     };
-    assert_eq!(
-        config.sites,
-        [Site {
-            hosts: vec![],
-            routes: vec![route],
-            error_pages: BTreeMap::new(),
-        }]
-    );
+    assert_eq!(config.sites, [Site::new(vec![route])]);
 }
 
 #[test]

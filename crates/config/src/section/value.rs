@@ -134,7 +134,7 @@ impl OptionValue for f64 {
 impl OptionValue for Duration {
     fn from_key(table: &Section<'_>, key: &'static str) -> Option<Self> {
         let (option, value) = table.option_and_value(key)?;
-        let OptionKind::Time(min) = option.kind else {
+        let OptionKind::Time(min) = option.kind.without_table() else {
             return None;
         };
         let Some(text) = value.get_ref().as_str() else {
