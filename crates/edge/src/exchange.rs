@@ -31,12 +31,13 @@ use penstock_exchange::{
 use penstock_http::{BodyFraming, RequestHead, Status};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
+use penstock_tls::ConnectionIdentity;
 
 use self::internal_redirect::RedirectChain;
 use self::request::HandlerRequest;
 use crate::accept::ConnectionSource;
 use crate::filters::Filters;
-use crate::router::{HandlerChain, OwnedRoute, Route, RouteMatch};
+use crate::router::{HandlerChain, OwnedRoute, Route, RouteMatch, strip_port};
 use crate::{Edge, Settings, faults};
 
 pub(crate) use record::SendError;
@@ -48,6 +49,8 @@ pub(crate) struct ConnectionContext<'c> {
     pub(crate) source: &'c ConnectionSource,
     pub(crate) listener: &'c Arc<ListenerInfo>,
     pub(crate) client_state: &'c Arc<ClientState>,
+    /// What its TLS handshake has proved; `None` without TLS.
+    pub(crate) identity: Option<&'c ConnectionIdentity>,
 }
 
 /// A request with its route, before anything of it is allocated.
@@ -122,13 +125,28 @@ impl<'c> ConnectionContext<'c> {
         let arrived = clock::now();
         self.edge.metrics().active_requests.add(1);
         let forwarded = self.read_forwarded(settings, &head);
-        let route = settings.routes.match_request(&head, forwarded.as_deref());
+        let route = match self.is_misdirected(settings, &head) {
+            false => settings.routes.match_request(&head, forwarded.as_deref()),
+            true => RouteMatch::EdgeResponse(Err(Fault::new(
+                FaultKind::UnknownHost,
+                "the TLS session is for another host",
+            ))),
+        };
         ReceivedRequest {
             settings,
             head,
             forwarded,
             arrived,
             route,
+        }
+    }
+
+    /// Whether its connection may not ask for the host of a request, as its TLS session is for
+    /// another (RFC 9110 §15.5.20).
+    fn is_misdirected(self, settings: &Settings, head: &RequestHead) -> bool {
+        match (self.identity, &settings.tls) {
+            (Some(identity), Some(tls)) => !tls.permits(identity, strip_port(head.host())),
+            _ => false,
         }
     }
 

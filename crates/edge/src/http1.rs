@@ -240,6 +240,7 @@ impl Connection {
             source: &self.source,
             listener: &self.listener,
             client_state: &self.client_state,
+            identity: penstock_tls::connection_identity(&self.stream),
         }
     }
 

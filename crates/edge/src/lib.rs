@@ -37,7 +37,7 @@ use penstock_http::{HeadLimits, LogMask};
 use penstock_runtime::{
     Drain, LogThrottle, LoopHandle, OncePerSecondThrottle, PerLoop, clock, loops,
 };
-use penstock_tls::ConfigSelector;
+use penstock_tls::ServerSessions;
 
 use self::connection_limits::ClientConnectionCounts;
 use self::idle_connections::IdleConnections;
@@ -91,7 +91,7 @@ pub struct Settings {
     /// What an `EventSource` gets in place of an error that passes; `None` is the error.
     pub stream_refusal: Option<Arc<dyn StreamRefusal>>,
     /// The certificates of listeners with TLS; `None` where there is none.
-    pub tls: Option<Arc<dyn ConfigSelector>>,
+    pub tls: Option<Arc<ServerSessions>>,
 }
 
 /// A loop's reference to the settings.

@@ -289,7 +289,7 @@ fn respond_without_route(head: &RequestHead) -> Option<Result<Box<Response>, Fau
 }
 
 /// `host:port` or `[::1]:port` without the port.
-fn strip_port(authority: &str) -> &str {
+pub(crate) fn strip_port(authority: &str) -> &str {
     match authority.rfind(':') {
         Some(colon) if !authority[colon..].contains(']') => &authority[..colon],
         _ => authority,

@@ -17,7 +17,7 @@ use std::task::Poll;
 
 use penstock_exchange::{ListenerInfo, TunnelHandler};
 use penstock_runtime::{Stream, clock};
-use penstock_tls::{ConfigSelector, EstablishedSession, HandshakeError};
+use penstock_tls::{ACME_TLS_ALPN, EstablishedSession, HandshakeError, ServerSessions};
 
 use crate::accept::{self, ConnectionSource};
 use crate::handover::ConnectionGuard;
@@ -103,7 +103,7 @@ pub(crate) async fn shake_hands_and_serve(
     early: Vec<u8>,
 ) {
     let settings = edge.settings();
-    let Some(selector) = settings.tls.clone() else {
+    let Some(sessions) = settings.tls.clone() else {
         return log::error!(
             "{}: connection closed: no certificate is configured",
             info.name
@@ -113,7 +113,7 @@ pub(crate) async fn shake_hands_and_serve(
     drop(settings);
     let mut running = RunningHandshake::new(edge);
     let made = {
-        let handshake = make_session(&mut running, &stream, &*selector, early);
+        let handshake = make_session(&mut running, &stream, &sessions, early);
         clock::timeout(timeout, handshake).await
     };
     match made.unwrap_or(Err(HandshakeEnd::TimedOut)) {
@@ -124,7 +124,12 @@ pub(crate) async fn shake_hands_and_serve(
             if session.info().is_resumed {
                 metrics.tls_resumptions.increment();
             }
+            let is_challenge = session.info().alpn.as_deref() == Some(ACME_TLS_ALPN);
             let stream = Arc::new(session.over(stream));
+            // The handshake was the answer to a challenge (RFC 8737 §3).
+            if is_challenge {
+                return;
+            }
             accept::serve_or_tunnel(edge, stream, source, info, tunnel.as_ref(), Vec::new());
         }
         Err(end) => {
@@ -137,10 +142,10 @@ pub(crate) async fn shake_hands_and_serve(
 async fn make_session(
     running: &mut RunningHandshake,
     stream: &Stream,
-    selector: &dyn ConfigSelector,
+    sessions: &ServerSessions,
     early: Vec<u8>,
 ) -> Result<EstablishedSession, HandshakeEnd> {
-    let mut handshake = pin!(penstock_tls::accept(stream, selector, early));
+    let mut handshake = pin!(penstock_tls::accept(stream, sessions, early));
     let guard = running.edge.drain.guard();
     let mut draining = pin!(guard.drain().wait_until_begun());
     std::future::poll_fn(|cx| {

@@ -54,7 +54,7 @@ pub enum FaultKind {
     NotFound,
     /// There, but not served: 403.
     Forbidden,
-    /// No site has that host: 421.
+    /// No site has that host, or the connection may not ask for it: 421.
     UnknownHost,
     /// The method is not for this resource: 405.
     MethodNotAllowed,

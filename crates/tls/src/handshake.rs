@@ -16,10 +16,15 @@ use penstock_exchange::TlsInfo;
 use penstock_runtime::{Stream, StreamLayer, loops};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
-use rustls::server::{Acceptor, ClientHello, UnbufferedServerConnection};
-use rustls::{ClientConfig, HandshakeKind, ProtocolVersion, ServerConfig};
+use rustls::server::{Acceptor, UnbufferedServerConnection};
+use rustls::{ClientConfig, HandshakeKind, ProtocolVersion};
 
+use crate::certificates::ConnectionIdentity;
+use crate::held::{self, TrafficSecrets};
 use crate::layer::{MAX_INCOMPLETE_BYTES, TlsLayer, with_buffers};
+use crate::resolver::correct_refusal_alert;
+use crate::server_config::ServerTls;
+use crate::server_sessions::ServerSessions;
 use crate::session::{Connection, Session};
 
 /// Steps with public-key cryptography a turn of a loop: some hundred microseconds each.
@@ -27,12 +32,6 @@ const MAX_STEPS_PER_TURN: u32 = 4;
 
 /// The first byte of every handshake: a record's content type (RFC 8446 §5.1).
 const HANDSHAKE_RECORD: u8 = 22;
-
-/// Chooses how to answer a client's first message.
-pub trait ConfigSelector: Send + Sync + std::fmt::Debug {
-    /// The configuration for the client that sent `hello`.
-    fn select(&self, hello: &ClientHello<'_>) -> Arc<ServerConfig>;
-}
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -64,14 +63,17 @@ pub enum HandshakeError {
 /// Cancel safety: none.
 pub async fn accept(
     stream: &Stream,
-    selector: &dyn ConfigSelector,
+    sessions: &ServerSessions,
     early: Vec<u8>,
 ) -> Result<EstablishedSession, HandshakeError> {
     let mut received = early;
-    let (config, server_name) = read_hello(stream, selector, &mut received).await?;
+    let server_name = read_hello(stream, &mut received).await?;
+    let ServerTls { config, policy } = sessions.select(server_name.as_deref());
     take_turn().await;
-    let session = Session::new(UnbufferedServerConnection::new(config)?);
-    run(stream, session, received, server_name).await
+    let session = Session::new(UnbufferedServerConnection::new(Arc::clone(config))?);
+    let handshake = run(stream, session, received).await?;
+    let identity = sessions.identify(server_name.as_deref(), *policy);
+    Ok(handshake.establish(server_name, Some(identity)))
 }
 
 /// Makes a session with the server behind `stream`, which must prove to be `server_name`.
@@ -86,7 +88,9 @@ pub async fn connect(
     let name = Some(server_name.to_str().into_owned().into_boxed_str());
     take_turn().await;
     let session = Session::new(UnbufferedClientConnection::new(config, server_name)?);
-    run(stream, session, Vec::new(), name).await
+    Ok(run(stream, session, Vec::new())
+        .await?
+        .establish(name, None))
 }
 
 /// A session that is ready for the stream that it was made on.
@@ -114,22 +118,29 @@ impl EstablishedSession {
 #[must_use]
 pub fn session_info(stream: &Stream) -> Option<&Arc<TlsInfo>> {
     let layer = stream.layer()?.as_any();
-    let server = layer
-        .downcast_ref::<TlsLayer<UnbufferedServerConnection>>()
-        .map(|layer| &layer.info);
-    server.or_else(|| {
-        layer
-            .downcast_ref::<TlsLayer<UnbufferedClientConnection>>()
-            .map(|layer| &layer.info)
-    })
+    let of_client = || {
+        let layer = layer.downcast_ref::<TlsLayer<UnbufferedClientConnection>>()?;
+        Some(&layer.info)
+    };
+    match layer.downcast_ref::<TlsLayer<UnbufferedServerConnection>>() {
+        Some(layer) => Some(&layer.info),
+        None => of_client(),
+    }
+}
+
+/// What the handshake of a client's connection has proved; `None` without TLS.
+#[must_use]
+pub fn connection_identity(stream: &Stream) -> Option<&ConnectionIdentity> {
+    let layer = stream.layer()?.as_any();
+    let layer = layer.downcast_ref::<TlsLayer<UnbufferedServerConnection>>()?;
+    layer.identity.as_ref()
 }
 
 /// Reads the client's first message; `received` keeps all bytes, for the session.
 async fn read_hello(
     stream: &Stream,
-    selector: &dyn ConfigSelector,
     received: &mut Vec<u8>,
-) -> Result<(Arc<ServerConfig>, Option<Box<str>>), HandshakeError> {
+) -> Result<Option<Box<str>>, HandshakeError> {
     let mut acceptor = Acceptor::default();
     let mut scanned = 0;
     loop {
@@ -150,11 +161,11 @@ async fn read_hello(
                 }
             };
             if let Some(accepted) = accepted {
-                let hello = accepted.client_hello();
-                let name = hello
+                let name = accepted
+                    .client_hello()
                     .server_name()
-                    .map(|name| name.to_ascii_lowercase().into());
-                return Ok((selector.select(&hello), name));
+                    .map(str::to_ascii_lowercase);
+                return Ok(name.map(Into::into));
             }
         }
         scanned = received.len();
@@ -189,14 +200,18 @@ async fn run<C: Connection>(
     stream: &Stream,
     mut session: Session<C>,
     received: Vec<u8>,
-    server_name: Option<Box<str>>,
-) -> Result<EstablishedSession, HandshakeError> {
+) -> Result<CompleteHandshake<C>, HandshakeError> {
     let (mut incomplete, mut plaintext, mut out) = (received, Vec::new(), Vec::new());
+    let mut secrets = None;
     loop {
-        let opened = session.open(&mut incomplete, &mut out, &mut |bytes| {
-            plaintext.extend_from_slice(bytes);
+        let (opened, captured) = held::capture(|| {
+            session.open(&mut incomplete, &mut out, &mut |bytes| {
+                plaintext.extend_from_slice(bytes);
+            })
         });
+        secrets = captured.or(secrets);
         if let Err(error) = opened {
+            correct_refusal_alert(&error, &mut out);
             send_alert(stream, &out);
             return Err(error.into());
         }
@@ -225,13 +240,37 @@ async fn run<C: Connection>(
         }
         take_turn().await;
     }
-    let info = Arc::new(describe(&session, server_name));
     incomplete.shrink_to_fit();
-    let layer = TlsLayer::new(session, Arc::clone(&info), incomplete, plaintext);
-    Ok(EstablishedSession {
-        layer: Box::new(layer),
-        info,
+    Ok(CompleteHandshake {
+        session,
+        secrets,
+        incomplete,
+        plaintext,
     })
+}
+
+/// A session behind its handshake, with what was received behind it.
+pub(crate) struct CompleteHandshake<C> {
+    pub(crate) session: Session<C>,
+    /// Of TLS 1.3, and of a server.
+    pub(crate) secrets: Option<TrafficSecrets>,
+    pub(crate) incomplete: Vec<u8>,
+    pub(crate) plaintext: Vec<u8>,
+}
+
+impl<C: Connection> CompleteHandshake<C> {
+    fn establish(
+        self,
+        server_name: Option<Box<str>>,
+        identity: Option<ConnectionIdentity>,
+    ) -> EstablishedSession {
+        let info = Arc::new(describe(&self.session, server_name));
+        let layer = TlsLayer::new(self, Arc::clone(&info), identity);
+        EstablishedSession {
+            layer: Box::new(layer),
+            info,
+        }
+    }
 }
 
 /// What the handshake of `session` has settled.

@@ -17,6 +17,9 @@ use parking_lot::Mutex;
 use penstock_exchange::TlsInfo;
 use penstock_runtime::{LayerSocket, StreamLayer};
 
+use crate::certificates::ConnectionIdentity;
+use crate::handshake::CompleteHandshake;
+use crate::held::TrafficSecrets;
 use crate::session::{Connection, MAX_SEALED_BYTES, SEAL_BUFFER_BYTES, Session};
 
 /// Room for received ciphertext: more than three whole records.
@@ -52,10 +55,15 @@ pub(crate) struct TlsLayer<C> {
     /// Held for one call, never across an await.
     state: Mutex<LayerState<C>>,
     pub(crate) info: Arc<TlsInfo>,
+    /// What the session proved; `None` for one with a server.
+    pub(crate) identity: Option<ConnectionIdentity>,
 }
 
 struct LayerState<C> {
     session: Session<C>,
+    /// What a held stream needs for updates of its keys.
+    #[expect(dead_code, reason = "held streams get them")]
+    secrets: Option<TrafficSecrets>,
     /// The start of a record.
     incomplete: Vec<u8>,
     /// Opened, and not yet read.
@@ -89,14 +97,18 @@ enum SessionEnd {
 }
 
 impl<C: Connection> TlsLayer<C> {
-    /// The layer of an established session. `incomplete` was received behind the handshake, and
-    /// `plaintext` opened with it.
+    /// The layer of an established session.
     pub(crate) fn new(
-        session: Session<C>,
+        handshake: CompleteHandshake<C>,
         info: Arc<TlsInfo>,
-        incomplete: Vec<u8>,
-        plaintext: Vec<u8>,
+        identity: Option<ConnectionIdentity>,
     ) -> Self {
+        let CompleteHandshake {
+            session,
+            secrets,
+            incomplete,
+            plaintext,
+        } = handshake;
         let end = match session.has_peer_closed() {
             true => SessionEnd::Closed,
             false => SessionEnd::Open,
@@ -104,12 +116,14 @@ impl<C: Connection> TlsLayer<C> {
         Self {
             state: Mutex::new(LayerState {
                 session,
+                secrets,
                 incomplete,
                 plaintext,
                 output: Output::default(),
                 end,
             }),
             info,
+            identity,
         }
     }
 }

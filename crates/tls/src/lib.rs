@@ -16,6 +16,7 @@ mod pem_file;
 mod profile;
 mod resolver;
 mod server_config;
+mod server_sessions;
 mod server_trust;
 mod session;
 mod stand_in;
@@ -34,13 +35,14 @@ pub use client_config::{
     ClientTlsError, ClientTlsOptions, InvalidServerName, client_config, server_name,
 };
 pub use handshake::{
-    ConfigSelector, EstablishedSession, HandshakeError, accept, connect, session_info,
+    EstablishedSession, HandshakeError, accept, connect, connection_identity, session_info,
 };
 pub use local_authority::{LocalAuthority, LocalAuthorityError};
 pub use pem_file::PemError;
 pub use profile::TlsProfile;
-pub use resolver::{ACME_TLS_ALPN, ChallengeCertificates, OnDemandNames, correct_refusal_alert};
+pub use resolver::{ACME_TLS_ALPN, ChallengeCertificates, OnDemandNames};
 pub use server_config::{ServerTls, ServerTlsOptions, TlsConfigError, server_config};
+pub use server_sessions::ServerSessions;
 pub use server_trust::{
     Fingerprint, InvalidFingerprint, RootsError, ServerTrust, roots_from_pem, system_roots,
 };

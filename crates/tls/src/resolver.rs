@@ -57,7 +57,7 @@ fn is_challenge(hello: &ClientHello<'_>) -> bool {
 /// after `error`. rustls says `access_denied` where the resolver has no certificate; RFC 6066 §3
 /// has `unrecognized_name`, which browsers and monitors explain better. Other bytes stay as they
 /// are. Returns whether it was such an alert.
-pub fn correct_refusal_alert(error: &rustls::Error, output: &mut [u8]) -> bool {
+pub(crate) fn correct_refusal_alert(error: &rustls::Error, output: &mut [u8]) -> bool {
     const ALERT: u8 = 21;
     const FATAL: u8 = 2;
     const ACCESS_DENIED: u8 = 49;

@@ -170,16 +170,26 @@ pub enum AcmeStorage {
     Redis,
 }
 
-choice! {
-    /// How control over a name is proved.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum ChallengeKind {
-        /// By a response on port 80 (RFC 8555 §8.3).
-        Http01 = "http-01",
-        /// By a certificate on port 443 (RFC 8737).
-        TlsAlpn01 = "tls-alpn-01",
-        /// By a DNS record (RFC 8555 §8.4).
-        Dns01 = "dns-01",
+/// How control over a name is proved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChallengeKind {
+    /// By a response on port 80 (RFC 8555 §8.3).
+    Http01,
+    /// By a certificate on port 443 (RFC 8737).
+    TlsAlpn01,
+    /// By a DNS record (RFC 8555 §8.4).
+    Dns01,
+}
+
+impl ChallengeKind {
+    /// The kind of a word, as RFC 8555 has them.
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        match word {
+            "http-01" => Some(Self::Http01),
+            "tls-alpn-01" => Some(Self::TlsAlpn01),
+            "dns-01" => Some(Self::Dns01),
+            _ => None,
+        }
     }
 }
 

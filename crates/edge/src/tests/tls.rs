@@ -8,21 +8,15 @@ use bytes::Bytes;
 use penstock_exchange::{Body, BodyStream, Fault, FaultKind, FileBody};
 use penstock_runtime::DiskFile;
 use penstock_runtime::blocking::Pool;
-use penstock_tls::ConfigSelector;
-use rustls::pki_types::{PrivateKeyDer, ServerName};
-use rustls::server::ClientHello;
-use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
+use penstock_tls::{
+    CertificateStore, PolicyId, ServerSessions, ServerTlsOptions, SiteCertificates, StoreContents,
+    TicketKeys, TlsProfile, UnknownHosts, server_config, stand_in,
+};
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::time_provider::DefaultTimeProvider;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::*;
-
-#[derive(Debug)]
-struct OneConfig(Arc<ServerConfig>);
-
-impl ConfigSelector for OneConfig {
-    fn select(&self, _: &ClientHello<'_>) -> Arc<ServerConfig> {
-        Arc::clone(&self.0)
-    }
-}
 
 type TlsClient = StreamOwned<ClientConnection, TcpStream>;
 
@@ -34,20 +28,24 @@ struct TlsEdge {
 
 impl TlsEdge {
     fn new(routes: Vec<Route>, adjust: impl FnOnce(&mut Settings)) -> Self {
-        let made = rcgen::generate_simple_self_signed(["h.test".to_owned()]).unwrap();
-        let certificate = made.cert.der().clone();
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-        let config = ServerConfig::builder()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.clone()], key)
-            .unwrap();
-        let mut roots = RootCertStore::empty();
-        roots.add(certificate).unwrap();
+        let (sites, roots) = certificates(&["h.test", "other.test"]);
+        let store = Arc::new(CertificateStore::new(None, None));
+        let contents = StoreContents::new(sites, Some(0), UnknownHosts::ServeDefault);
+        store.replace(contents);
+        let config = server_config(ServerTlsOptions {
+            profile: TlsProfile::Intermediate,
+            certificates: Arc::clone(&store),
+            tickets: Arc::new(TicketKeys::new(Arc::new(DefaultTimeProvider))),
+            alpn: Vec::new(),
+            client_certificates: None,
+            key_log: None,
+        });
+        let sessions = ServerSessions::new(store, config.unwrap(), Vec::new());
         let clients = ClientConfig::builder()
             .with_root_certificates(roots)
             .with_no_client_auth();
         let (house, socket) = TestEdge::without_acceptor(routes, |settings| {
-            settings.tls = Some(Arc::new(OneConfig(Arc::new(config))));
+            settings.tls = Some(Arc::new(sessions));
             adjust(settings);
         });
         let info = Arc::new(ListenerInfo {
@@ -68,6 +66,25 @@ impl TlsEdge {
         let session = ClientConnection::new(Arc::clone(&self.clients), name).unwrap();
         StreamOwned::new(session, self.house.connect().0)
     }
+}
+
+/// A certificate of its own for each host, and what trusts them.
+fn certificates(hosts: &[&str]) -> (Vec<SiteCertificates>, RootCertStore) {
+    let mut roots = RootCertStore::empty();
+    let sites = hosts.iter().map(|host| {
+        let hosts = vec![(*host).to_owned()];
+        let certificate = stand_in(&hosts, UnixTime::now()).unwrap();
+        roots
+            .add(certificate.certified_key.cert[0].clone())
+            .unwrap();
+        SiteCertificates {
+            hosts,
+            certificates: vec![certificate],
+            policy: PolicyId::NONE,
+            last_error: None,
+        }
+    });
+    (sites.collect(), roots)
 }
 
 fn get(target: &str) -> String {
@@ -342,5 +359,25 @@ fn keys_may_be_updated_by_the_client() {
         client.write_all(get("/bytes/20000").as_bytes()).unwrap();
         assert_eq!(read_response(&mut client).1, expected(20_000));
         client.conn.refresh_traffic_keys().unwrap();
+    }
+}
+
+#[test]
+fn a_session_for_one_host_is_refused_to_another() {
+    let edge = TlsEdge::new(sizes(), |_| {});
+    let mut client = edge.connect();
+    for (host, status) in [
+        ("h.test", "200 OK"),
+        ("H.TEST:443", "200 OK"),
+        ("other.test", "421 Misdirected Request"),
+        ("unknown.test", "200 OK"),
+    ] {
+        let request = format!("GET /bytes/1 HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        client.write_all(request.as_bytes()).unwrap();
+        let (head, _) = read_response(&mut client);
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status}\r\n")),
+            "{host}: {head}"
+        );
     }
 }

@@ -43,6 +43,16 @@ impl CertificateStore {
         }
     }
 
+    /// What clients must prove that ask for this name.
+    pub(crate) fn policy_for(&self, server_name: Option<&str>) -> PolicyId {
+        let contents = self.contents.load();
+        let entry = match server_name {
+            Some(name) => contents.serving(name),
+            None => contents.default.as_ref(),
+        };
+        entry.map_or(PolicyId::NONE, |entry| entry.site.policy)
+    }
+
     /// Whether a request for a host may come over a connection; if not, the answer is 421.
     ///
     /// - The host's policy must be that of the session: no request reaches a site that asks for
