@@ -8,7 +8,7 @@
 //! - A certificate that is returned can complete a handshake: its key is its own and strong enough.
 //! - What may still make clients refuse it is in `problems`. An expired certificate is such a
 //!   problem and no error: after a restart, a site with an expired certificate is better than none,
-//!   and `check` fails on it. A reload keeps the certificate that it has, if that one is better.
+//!   and `check` fails on it. `refresh` keeps the certificate that is in use, if that one is better.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,10 +19,12 @@ use rustls::sign::{CertifiedKey, SigningKey};
 
 mod checks;
 pub(crate) mod private_key;
+mod refresh;
 #[cfg(test)]
 mod tests;
 
 pub use checks::{CertificateProblem, ProblemSeverity};
+pub use refresh::{KeepReason, RefreshOutcome, refresh};
 
 use crate::certificate::{CertificateSource, ServerCertificate};
 use crate::pem_file::{self, PemError};

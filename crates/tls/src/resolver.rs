@@ -14,6 +14,9 @@ use rustls::sign::CertifiedKey;
 
 use crate::certificates::CertificateStore;
 
+#[cfg(test)]
+mod tests;
+
 /// The protocol of TLS-ALPN-01 (RFC 8737 §6.2). A session with it ends with its handshake: close
 /// the connection, it carries no request.
 pub const ACME_TLS_ALPN: &[u8] = b"acme-tls/1";

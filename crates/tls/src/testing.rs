@@ -1,25 +1,23 @@
 //! Certificates for tests: made by rcgen, and by the real `openssl`.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
 };
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::time_provider::TimeProvider;
-use rustls::{
-    ClientConfig, ClientConnection, ConfigBuilder, ConnectionCommon, RootCertStore, ServerConfig,
-    ServerConnection, WantsVerifier,
-};
+use rustls::pki_types::{CertificateDer, UnixTime};
 use time::OffsetDateTime;
 
 use crate::certificate::{CertificateSource, ServerCertificate};
 use crate::certificate_file;
-use crate::certificates::{PolicyId, SiteCertificates, StoreContents, UnknownHosts};
-use crate::profile::TlsProfile;
 
 pub(crate) mod server;
+pub(crate) mod sessions;
+
+pub(crate) use sessions::{
+    FailedHandshake, FixedClock, Session, client, client_builder, config, der, handshake, served,
+    store, store_with,
+};
 
 /// The present of most tests: 2026-11-27 00:00:00 UTC.
 pub(crate) const NOW: u64 = 1_795_737_600;
@@ -90,6 +88,14 @@ impl TestAuthority {
     }
 }
 
+/// A leaf below an intermediate below a root, with the chain that a server sends.
+pub(crate) fn chained(change: impl FnOnce(&mut CertificateParams)) -> (Issued, TestAuthority) {
+    let intermediate = TestAuthority::new("Root").intermediate("Intermediate");
+    let mut issued = intermediate.issue_with(&["example.com", "www.example.com"], change);
+    issued.certificate.push_str(&intermediate.pem());
+    (issued, intermediate)
+}
+
 /// A certificate and its key, as PEM.
 pub(crate) struct Issued {
     pub(crate) certificate: String,
@@ -144,115 +150,4 @@ pub(crate) fn write(dir: &Path, name: &str, text: &str) -> std::path::PathBuf {
     let path = dir.join(name);
     std::fs::write(&path, text).unwrap();
     path
-}
-
-/// A clock that always shows one time.
-#[derive(Debug)]
-pub(crate) struct FixedClock(pub(crate) u64);
-
-impl TimeProvider for FixedClock {
-    fn current_time(&self) -> Option<UnixTime> {
-        Some(at(self.0))
-    }
-}
-
-/// A session that both sides completed.
-pub(crate) struct Session {
-    pub(crate) client: ClientConnection,
-    pub(crate) server: ServerConnection,
-}
-
-/// How a handshake failed.
-#[derive(Debug)]
-pub(crate) struct FailedHandshake {
-    pub(crate) client: Option<rustls::Error>,
-    pub(crate) server: Option<rustls::Error>,
-    /// What the server sent last.
-    pub(crate) alert: Vec<u8>,
-}
-
-/// A client that trusts an authority, at `NOW`, with the algorithms of `profile`.
-pub(crate) fn client(authority: &TestAuthority, profile: TlsProfile) -> ClientConfig {
-    let mut roots = RootCertStore::empty();
-    roots.add(authority.der()).unwrap();
-    client_builder(profile)
-        .with_root_certificates(roots)
-        .with_no_client_auth()
-}
-
-pub(crate) fn client_builder(profile: TlsProfile) -> ConfigBuilder<ClientConfig, WantsVerifier> {
-    let clock = Arc::new(FixedClock(NOW));
-    ClientConfig::builder_with_details(Arc::new(profile.provider()), clock)
-        .with_protocol_versions(&profile.versions())
-        .unwrap()
-}
-
-/// The same configuration with its clock at `NOW`.
-pub(crate) fn at_now(config: &ServerConfig) -> Arc<ServerConfig> {
-    let mut config = config.clone();
-    config.time_provider = Arc::new(FixedClock(NOW));
-    Arc::new(config)
-}
-
-/// Makes a handshake in memory and reads what the server sends behind it (tickets).
-pub(crate) fn handshake(
-    client: &Arc<ClientConfig>,
-    server: &ServerConfig,
-    name: &str,
-) -> Result<Session, Box<FailedHandshake>> {
-    let name = ServerName::try_from(name.to_owned()).unwrap();
-    let mut client = ClientConnection::new(Arc::clone(client), name).unwrap();
-    let mut server = ServerConnection::new(at_now(server)).unwrap();
-    let mut alert = Vec::new();
-    loop {
-        let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
-        while client.wants_write() {
-            client.write_tls(&mut to_server).unwrap();
-        }
-        let server_error = feed(&mut server, &to_server);
-        while server.wants_write() {
-            server.write_tls(&mut to_client).unwrap();
-        }
-        let client_error = feed(&mut client, &to_client);
-        if !to_client.is_empty() {
-            alert.clone_from(&to_client);
-        }
-        if server_error.is_some() || client_error.is_some() {
-            let failed = FailedHandshake {
-                client: client_error,
-                server: server_error,
-                alert,
-            };
-            return Err(Box::new(failed));
-        }
-        if to_server.is_empty() && to_client.is_empty() {
-            assert!(!client.is_handshaking() && !server.is_handshaking());
-            return Ok(Session { client, server });
-        }
-    }
-}
-
-fn feed<D>(connection: &mut ConnectionCommon<D>, mut bytes: &[u8]) -> Option<rustls::Error> {
-    while !bytes.is_empty() {
-        connection.read_tls(&mut bytes).unwrap();
-        if let Err(error) = connection.process_new_packets() {
-            return Some(error);
-        }
-    }
-    None
-}
-
-/// A store with one site per row: its hosts and its certificates.
-pub(crate) fn store(rows: &[(&[&str], &[&ServerCertificate])]) -> StoreContents {
-    let site = |(hosts, certificates): &(&[&str], &[&ServerCertificate])| SiteCertificates {
-        hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
-        certificates: certificates.iter().map(|c| (*c).clone()).collect(),
-        policy: PolicyId::NONE,
-        last_error: None,
-    };
-    StoreContents::new(
-        rows.iter().map(site).collect(),
-        Some(0),
-        UnknownHosts::Refuse,
-    )
 }

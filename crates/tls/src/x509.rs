@@ -38,7 +38,7 @@ pub struct CertificateFacts {
 /// The kind of a public key, in the order in which a server prefers certificates.
 ///
 /// Browsers verify P-256 and P-384. Ed25519 is offered by few clients, P-521 by fewer. RSA comes
-/// last: its signature takes a server ten times as long as one of P-256.
+/// last: its signature takes a server more than ten times as long as one of P-256.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyKind {
     /// ECDSA on P-256.

@@ -1,15 +1,16 @@
-//! Tables of good and bad certificates, made by rcgen and by `openssl`.
+//! Tables of good and bad certificates, made by rcgen, and of the files that they are in.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
-use rustls::pki_types::UnixTime;
 
 use super::{CertificateError, CertificateFiles, CertificateProblem, LoadedCertificate, load};
 use crate::certificate::CertificateSource;
-use crate::testing::{DAY, Issued, NOW, TestAuthority, at, now, openssl, set_validity, write};
+use crate::testing::{DAY, Issued, NOW, TestAuthority, at, chained, now, set_validity, write};
 use crate::x509::KeyKind;
+
+mod openssl;
 
 fn parse(issued: &Issued) -> Result<LoadedCertificate, CertificateError> {
     let (chain, key) = (issued.certificate.as_bytes(), issued.key.as_bytes());
@@ -23,14 +24,6 @@ fn problems(issued: &Issued) -> Vec<String> {
         .iter()
         .map(CertificateProblem::to_string)
         .collect()
-}
-
-/// A leaf below an intermediate below a root, with the chain that a server sends.
-fn chained(change: impl FnOnce(&mut CertificateParams)) -> (Issued, TestAuthority) {
-    let intermediate = TestAuthority::new("Root").intermediate("Intermediate");
-    let mut issued = intermediate.issue_with(&["example.com", "www.example.com"], change);
-    issued.certificate.push_str(&intermediate.pem());
-    (issued, intermediate)
 }
 
 #[test]
@@ -251,127 +244,6 @@ fn texts_that_are_no_key() {
             !error.contains("AAAA"),
             "an error shows no part of a key: {error}"
         );
-    }
-}
-
-/// One file pair that `openssl` makes, and what is said about it.
-struct OpensslRow {
-    name: &'static str,
-    commands: &'static [&'static str],
-    expected: Result<KeyKind, &'static str>,
-}
-
-/// Each writes `c.pem` and `k.pem`.
-const OPENSSL: &[OpensslRow] = &[
-    OpensslRow {
-        name: "P-256, PKCS#8",
-        commands: &[
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout k.pem -out c.pem -subj /CN=a.test -addext subjectAltName=DNS:a.test",
-        ],
-        expected: Ok(KeyKind::EcdsaP256),
-    },
-    OpensslRow {
-        name: "P-384, SEC 1 with its parameters in front",
-        commands: &[
-            "ecparam -name secp384r1 -genkey -out k.pem",
-            "req -x509 -key k.pem -out c.pem -subj /CN=a.test -addext subjectAltName=DNS:a.test",
-        ],
-        expected: Ok(KeyKind::EcdsaP384),
-    },
-    OpensslRow {
-        name: "Ed25519",
-        commands: &[
-            "req -x509 -newkey ed25519 -nodes -keyout k.pem -out c.pem -subj /CN=a.test -addext subjectAltName=DNS:a.test",
-        ],
-        expected: Ok(KeyKind::Ed25519),
-    },
-    OpensslRow {
-        name: "RSA 2048, PKCS#1",
-        commands: &[
-            "genrsa -traditional -out k.pem 2048",
-            "req -x509 -key k.pem -out c.pem -subj /CN=a.test -addext subjectAltName=DNS:a.test",
-        ],
-        expected: Ok(KeyKind::Rsa { bits: 2048 }),
-    },
-    OpensslRow {
-        name: "RSA 1024",
-        commands: &["req -x509 -newkey rsa:1024 -nodes -keyout k.pem -out c.pem -subj /CN=a.test"],
-        expected: Err("c.pem: the RSA key has 1024 bits"),
-    },
-    OpensslRow {
-        name: "encrypted PKCS#8",
-        commands: &[
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -passout pass:secret -keyout k.pem -out c.pem -subj /CN=a.test",
-        ],
-        expected: Err("k.pem: the key is encrypted"),
-    },
-    OpensslRow {
-        name: "encrypted PKCS#1",
-        commands: &[
-            "genrsa -traditional -aes128 -passout pass:secret -out k.pem 2048",
-            "req -x509 -key k.pem -passin pass:secret -out c.pem -subj /CN=a.test",
-        ],
-        expected: Err("k.pem: the key is encrypted"),
-    },
-    OpensslRow {
-        name: "a curve that TLS does not use",
-        commands: &[
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp256k1 -nodes -keyout k.pem -out c.pem -subj /CN=a.test",
-        ],
-        expected: Err("k.pem: the key is damaged or of an unsupported kind"),
-    },
-    OpensslRow {
-        name: "DER",
-        commands: &[
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout k.pem -outform der -out c.pem -subj /CN=a.test",
-        ],
-        expected: Err("c.pem: has no certificate: it is in DER form"),
-    },
-    OpensslRow {
-        name: "the key of another certificate",
-        commands: &[
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout unused.pem -out c.pem -subj /CN=a.test",
-            "genpkey -algorithm ec -pkeyopt ec_paramgen_curve:P-256 -out k.pem",
-        ],
-        expected: Err("k.pem: the key does not belong to the certificate for CN=a.test"),
-    },
-];
-
-#[test]
-fn files_that_openssl_makes() {
-    for row in OPENSSL {
-        let dir = tempfile::tempdir().unwrap();
-        for command in row.commands {
-            openssl(dir.path(), command);
-        }
-        let files = CertificateFiles {
-            certificate: dir.path().join("c.pem"),
-            key: Some(dir.path().join("k.pem")),
-        };
-        match (load(&files, UnixTime::now()), row.expected) {
-            (Ok(loaded), Ok(kind)) => {
-                let certificate = &loaded.certificate;
-                assert_eq!(certificate.facts.key, kind, "{}", row.name);
-                assert_eq!(certificate.facts.names, ["a.test"], "{}", row.name);
-                assert_eq!(
-                    loaded.errors().count(),
-                    0,
-                    "{}: {:?}",
-                    row.name,
-                    loaded.problems
-                );
-                // `openssl req -x509` makes an authority, unasked.
-                let authority = CertificateProblem::Authority {
-                    is_self_issued: true,
-                };
-                assert!(loaded.problems.contains(&authority), "{}", row.name);
-            }
-            (Err(error), Err(expected)) => {
-                let error = error.to_string();
-                assert!(error.contains(expected), "{}: {error}", row.name);
-            }
-            (result, expected) => panic!("{}: {result:?}, not {expected:?}", row.name),
-        }
     }
 }
 

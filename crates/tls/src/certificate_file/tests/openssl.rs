@@ -1,0 +1,168 @@
+//! Files that the real `openssl` makes, good and bad, and chains of every kind of authority.
+
+use rustls::pki_types::UnixTime;
+
+use super::super::{CertificateFiles, CertificateProblem, load, parse};
+use crate::certificate::CertificateSource;
+use crate::testing::openssl;
+use crate::x509::KeyKind;
+
+/// One file pair that `openssl` makes, and what is said about it.
+struct OpensslRow {
+    name: &'static str,
+    commands: &'static [&'static str],
+    expected: Result<KeyKind, &'static str>,
+}
+
+/// Each writes `c.pem` and `k.pem`.
+const OPENSSL: &[OpensslRow] = &[
+    OpensslRow {
+        name: "P-256, PKCS#8",
+        commands: &[
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout k.pem -out c.pem -subj /CN=a.test -addext subjectAltName=DNS:a.test",
+        ],
+        expected: Ok(KeyKind::EcdsaP256),
+    },
+    OpensslRow {
+        name: "P-384, SEC 1 with its parameters in front",
+        commands: &[
+            "ecparam -name secp384r1 -genkey -out k.pem",
+            "req -x509 -key k.pem -out c.pem -subj /CN=a.test -addext subjectAltName=DNS:a.test",
+        ],
+        expected: Ok(KeyKind::EcdsaP384),
+    },
+    OpensslRow {
+        name: "Ed25519",
+        commands: &[
+            "req -x509 -newkey ed25519 -nodes -keyout k.pem -out c.pem -subj /CN=a.test -addext subjectAltName=DNS:a.test",
+        ],
+        expected: Ok(KeyKind::Ed25519),
+    },
+    OpensslRow {
+        name: "RSA 2048, PKCS#1",
+        commands: &[
+            "genrsa -traditional -out k.pem 2048",
+            "req -x509 -key k.pem -out c.pem -subj /CN=a.test -addext subjectAltName=DNS:a.test",
+        ],
+        expected: Ok(KeyKind::Rsa { bits: 2048 }),
+    },
+    OpensslRow {
+        name: "RSA 1024",
+        commands: &["req -x509 -newkey rsa:1024 -nodes -keyout k.pem -out c.pem -subj /CN=a.test"],
+        expected: Err("c.pem: the RSA key has 1024 bits"),
+    },
+    OpensslRow {
+        name: "encrypted PKCS#8",
+        commands: &[
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -passout pass:secret -keyout k.pem -out c.pem -subj /CN=a.test",
+        ],
+        expected: Err("k.pem: the key is encrypted"),
+    },
+    OpensslRow {
+        name: "encrypted PKCS#1",
+        commands: &[
+            "genrsa -traditional -aes128 -passout pass:secret -out k.pem 2048",
+            "req -x509 -key k.pem -passin pass:secret -out c.pem -subj /CN=a.test",
+        ],
+        expected: Err("k.pem: the key is encrypted"),
+    },
+    OpensslRow {
+        name: "a curve that TLS does not use",
+        commands: &[
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp256k1 -nodes -keyout k.pem -out c.pem -subj /CN=a.test",
+        ],
+        expected: Err("k.pem: the key is damaged or of an unsupported kind"),
+    },
+    OpensslRow {
+        name: "DER",
+        commands: &[
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout k.pem -outform der -out c.pem -subj /CN=a.test",
+        ],
+        expected: Err("c.pem: has no certificate: it is in DER form"),
+    },
+    OpensslRow {
+        name: "the key of another certificate",
+        commands: &[
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout unused.pem -out c.pem -subj /CN=a.test",
+            "genpkey -algorithm ec -pkeyopt ec_paramgen_curve:P-256 -out k.pem",
+        ],
+        expected: Err("k.pem: the key does not belong to the certificate for CN=a.test"),
+    },
+];
+
+#[test]
+fn files_that_openssl_makes() {
+    for row in OPENSSL {
+        let dir = tempfile::tempdir().unwrap();
+        for command in row.commands {
+            openssl(dir.path(), command);
+        }
+        let files = CertificateFiles {
+            certificate: dir.path().join("c.pem"),
+            key: Some(dir.path().join("k.pem")),
+        };
+        match (load(&files, UnixTime::now()), row.expected) {
+            (Ok(loaded), Ok(kind)) => {
+                let certificate = &loaded.certificate;
+                assert_eq!(certificate.facts.key, kind, "{}", row.name);
+                assert_eq!(certificate.facts.names, ["a.test"], "{}", row.name);
+                assert_eq!(
+                    loaded.errors().count(),
+                    0,
+                    "{}: {:?}",
+                    row.name,
+                    loaded.problems
+                );
+                // `openssl req -x509` makes an authority, unasked.
+                let authority = CertificateProblem::Authority {
+                    is_self_issued: true,
+                };
+                assert!(loaded.problems.contains(&authority), "{}", row.name);
+            }
+            (Err(error), Err(expected)) => {
+                let error = error.to_string();
+                assert!(error.contains(expected), "{}: {error}", row.name);
+            }
+            (result, expected) => panic!("{}: {result:?}, not {expected:?}", row.name),
+        }
+    }
+}
+
+/// Authorities of each kind: the key, and how it signs.
+const AUTHORITIES: [(&str, &str); 9] = [
+    ("rsa:2048", "-sha256"),
+    ("rsa:3072", "-sha512"),
+    (
+        "rsa:2048",
+        "-sha256 -sigopt rsa_padding_mode:pss -sigopt rsa_pss_saltlen:digest",
+    ),
+    ("ec -pkeyopt ec_paramgen_curve:P-256", "-sha256"),
+    ("ec -pkeyopt ec_paramgen_curve:P-256", "-sha512"),
+    ("ec -pkeyopt ec_paramgen_curve:P-384", "-sha256"),
+    ("ec -pkeyopt ec_paramgen_curve:P-384", "-sha384"),
+    ("ec -pkeyopt ec_paramgen_curve:P-521", "-sha512"),
+    ("ed25519", ""),
+];
+
+#[test]
+fn chains_of_every_kind_of_authority_hold_together() {
+    let dir = tempfile::tempdir().unwrap();
+    for (key, how) in AUTHORITIES {
+        openssl(
+            dir.path(),
+            &format!("req -x509 -newkey {key} -nodes -keyout ca.key -out ca.pem -subj /CN=CA"),
+        );
+        let leaf = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout k.pem -out c.pem";
+        let leaf = format!("{leaf} -subj /CN=a.test -addext subjectAltName=DNS:a.test");
+        let plain = "-addext basicConstraints=critical,CA:FALSE";
+        openssl(
+            dir.path(),
+            &format!("req -x509 {leaf} {plain} -CA ca.pem -CAkey ca.key {how}"),
+        );
+        let read = |name: &str| crate::pem_file::read(&dir.path().join(name)).unwrap().text;
+        let chain = [read("c.pem").as_slice(), read("ca.pem").as_slice()].concat();
+        let source = CertificateSource::Acme;
+        let loaded = parse(&chain, &read("k.pem"), source, UnixTime::now()).unwrap();
+        assert_eq!(loaded.problems, [], "{key} {how}");
+    }
+}
