@@ -162,10 +162,12 @@ impl<C: Connection> Session<C> {
         }
     }
 
-    /// Appends the alert that rustls has prepared for a violation.
+    /// Appends what rustls has prepared for a violation, the alert last. While there is output,
+    /// rustls looks at no input; without, it would look for the rest of the handshake again.
     fn append_alert(&mut self, out: &mut Vec<u8>) {
-        while let Ok(ConnectionState::EncodeTlsData(mut message)) =
-            self.connection.process(&mut []).state
+        while self.negotiated().wants_write()
+            && let Ok(ConnectionState::EncodeTlsData(mut message)) =
+                self.connection.process(&mut []).state
         {
             if append_message(&mut message, out).is_err() {
                 return;
@@ -244,5 +246,43 @@ impl<C> std::fmt::Debug for Session<C> {
         f.debug_struct("Session")
             .field("is_established", &self.is_established)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::pki_types::ServerName;
+    use rustls::{ServerConnection, client::UnbufferedClientConnection};
+
+    use super::*;
+    use crate::profile::TlsProfile;
+    use crate::testing::TestAuthority;
+    use crate::testing::server::Server;
+    use crate::testing::sessions::client;
+
+    /// A server's certificate comes with the rest of its messages in one record.
+    #[test]
+    fn a_certificate_that_is_refused_in_the_midst_of_messages_leaves_an_alert() {
+        let server = Server::new();
+        let mut server = ServerConnection::new(server.tls().config).unwrap();
+        let stranger = client(&TestAuthority::new("Other"), TlsProfile::Intermediate);
+        let name = ServerName::try_from("a.test").unwrap();
+        let client = UnbufferedClientConnection::new(Arc::new(stranger), name).unwrap();
+        let mut session = Session::new(client);
+        let (mut hello, mut flight, mut alert) = (Vec::new(), Vec::new(), Vec::new());
+        session.open(&mut [], &mut hello, &mut |_| {}).unwrap();
+        server.read_tls(&mut &hello[..]).unwrap();
+        server.process_new_packets().unwrap();
+        while server.wants_write() {
+            server.write_tls(&mut flight).unwrap();
+        }
+        let refused = session.open(&mut flight, &mut alert, &mut |_| {});
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused, Error::InvalidCertificate(_)), "{refused}");
+        server.read_tls(&mut &alert[..]).unwrap();
+        let told = server.process_new_packets().unwrap_err();
+        assert!(matches!(told, Error::AlertReceived(_)), "{told}");
     }
 }
