@@ -425,11 +425,13 @@ impl Stream {
         self.socket.set_end_reporting(true);
     }
 
-    /// Whether no event was reported since the last read: no bytes, no end. Costs no system call.
+    /// Whether no event was reported since the last read: no bytes, no end. Costs no system call,
+    /// except to find that an event was one of the layer below its bytes, such as a session ticket.
     pub fn has_no_event(&self) -> bool {
-        match self.socket.is_readable() {
-            Some(is_readable) => !is_readable,
-            None => self.is_open(),
+        match (self.socket.is_readable(), &self.layer) {
+            (Some(is_readable), None) => !is_readable,
+            (Some(false), Some(layer)) => !layer.has_unread(),
+            (Some(true), Some(_)) | (None, _) => self.is_open(),
         }
     }
 
@@ -439,8 +441,10 @@ impl Stream {
         let fds = streams.clone().map(|stream| stream.socket.as_fd());
         let mut events = poll::have_events(fds).unwrap_or_default();
         for (has_event, stream) in events.iter_mut().zip(streams) {
-            // An event of the layer below its bytes, such as a session ticket, is none.
-            *has_event = *has_event && (stream.layer.is_none() || !stream.is_open());
+            if let Some(layer) = &stream.layer {
+                // An event of the layer below its bytes, such as a session ticket, is none.
+                *has_event = layer.has_unread() || *has_event && !stream.is_open();
+            }
         }
         events
     }

@@ -70,6 +70,8 @@ struct LayerState<C> {
     plaintext: Vec<u8>,
     output: Output,
     end: SessionEnd,
+    /// How the peer broke the protocol, for the read that finds it.
+    violation: Option<Box<rustls::Error>>,
 }
 
 /// Sealed bytes on their way to the socket.
@@ -121,6 +123,7 @@ impl<C: Connection> TlsLayer<C> {
                 plaintext,
                 output: Output::default(),
                 end,
+                violation: None,
             }),
             info,
             identity,
@@ -179,6 +182,7 @@ impl<C: Connection> LayerState<C> {
                 log::debug!("tls: connection ended: {error}");
                 self.incomplete = Vec::new();
                 self.end = SessionEnd::Failed(io::ErrorKind::InvalidData);
+                self.violation = Some(Box::new(error));
             }
         }
     }
@@ -196,13 +200,17 @@ impl<C: Connection> LayerState<C> {
     }
 
     /// The result of a read that finds the session ended.
-    fn read_end(&self) -> Option<io::Result<usize>> {
-        match self.end {
-            SessionEnd::Open => None,
-            SessionEnd::Closed => Some(Ok(0)),
-            SessionEnd::Failed(kind) => Some(Err(kind.into())),
-            SessionEnd::Aborted => Some(Err(io::ErrorKind::ConnectionAborted.into())),
-        }
+    fn read_end(&mut self) -> Option<io::Result<usize>> {
+        Some(match (self.end, self.violation.take()) {
+            (SessionEnd::Open, _) => return None,
+            (SessionEnd::Closed, _) => Ok(0),
+            (SessionEnd::Failed(kind), Some(violation)) => Err(io::Error::new(kind, *violation)),
+            (SessionEnd::Failed(kind @ io::ErrorKind::UnexpectedEof), None) => {
+                Err(io::Error::new(kind, "closed without a TLS close_notify"))
+            }
+            (SessionEnd::Failed(kind), None) => Err(kind.into()),
+            (SessionEnd::Aborted, _) => Err(io::ErrorKind::ConnectionAborted.into()),
+        })
     }
 
     /// Receives until there is plaintext, kept in `plaintext`, or an end.
@@ -381,6 +389,11 @@ impl<C: Connection> StreamLayer for TlsLayer<C> {
         let mut state = self.state.lock();
         let _ = state.poll_fill(socket, None);
         state.plaintext.is_empty() && state.end == SessionEnd::Open
+    }
+
+    fn has_unread(&self) -> bool {
+        let state = self.state.lock();
+        !state.plaintext.is_empty() || state.end != SessionEnd::Open
     }
 
     fn pending_bytes(&self) -> u64 {

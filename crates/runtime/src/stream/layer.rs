@@ -41,6 +41,10 @@ pub trait StreamLayer: Send + Sync + Debug {
     /// As [`Stream::is_open`]; handles what the layer below has to say meanwhile.
     fn is_open(&self, socket: LayerSocket<'_>) -> bool;
 
+    /// Whether bytes that were received wait to be read, or the stream has ended: what the socket's
+    /// own events do not show.
+    fn has_unread(&self) -> bool;
+
     /// Bytes that the layer has accepted and the kernel has not.
     fn pending_bytes(&self) -> u64;
 
