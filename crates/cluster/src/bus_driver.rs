@@ -16,16 +16,17 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use penstock_hub::{LongPollAction, Publication, StreamAction, WebSocketAction};
+use penstock_hub::{LongPollAction, Publication, SharedHistory, StreamAction, WebSocketAction};
 use penstock_runtime::{clock, loops};
 use tokio::sync::oneshot;
 
 use crate::backoff::ReconnectBackoff;
 use crate::bus_inbox::{BusCommand, BusInbox};
 use crate::bus_state_machine::{BusStateMachine, DeliveryMode, REPLY_TIMEOUT};
+use crate::catch_ups::CatchUps;
 use crate::cluster_totals::{self, ClusterTotals};
 use crate::entry::{ChannelName, NodeId};
-use crate::followed_channel::{PREPARE_TIMEOUT, StreamPage};
+use crate::followed_channel::{FollowedChannel, PREPARE_TIMEOUT, StreamPage};
 use crate::followed_channels::BusEffect;
 use crate::outbox::OutgoingEntry;
 use crate::redis_link::{RedisLink, RedisLinkError, RedisTarget, StreamRetention};
@@ -34,8 +35,8 @@ use crate::redis_link::{RedisLink, RedisLinkError, RedisTarget, StreamRetention}
 pub(super) trait LocalHub: Send + Sync + 'static {
     /// Delivers to the subscribers and into the history. Returns false if there was no room.
     fn deliver_locally(&self, publication: Publication) -> bool;
-    /// Replaces the history of the channel, each message with its age; subscribers get none of it.
-    fn replace_history(&self, channel: &ChannelName, history: Vec<(Publication, Duration)>);
+    /// Replaces the history of the channel; subscribers get none of it.
+    fn replace_history(&self, channel: &ChannelName, history: SharedHistory);
     /// Whether the channel has a subscriber, or one is about to come.
     fn is_channel_in_use(&self, channel: &str) -> bool;
     fn stream_retention(&self) -> StreamRetention;
@@ -100,6 +101,9 @@ pub(super) struct BusDriver<L> {
     wake_at: Instant,
     next_tick: Instant,
     is_ping_due: bool,
+    catch_ups: CatchUps,
+    /// Live channels to which nothing was ever published.
+    empty_channels: HashSet<ChannelName>,
     next_report_at: Instant,
     stop_request: Option<(Instant, oneshot::Sender<()>)>,
 }
@@ -129,6 +133,8 @@ impl<L: LocalHub> BusDriver<L> {
             wake_at: now,
             next_tick: now,
             is_ping_due: false,
+            catch_ups: CatchUps::default(),
+            empty_channels: HashSet::new(),
             next_report_at: now,
             stop_request: None,
         }
@@ -142,6 +148,7 @@ impl<L: LocalHub> BusDriver<L> {
             self.handle_pushes(now);
             self.tick(now);
             self.apply_effects();
+            self.is_ping_due |= self.catch_ups.advance(now, &self.machine);
             self.send_due_requests(now);
             let wake_at = self.wake_at(now);
             self.wake_at = wake_at;
@@ -194,6 +201,12 @@ impl<L: LocalHub> BusDriver<L> {
                         .on_unsubscribed(now, &channel);
                 }
                 BusCommand::Prepare(channels, sender) => self.prepare(now, channels, sender),
+                BusCommand::CatchUp(channels, sender) => {
+                    for channel in &channels {
+                        self.machine.follow_channel(now, channel);
+                    }
+                    self.catch_ups.add(channels, sender);
+                }
                 BusCommand::Stop(sender) => self.stop_request = Some((now + FLUSH_TIMEOUT, sender)),
             }
         }
@@ -261,18 +274,32 @@ impl<L: LocalHub> BusDriver<L> {
     }
 
     fn apply_effects(&mut self) {
+        self.inbox.set_in_step(self.machine.is_in_step());
         for effect in self.machine.take_effects() {
             match effect {
-                BusEffect::Deliver(publication) => self.deliver(*publication),
+                BusEffect::Deliver(publication) => {
+                    if self.empty_channels.remove(&publication.channel) {
+                        self.inbox.mark_not_empty(&publication.channel);
+                    }
+                    self.deliver(*publication);
+                }
                 BusEffect::RestoreHistory(channel, history) => {
                     self.local.replace_history(&channel, history);
                 }
                 BusEffect::AnnounceGap(channel) => self.announce_gap(channel),
                 BusEffect::ChannelLive(channel) => {
                     self.readiness_waiters.remove(&channel);
-                    self.inbox.mark_live(channel);
+                    let follow = self.machine.followed_channels.get(&channel);
+                    let is_empty = follow.is_some_and(FollowedChannel::is_empty);
+                    if is_empty {
+                        self.empty_channels.insert(channel.clone());
+                    }
+                    self.inbox.mark_live(channel, is_empty);
                 }
-                BusEffect::ChannelNotLive(channel) => self.inbox.mark_not_live(&channel),
+                BusEffect::ChannelNotLive(channel) => {
+                    self.empty_channels.remove(&channel);
+                    self.inbox.mark_not_live(&channel);
+                }
                 // The machine has kept these for itself.
                 BusEffect::InvalidateAllHistories { .. }
                 | BusEffect::HistoriesIncompleteUpTo(_)
@@ -293,7 +320,8 @@ impl<L: LocalHub> BusDriver<L> {
         let channel = publication.channel.clone();
         if !self.local.deliver_locally(publication) {
             // No client resumes from a message before it.
-            self.local.replace_history(&channel, Vec::new());
+            self.local
+                .replace_history(&channel, SharedHistory::default());
             self.record_missed(channel);
         }
     }
@@ -322,7 +350,8 @@ impl<L: LocalHub> BusDriver<L> {
         if std::mem::take(&mut self.has_all_missed) {
             missed.extend(self.machine.followed_channels.loaded_channels().cloned());
             for channel in &missed {
-                self.local.replace_history(channel, Vec::new());
+                self.local
+                    .replace_history(channel, SharedHistory::default());
             }
         }
         for channel in missed {
@@ -357,6 +386,7 @@ impl<L: LocalHub> BusDriver<L> {
         }
         // First, so that the coming and going of channels cannot hold it up.
         if questions.subscribe.is_none() && std::mem::take(&mut self.is_ping_due) {
+            self.catch_ups.note_ping(now);
             questions.subscribe = pending_reply(link.clone().ping(now), RedisReply::Pong);
         }
         if questions.subscribe.is_none() {
@@ -407,7 +437,10 @@ impl<L: LocalHub> BusDriver<L> {
             Ok(RedisReply::Pong(at)) => {
                 // All that came before the answer, first.
                 match self.handle_pushes_up_to(now, usize::MAX) {
-                    Ok(()) => self.machine.mark_complete_until(at),
+                    Ok(()) => {
+                        self.machine.mark_complete_until(at);
+                        self.catch_ups.note_pong(at);
+                    }
                     Err(error) => self.on_disconnected(&error),
                 }
                 self.record_reply(now);
@@ -451,6 +484,8 @@ impl<L: LocalHub> BusDriver<L> {
         self.backoff.log_failure(now, &self.target.address, &cause);
         self.machine.on_disconnected(now);
         self.readiness_waiters.clear();
+        self.catch_ups.clear();
+        self.empty_channels.clear();
         self.inbox.clear_live_channels();
         self.set_totals(ClusterTotals::default());
     }

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use penstock_hub::{HubError, Publication};
+use penstock_hub::{HubError, Publication, SharedChannelState};
 use penstock_runtime::clock;
 use tokio::sync::{Notify, oneshot};
 
@@ -40,6 +40,8 @@ pub(super) enum BusCommand {
     Unsubscribed(ChannelName),
     /// Subscribers will come; the sender is dropped when the channels are live.
     Prepare(Vec<ChannelName>, oneshot::Sender<()>),
+    /// Follows channels; told when all has come that was published to them before.
+    CatchUp(Vec<ChannelName>, oneshot::Sender<()>),
     /// The end; the sender is dropped when it has come.
     Stop(oneshot::Sender<()>),
 }
@@ -57,12 +59,22 @@ struct BusInboxState {
     publication_count: usize,
     /// Bytes of these.
     publication_bytes: usize,
-    /// Live channels, and when each last got a subscriber.
-    live_channels: HashMap<ChannelName, Instant>,
+    /// Channels whose publications arrive.
+    live_channels: HashMap<ChannelName, LiveChannel>,
+    /// Redis has every message that subscribers here have.
+    is_in_step: bool,
     /// Nothing more is published.
     is_stopping: bool,
     is_closed: bool,
     snapshot: ClusterSnapshot,
+}
+
+#[derive(Debug)]
+struct LiveChannel {
+    /// When it last got a subscriber.
+    requested_at: Instant,
+    /// Nothing was ever published to it.
+    is_empty: bool,
 }
 
 impl BusInbox {
@@ -126,7 +138,7 @@ impl BusInbox {
         let mut cold = Vec::new();
         for channel in channels {
             match state.live_channels.get_mut(channel) {
-                Some(last) => *last = now,
+                Some(live) => live.requested_at = now,
                 None => cold.push(channel.clone()),
             }
         }
@@ -138,6 +150,22 @@ impl BusInbox {
         drop(state);
         self.wakeup.notify_one();
         Some(receiver)
+    }
+
+    /// Before effects are applied that this is said of.
+    pub(super) fn set_in_step(&self, is_in_step: bool) {
+        self.lock().is_in_step = is_in_step;
+    }
+
+    /// Whether Redis has every message that subscribers of this channel have, and they have missed
+    /// none that it had.
+    pub(super) fn shared_state(&self, channel: &str) -> SharedChannelState {
+        let state = self.lock();
+        match state.live_channels.get(channel) {
+            Some(live) if state.is_in_step && live.is_empty => SharedChannelState::Empty,
+            Some(_) if state.is_in_step => SharedChannelState::InStep,
+            _ => SharedChannelState::OutOfStep,
+        }
     }
 
     pub(super) fn snapshot(&self) -> ClusterSnapshot {
@@ -158,8 +186,19 @@ impl BusInbox {
         !self.lock().commands.is_empty()
     }
 
-    pub(super) fn mark_live(&self, channel: ChannelName) {
-        self.lock().live_channels.insert(channel, clock::now());
+    /// `is_empty`: nothing was ever published to it.
+    pub(super) fn mark_live(&self, channel: ChannelName, is_empty: bool) {
+        let live = LiveChannel {
+            requested_at: clock::now(),
+            is_empty,
+        };
+        self.lock().live_channels.insert(channel, live);
+    }
+
+    pub(super) fn mark_not_empty(&self, channel: &str) {
+        if let Some(live) = self.lock().live_channels.get_mut(channel) {
+            live.is_empty = false;
+        }
     }
 
     pub(super) fn mark_not_live(&self, channel: &ChannelName) {
@@ -175,7 +214,7 @@ impl BusInbox {
     pub(super) fn was_requested_recently(&self, channel: &str, now: Instant) -> bool {
         let state = self.lock();
         let last = state.live_channels.get(channel);
-        last.is_some_and(|at| now.saturating_duration_since(*at) < EXPECTED_TTL)
+        last.is_some_and(|live| now.saturating_duration_since(live.requested_at) < EXPECTED_TTL)
     }
 
     /// Ends the inbox: no more commands are taken, and waiters are notified.
@@ -250,7 +289,7 @@ mod tests {
             "nobody to ask"
         );
         inbox.update_snapshot(|snapshot| snapshot.connected = true);
-        inbox.mark_live(channels[0].clone());
+        inbox.mark_live(channels[0].clone(), true);
         assert!(inbox.prepare_channels(&channels[..1], now).is_none());
         assert!(inbox.prepare_channels(&channels, now).is_some());
         let orders = inbox.take_commands();

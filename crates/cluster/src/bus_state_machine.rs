@@ -15,7 +15,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use penstock_hub::Publication;
+use penstock_hub::{Publication, SharedHistory};
 
 use crate::entry::{ChannelName, EntryContent, NodeId, RedisDataset, RedisStreamEntry};
 use crate::followed_channel::{DatasetContinuity, StreamPage, StreamReadRequest};
@@ -61,6 +61,8 @@ pub(super) struct BusStateMachine {
     is_settled: bool,
     /// The last message that was delivered here before Redis had it.
     last_early_number: u64,
+    /// The last message or notice without which Redis has not what subscribers here have.
+    last_unshared_number: u64,
     max_followed: usize,
     effects: Vec<BusEffect>,
 }
@@ -82,6 +84,7 @@ impl BusStateMachine {
             complete_at: None,
             is_settled: false,
             last_early_number: 0,
+            last_unshared_number: 0,
             max_followed: MAX_FOLLOWED,
             effects: Vec::new(),
         }
@@ -112,7 +115,8 @@ impl BusStateMachine {
                 }
                 BusEffect::InvalidateAllHistories { announced } => {
                     for channel in self.followed_channels.loaded_channels() {
-                        for_the_hub.push(BusEffect::RestoreHistory(channel.clone(), Vec::new()));
+                        let restored = SharedHistory::default();
+                        for_the_hub.push(BusEffect::RestoreHistory(channel.clone(), restored));
                         if announced {
                             for_the_hub.push(BusEffect::AnnounceGap(channel.clone()));
                         }
@@ -154,7 +158,7 @@ impl BusStateMachine {
             }
             None => self
                 .effects
-                .push(BusEffect::RestoreHistory(channel, Vec::new())),
+                .push(BusEffect::RestoreHistory(channel, SharedHistory::default())),
         }
         self.outbox.submit(now, publication, LocalDelivery::Early);
     }
@@ -167,6 +171,19 @@ impl BusStateMachine {
         }
         self.mark_awaited_if_new(channel);
         self.followed_channels.prepare_channel(now, channel)
+    }
+
+    /// Subscribers are about to come that another server had: the channel is followed in any case.
+    pub(super) fn follow_channel(&mut self, now: Instant, channel: &ChannelName) {
+        self.mark_awaited_if_new(channel);
+        self.followed_channels.prepare_channel(now, channel);
+    }
+
+    /// Whether Redis has every message that subscribers here had before it: then it has each
+    /// message that they have, in an order that other servers know.
+    pub(super) fn is_in_step(&self) -> bool {
+        let last = self.last_early_number.max(self.last_unshared_number);
+        self.mode == DeliveryMode::Clustered && self.outbox.has_accepted(last)
     }
 
     fn mark_awaited_if_new(&mut self, channel: &ChannelName) {
@@ -202,6 +219,10 @@ impl BusStateMachine {
         self.batch_sent_at = None;
         self.outbox
             .on_connected(now, trust == DatasetContinuity::Same);
+        if trust != DatasetContinuity::Same {
+            // All of it is sent again.
+            self.last_unshared_number = self.outbox.next_number() - 1;
+        }
         self.followed_channels
             .on_connected(trust, whole_at, kept, data.clock);
         self.update_mode();
@@ -315,6 +336,7 @@ impl BusStateMachine {
             }
         }
         for channel in cut {
+            self.last_unshared_number = self.outbox.next_number();
             self.outbox
                 .submit_notice(now, channel, EntryContent::HistoryInvalidated);
         }
@@ -353,7 +375,7 @@ mod tests {
         // A channel that is not followed has no history that could have a gap.
         let end = last.pop();
         assert!(
-            matches!(&end, Some(BusEffect::RestoreHistory(channel, history)) if **channel == *"c99" && history.is_empty()),
+            matches!(&end, Some(BusEffect::RestoreHistory(channel, history)) if **channel == *"c99" && history.messages.is_empty()),
             "{end:?}"
         );
         machine.on_subscribed(now, &ChannelName::from("more"));

@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock_hub::Publication;
+use penstock_hub::{Publication, SharedHistory};
 
 use crate::entry::{ChannelName, EntryContent, NodeId, RedisStreamEntry, StreamPosition};
 use crate::followed_channels::{BusEffect, FollowContext};
@@ -138,6 +138,13 @@ impl FollowedChannel {
 
     pub(super) fn is_history_loaded(&self) -> bool {
         self.last_position.is_some()
+    }
+
+    /// Whether its stream never had an entry, nor its subscribers here a message.
+    pub(super) fn is_empty(&self) -> bool {
+        self.last_position == Some(StreamPosition::START)
+            && self.early_deliveries == 0
+            && self.last_seen.is_empty()
     }
 
     /// Entries that wait for the end of a read.
@@ -274,9 +281,10 @@ impl FollowedChannel {
     ) {
         let mut history: Vec<(Publication, Duration)> = Vec::new();
         // Whether the stream had nothing before, as far as it reaches back.
-        let is_whole = entries
+        let is_from_start = entries
             .first()
             .is_none_or(|first| first.previous == StreamPosition::START);
+        let mut is_whole = is_from_start;
         let mut any_new = false;
         self.last_position = Some(StreamPosition::START);
         for entry in entries {
@@ -286,31 +294,41 @@ impl FollowedChannel {
             if entry.origin.node == context.node_id {
                 effects.push(BusEffect::OwnMessageDelivered(entry.origin.number));
             }
-            match entry.content {
+            // The history begins anew behind the last entry for which this is so.
+            let begins_anew = match &entry.content {
                 // Some server lost messages, so everything up to here is incomplete.
-                EntryContent::Message(_) if entry.position <= context.incomplete_up_to => {
-                    history.clear();
+                EntryContent::Message(_) => {
+                    entry.position <= context.incomplete_up_to || entry.was_delivered_early
                 }
-                EntryContent::Message(_) if entry.was_delivered_early => history.clear(),
-                EntryContent::Message(publication) if is_new => {
-                    let age = context.clock.entry_age(context.now, entry.position);
-                    history.push((*publication, age));
-                }
-                EntryContent::Message(_) => {}
-                EntryContent::Gap | EntryContent::HistoryInvalidated => history.clear(),
+                EntryContent::Gap | EntryContent::HistoryInvalidated => true,
                 EntryContent::GapInAllChannels | EntryContent::AllHistoriesInvalidated => {
                     effects.push(BusEffect::HistoriesIncompleteUpTo(entry.position));
+                    false
                 }
+            };
+            if begins_anew {
+                history.clear();
+            } else if let EntryContent::Message(publication) = entry.content
+                && is_new
+            {
+                let age = context.clock.entry_age(context.now, entry.position);
+                history.push((*publication, age));
+                continue;
             }
+            is_whole = false;
         }
         self.last_received_at = context.now;
         self.loaded_at = self.pending_read.map(|(_, at)| at);
         let had_gap = std::mem::take(&mut self.has_unannounced_gap);
+        let history = SharedHistory {
+            messages: history,
+            is_whole,
+        };
         effects.push(BusEffect::RestoreHistory(channel.clone(), history));
         if let Some(since) = self.subscribed_early_at.take()
             && (any_new
                 || had_gap
-                || !is_whole
+                || !is_from_start
                 || context.elapsed_since(since) >= context.stream_ttl)
         {
             effects.push(BusEffect::AnnounceGap(channel.clone()));
@@ -483,12 +501,18 @@ impl FollowedChannel {
                 }
                 // It came here in another order than it has in the stream.
                 if entry.was_delivered_early || (!is_new && advances) {
-                    effects.push(BusEffect::RestoreHistory(entry.channel, Vec::new()));
+                    effects.push(BusEffect::RestoreHistory(
+                        entry.channel,
+                        SharedHistory::default(),
+                    ));
                 }
             }
             EntryContent::Gap if is_new && !is_mine => announce_break(&entry.channel, effects),
             EntryContent::Gap | EntryContent::HistoryInvalidated => {
-                effects.push(BusEffect::RestoreHistory(entry.channel, Vec::new()));
+                effects.push(BusEffect::RestoreHistory(
+                    entry.channel,
+                    SharedHistory::default(),
+                ));
             }
             EntryContent::GapInAllChannels | EntryContent::AllHistoriesInvalidated => {
                 let is_gap = matches!(entry.content, EntryContent::GapInAllChannels);
@@ -502,7 +526,10 @@ impl FollowedChannel {
 
 /// A gap is announced: the next entries do not continue the last ones.
 fn announce_break(channel: &ChannelName, effects: &mut Vec<BusEffect>) {
-    effects.push(BusEffect::RestoreHistory(channel.clone(), Vec::new()));
+    effects.push(BusEffect::RestoreHistory(
+        channel.clone(),
+        SharedHistory::default(),
+    ));
     effects.push(BusEffect::AnnounceGap(channel.clone()));
 }
 

@@ -12,7 +12,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use penstock_hub::Publication;
+use penstock_hub::{Publication, SharedHistory};
 
 use crate::entry::{ChannelName, NodeId, RedisClock, RedisStreamEntry, StreamPosition};
 use crate::followed_channel::{
@@ -35,8 +35,8 @@ const MAX_TOTAL_HELD: usize = 20_000;
 pub(super) enum BusEffect {
     /// To the subscribers, and into the history.
     Deliver(Box<Publication>),
-    /// Replaces the channel's history, each message with its age.
-    RestoreHistory(ChannelName, Vec<(Publication, Duration)>),
+    /// Replaces the channel's history.
+    RestoreHistory(ChannelName, SharedHistory),
     /// The channel's subscribers may have missed something.
     AnnounceGap(ChannelName),
     /// All histories are invalid. If `announced`, all subscribers may have missed something.
@@ -136,6 +136,14 @@ impl FollowedChannels {
         is_live
     }
 
+    /// Whether publications to all of these arrive.
+    pub(super) fn are_live(&self, channels: &[ChannelName]) -> bool {
+        channels.iter().all(|channel| {
+            let follow = self.channels.get(channel);
+            follow.is_some_and(|follow| follow.state == FollowState::Live)
+        })
+    }
+
     /// A channel has its first subscriber here.
     pub(super) fn on_subscribed(&mut self, now: Instant, channel: &ChannelName) {
         self.ensure_followed(now, channel).on_subscribed(now);
@@ -189,7 +197,7 @@ impl FollowedChannels {
                     self.unfollow(&channel);
                     effects.push(BusEffect::ChannelNotLive(channel.clone()));
                     // It would have gaps when it is read again.
-                    effects.push(BusEffect::RestoreHistory(channel, Vec::new()));
+                    effects.push(BusEffect::RestoreHistory(channel, SharedHistory::default()));
                 }
                 Some(since) => {
                     follow.is_in_idle_list = true;

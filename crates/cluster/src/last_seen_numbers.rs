@@ -30,6 +30,10 @@ impl LastSeenNumbers {
         true
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(super) fn last_number_of(&self, node: NodeId) -> Option<u64> {
         let seen = self.0.iter().find(|seen| seen.node == node);
         seen.map(|seen| seen.number)

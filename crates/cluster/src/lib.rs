@@ -10,7 +10,8 @@
 //! [`RedisBus`] implements [`Bus`](penstock_hub::Bus). Behind it, `bus_driver` is the only task
 //! that speaks to Redis (`redis_link`, `redis_scripts`). It owns `bus_state_machine`, which decides
 //! everything and is simulated with seeds: `outbox` has the publications of this server,
-//! `followed_channels` and `followed_channel` the entries that arrive.
+//! `followed_channels` and `followed_channel` the entries that arrive. Subscribers that come from
+//! another process wait until `catch_ups` says that this server has what that one had.
 //!
 //! # Invariants
 //! - Only that task waits for Redis, and each of its waits has a deadline.
@@ -20,6 +21,7 @@ mod backoff;
 mod bus_driver;
 mod bus_inbox;
 mod bus_state_machine;
+mod catch_ups;
 mod cluster_totals;
 mod entry;
 mod entry_encoding;

@@ -8,7 +8,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_hub::{Bus, Hub, HubError, PrepareChannelsFuture, Publication};
+use penstock_hub::{
+    Bus, CatchUpFuture, Hub, HubError, PrepareChannelsFuture, Publication, SharedChannelState,
+    SharedHistory,
+};
 use penstock_runtime::{clock, loops};
 use tokio::sync::oneshot;
 
@@ -96,6 +99,9 @@ fn is_cluster_channel(channel: &str) -> bool {
         .is_some_and(|first| !first.is_control())
 }
 
+/// How long subscribers of another server wait to be taken; after that it asks again.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Longer than the task takes at most.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -130,6 +136,20 @@ impl Bus for RedisBus {
             let _ = clock::timeout_at(now + PREPARE_TIMEOUT, tells).await;
         }))
     }
+
+    fn shared_state(&self, channel: &ChannelName) -> SharedChannelState {
+        self.inbox.shared_state(channel)
+    }
+
+    fn catch_up(&self, mut channels: Vec<ChannelName>) -> CatchUpFuture {
+        channels.retain(|channel| is_cluster_channel(channel));
+        let (told, tells) = oneshot::channel();
+        self.inbox.push(BusCommand::CatchUp(channels, told));
+        Box::pin(async move {
+            let told = clock::timeout(CATCH_UP_TIMEOUT, tells).await;
+            matches!(told, Some(Ok(())))
+        })
+    }
 }
 
 impl fmt::Debug for RedisBus {
@@ -148,7 +168,7 @@ impl LocalHub for HubWithCounters {
         self.hub.publish_locally(publication).is_ok()
     }
 
-    fn replace_history(&self, channel: &ChannelName, history: Vec<(Publication, Duration)>) {
+    fn replace_history(&self, channel: &ChannelName, history: SharedHistory) {
         self.hub.replace_history(channel, history);
     }
 

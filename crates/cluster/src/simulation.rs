@@ -385,6 +385,7 @@ impl ClusterSimulation {
                 }
                 BusEffect::RestoreHistory(channel, history) => {
                     let ids = history
+                        .messages
                         .into_iter()
                         .map(|(publication, _)| publication.id.unwrap());
                     node.channels.entry(channel).or_default().history = ids.collect();

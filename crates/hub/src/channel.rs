@@ -50,6 +50,8 @@ pub(crate) struct ChannelState {
     /// was cut: up to here numbers say nothing of the order in which messages of other channels
     /// were published.
     pub(crate) restored_up_to: u64,
+    /// The number behind which the restored history has everything that was ever published.
+    pub(crate) whole_since: Option<u64>,
     /// Messages published while streams arrive that a replaced history does not have; usually none.
     pub(crate) arriving_stream_history: Option<Box<ChannelHistory>>,
     /// Messages that wait for their predecessor; usually none.
@@ -94,6 +96,7 @@ impl Channel {
                 listeners: BTreeMap::new(),
                 history: ChannelHistory::starting_after(since),
                 restored_up_to: 0,
+                whole_since: None,
                 arriving_stream_history: None,
                 parked_messages: None,
                 namespace_usage: usage,
@@ -148,6 +151,15 @@ impl ChannelState {
             return Some(self.last_sequence);
         }
         self.history.find_event_sequence(id)
+    }
+
+    /// As [`ChannelState::sequence_of`] with the message's own id, if only one message has it.
+    pub(crate) fn only_sequence_of(&self, id: &str) -> Option<u64> {
+        match self.history.count_with_id(id) {
+            (0, _) => (self.last_id.as_deref() == Some(id)).then_some(self.last_sequence),
+            (1, sequence) => sequence,
+            _ => None,
+        }
     }
 
     /// How many subscribe to it here: streams, long polls and listeners.

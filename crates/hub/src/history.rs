@@ -84,6 +84,20 @@ impl ChannelHistory {
         self.messages.range(start..)
     }
 
+    /// The last message up to this order.
+    pub(crate) fn last_up_to(&self, order: u64) -> Option<&Arc<Message>> {
+        let end = self.messages.partition_point(|kept| kept.sequence <= order);
+        self.messages.range(..end).next_back()
+    }
+
+    /// How many messages have this id, and the order of the newest of them.
+    pub(crate) fn count_with_id(&self, id: &str) -> (usize, Option<u64>) {
+        let named = self.messages.iter().filter(|kept| *kept.id == *id);
+        named.fold((0, None), |(count, _), kept| {
+            (count + 1, Some(kept.sequence))
+        })
+    }
+
     /// Whether messages that came after the one of this order are kept no more.
     pub(crate) fn has_gap_after(&self, order: u64) -> bool {
         self.dropped_up_to > order

@@ -22,7 +22,8 @@ use penstock_http::RequestHead;
 use penstock_runtime::{LoopHandle, clock};
 
 pub(crate) use arriving_stream::{ArrivingStream, PendingSubscription, StreamRequest};
-pub use bus::{Bus, PrepareChannelsFuture};
+pub use bus::{Bus, CatchUpFuture, PrepareChannelsFuture, SharedChannelState};
+pub use history_replacement::SharedHistory;
 pub(crate) use long_polls::LongPollWaiter;
 pub(crate) use message_listener::MessageSink;
 pub use message_listener::{ListenerEvent, ListenerPosition, MessageListener};
@@ -324,11 +325,10 @@ impl Hub {
         self.shared.bus_notifier.bus()?.prepare_channels(channels)
     }
 
-    /// Replaces the history of a channel, from the oldest to the newest, each message with its age:
-    /// for clients that resume, not for present subscribers. A client that resumes after an id that
-    /// is not in it has a gap.
-    pub fn replace_history(&self, channel: &Arc<str>, history: Vec<(Publication, Duration)>) {
-        self.shared.replace_history(channel, history);
+    /// Replaces the history of a channel: for clients that resume, not for present subscribers. A
+    /// client that resumes after an id that is not in it has a gap.
+    pub fn replace_history(&self, channel: &Arc<str>, history: impl Into<SharedHistory>) {
+        self.shared.replace_history(channel, history.into());
     }
 
     /// Joins this hub to others by a bus, or separates it with `None`. The bus learns at once of

@@ -43,8 +43,8 @@ pub use held_stream::{
     StreamOwner, Subscription,
 };
 pub use hub::{
-    Bus, ChannelFilter, ChannelPresence, Hub, HubCounters, HubError, ListenerEvent,
-    ListenerPosition, MessageListener, PrepareChannelsFuture,
+    Bus, CatchUpFuture, ChannelFilter, ChannelPresence, Hub, HubCounters, HubError, ListenerEvent,
+    ListenerPosition, MessageListener, PrepareChannelsFuture, SharedChannelState, SharedHistory,
 };
 pub use hub_route::{GAP_EVENT, HubRouteHandler};
 pub use message_id::{

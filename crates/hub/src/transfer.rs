@@ -15,6 +15,10 @@
 //! new: taken, accepted, message, channel
 //! ```
 //!
+//! Where several servers share the channels ([`crate::Bus`]), these have no authority to move. The
+//! streams alone move, each with the id of its last message in each channel. The new process takes a
+//! batch when it has caught up with what the old one had, and repeats what lies between.
+//!
 //! # Invariants
 //! - A message gets its number in one of the two processes, and both agree in which.
 //! - A socket is written to by one process: by the new one after `taken`, else by the old one.
@@ -30,6 +34,8 @@ mod import;
 mod link;
 mod participant;
 mod records;
+mod reply_queue;
+mod shared_place;
 mod successor;
 
 use std::time::Duration;
@@ -45,6 +51,7 @@ pub use participant::{
 pub(crate) use records::{
     ByteRecord, KeepAliveRecord, StreamChannelRecord, StreamRecord, UnsentRecord,
 };
+pub(crate) use shared_place::SharedPlace;
 pub(crate) use successor::SuccessorLink;
 
 use link::TransferSocket;
@@ -55,6 +62,9 @@ use crate::hub::PendingSubscription;
 
 /// The version of the messages between the two processes.
 const TRANSFER_VERSION: u32 = 1;
+
+/// That of servers which share their channels with others.
+const SHARED_TRANSFER_VERSION: u32 = 2;
 
 /// How long the other side may leave its end of the socket full.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -74,6 +84,9 @@ pub enum TransferError {
     /// It uses another version.
     #[error("the other process has transfer version {0}, this one {TRANSFER_VERSION}")]
     Version(u32),
+    /// One of the two shares its channels with other servers.
+    #[error("only one of the two processes has server.redis")]
+    OtherServers,
     /// A message that is none, or at the wrong time.
     #[error("bad message: {0}")]
     BadMessage(String),

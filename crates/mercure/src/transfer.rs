@@ -210,6 +210,7 @@ impl StreamOwner for AudienceMembership {
         record.map_or(OwnerTransfer::Never, |data| {
             OwnerTransfer::Ready(OwnerRecord {
                 participant: PARTICIPANT.to_owned(),
+                channels: Vec::new(),
                 data,
             })
         })

@@ -532,8 +532,8 @@ impl Server {
 
     /// Takes over the previous server's hub while that lives.
     fn receive_hub(&self, socket: Option<OwnedFd>) {
-        // Servers that share a Redis have their channels there.
-        let Some(socket) = socket.filter(|_| self.hub_service.bus().is_none()) else {
+        // Older versions have none.
+        let Some(socket) = socket else {
             return;
         };
         let adopter = Arc::new(EdgeAdopter(Arc::clone(&self.edge)));

@@ -24,8 +24,8 @@ impl LocalHub for Arc<FullHub> {
         has_room
     }
 
-    fn replace_history(&self, _: &ChannelName, history: Vec<(Publication, Duration)>) {
-        assert!(history.is_empty());
+    fn replace_history(&self, _: &ChannelName, history: SharedHistory) {
+        assert!(history.messages.is_empty());
     }
 
     fn is_channel_in_use(&self, channel: &str) -> bool {

@@ -94,7 +94,9 @@ impl FollowHarness {
         self.announced
             .extend(effects.into_iter().map(|effect| match effect {
                 BusEffect::Deliver(message) => format!("deliver {}", message.id.unwrap()),
-                BusEffect::RestoreHistory(_, history) => format!("restore {}", history.len()),
+                BusEffect::RestoreHistory(_, history) => {
+                    format!("restore {}", history.messages.len())
+                }
                 BusEffect::AnnounceGap(_) => "gap".to_owned(),
                 BusEffect::ChannelLive(_) => "ready".to_owned(),
                 other => format!("{other:?}"),
@@ -367,6 +369,10 @@ fn a_history_has_the_ages_of_redis() {
     let Some(BusEffect::RestoreHistory(_, history)) = effects.first() else {
         panic!("{effects:?}");
     };
-    let ages: Vec<u64> = history.iter().map(|(_, age)| age.as_secs()).collect();
+    let ages: Vec<u64> = history
+        .messages
+        .iter()
+        .map(|(_, age)| age.as_secs())
+        .collect();
     assert_eq!(ages, [7, 1]);
 }

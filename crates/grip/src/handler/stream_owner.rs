@@ -149,6 +149,7 @@ impl StreamOwner for GripStreamOwner {
             Some(FollowerTransfer::Asked) => return OwnerTransfer::Later,
             Some(FollowerTransfer::Ended) => return OwnerTransfer::Never,
         };
+        let channels = follower.as_ref().map(FollowerRecord::channels);
         let record = GripStreamRecord {
             handler: self.shared.name.clone(),
             request: self.original_request.record(),
@@ -158,6 +159,7 @@ impl StreamOwner for GripStreamOwner {
         match serde_json::to_value(record) {
             Ok(data) => OwnerTransfer::Ready(OwnerRecord {
                 participant: PARTICIPANT.to_owned(),
+                channels: channels.unwrap_or_default(),
                 data,
             }),
             Err(error) => {

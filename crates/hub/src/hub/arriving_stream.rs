@@ -17,6 +17,7 @@ use super::HubShared;
 use crate::channel::{Channel, StreamFormat};
 use crate::counters::StreamPermit;
 use crate::shard::{ArrivedStream, ArrivingConnection, ShardCommand};
+use crate::transfer::SharedPlace;
 use crate::{HeldStream, HubError, MessageFilter, Subscription};
 
 /// A stream that waits for its socket.
@@ -44,6 +45,8 @@ pub(crate) struct PendingSubscription {
     pub(crate) filters: Box<[MessageFilter]>,
     /// The number of the channel's last message when this was made.
     pub(crate) last_sequence: u64,
+    /// Where it was in another process, and continues.
+    pub(crate) shared_place: Option<SharedPlace>,
 }
 
 impl ArrivingStream {
@@ -145,6 +148,7 @@ impl PendingSubscription {
                 prev_id: subscription.prev_id,
                 filters: subscription.filters.into(),
                 last_sequence: start,
+                shared_place: None,
             });
         }
     }

@@ -38,7 +38,34 @@ pub trait Bus: Send + Sync + fmt::Debug {
         let _ = channels;
         None
     }
+
+    /// Whether subscribers of this channel can continue in another server.
+    fn shared_state(&self, channel: &Arc<str>) -> SharedChannelState {
+        let _ = channel;
+        SharedChannelState::InStep
+    }
+
+    /// Follows these channels and waits until everything has come that was published to them before
+    /// this call.
+    fn catch_up(&self, channels: Vec<Arc<str>>) -> CatchUpFuture {
+        let _ = channels;
+        Box::pin(std::future::ready(true))
+    }
 }
+
+/// What the history that all servers share has of what subscribers of a channel got here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SharedChannelState {
+    /// Not all of it, or not yet.
+    OutOfStep,
+    /// All of it.
+    InStep,
+    /// Nothing was ever published.
+    Empty,
+}
+
+/// True when everything has come; false, after a bounded wait, when that is not known.
+pub type CatchUpFuture = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// Done when publications of other servers arrive, or after a bounded wait.
 pub type PrepareChannelsFuture = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -21,10 +21,28 @@ use crate::Publication;
 use crate::channel::{ChannelState, Message};
 use crate::history::ChannelHistory;
 
+/// The history of a channel that several servers share.
+#[derive(Debug, Default)]
+pub struct SharedHistory {
+    /// From the oldest to the newest, each message with its age.
+    pub messages: Vec<(Publication, Duration)>,
+    /// Nothing was published before the first of them, as far as is known.
+    pub is_whole: bool,
+}
+
+impl From<Vec<(Publication, Duration)>> for SharedHistory {
+    fn from(messages: Vec<(Publication, Duration)>) -> Self {
+        Self {
+            messages,
+            is_whole: false,
+        }
+    }
+}
+
 impl HubShared {
-    pub(crate) fn replace_history(&self, name: &Arc<str>, history: Vec<(Publication, Duration)>) {
+    pub(crate) fn replace_history(&self, name: &Arc<str>, history: SharedHistory) {
         let settings = self.settings.load();
-        let is_needed = !history.is_empty() && settings.history.max_messages > 0;
+        let is_needed = !history.messages.is_empty() && settings.history.max_messages > 0;
         loop {
             let channel = if is_needed {
                 match self.registry.find_or_create(name, settings.max_channels) {
@@ -51,11 +69,7 @@ impl HubShared {
         }
     }
 
-    fn replace_history_locked(
-        &self,
-        state: &mut ChannelState,
-        history: Vec<(Publication, Duration)>,
-    ) {
+    fn replace_history_locked(&self, state: &mut ChannelState, history: SharedHistory) {
         let (settings, now) = (self.settings.load(), clock::now());
         let bounds = self.history_bounds(&settings.history, state);
         self.keep_for_arriving(state);
@@ -65,8 +79,9 @@ impl HubShared {
         let cut = self.next_sequence();
         state.history = ChannelHistory::starting_after(cut);
         state.restored_up_to = cut;
+        state.whole_since = history.is_whole.then_some(cut);
         let mut ids = HashSet::new();
-        for (mut publication, age) in history {
+        for (mut publication, age) in history.messages {
             // Two servers may both have published what one publisher sent twice.
             if let Some(id) = &publication.id
                 && !ids.insert(id.clone())

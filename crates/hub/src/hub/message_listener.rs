@@ -30,6 +30,7 @@ use crate::filters::{self, FilterSubscriber, MetaPairs};
 use crate::hub_route::gap_event_after;
 use crate::namespace::channel_name;
 use crate::shard::ResumePoint;
+use crate::transfer::SharedPlace;
 use crate::{
     Content, HubError, MessageFilter, Publication, StreamAction, StreamForm, Subscription,
 };
@@ -91,6 +92,9 @@ pub struct ListenerPosition {
     last_sequence: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     filters: Vec<MessageFilter>,
+    /// The same place where other servers share the channel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shared_place: Option<SharedPlace>,
 }
 
 /// Messages that wait for one listener.
@@ -244,20 +248,33 @@ impl MessageListener {
     /// Its places in its channels. What waits for it counts as not received.
     #[must_use]
     pub fn positions(&self) -> Vec<ListenerPosition> {
+        let shared_by = self.shared.bus_of_shared_channels();
         let channels = self.channels.iter();
         let positions = channels.map(|(channel, filters)| {
-            // Messages come to the feed under this lock.
-            let state = channel.lock();
-            let feed = self.feed.lock_state();
-            let mut waiting = feed.messages.iter();
-            let next = waiting.find(|each| each.publication.channel == *channel.name());
+            let (last_sequence, place) = self.place_in(channel);
+            let shared_place = shared_by.as_ref().map(|bus| {
+                let shared_state = bus.shared_state(channel.name());
+                let confirmed = place.and_then(|place| place.confirmed_by(shared_state));
+                confirmed.unwrap_or(SharedPlace::Unknown)
+            });
             ListenerPosition {
                 channel: channel.name().clone(),
-                last_sequence: next.map_or(state.last_sequence, |next| next.sequence - 1),
+                last_sequence,
                 filters: filters.to_vec(),
+                shared_place,
             }
         });
         positions.collect()
+    }
+
+    fn place_in(&self, channel: &Channel) -> (u64, Option<SharedPlace>) {
+        // Messages come to the feed under this lock.
+        let state = channel.lock();
+        let feed = self.feed.lock_state();
+        let mut waiting = feed.messages.iter();
+        let next = waiting.find(|each| each.publication.channel == *channel.name());
+        let last = next.map_or(state.last_sequence, |next| next.sequence - 1);
+        (last, SharedPlace::before(&state, last + 1))
     }
 
     /// Whether messages were lost since the last [`ListenerEvent::Missed`].
@@ -279,10 +296,17 @@ impl MessageListener {
         };
         let expected = PendingSubscription::new(&self.shared, subscription, settings.max_channels)?;
         self.join_channel(&expected, |listener, state| {
-            for message in state.history.messages_after(position.last_sequence) {
+            let last = match &position.shared_place {
+                Some(place) => place.last_sequence_in(state),
+                None => Some(position.last_sequence),
+            };
+            for message in last
+                .iter()
+                .flat_map(|last| state.history.messages_after(*last))
+            {
                 listener.feed.push(message.clone(), settings.max_backlog);
             }
-            if state.history.has_gap_after(position.last_sequence) {
+            if last.is_none_or(|last| state.history.has_gap_after(last)) {
                 listener.feed.lock_state().missed_messages += 1;
             }
         });

@@ -486,7 +486,7 @@ impl HubShared {
             let sequence = self.next_sequence();
             // The other process has the authority over numbers, or has heard of this one.
             fence(Ordering::SeqCst);
-            if self.is_mirror.load(Ordering::SeqCst) {
+            if self.is_handing_over.load(Ordering::SeqCst) {
                 return;
             }
             let message = Message::new(sequence, Arc::default(), publication, clock::now());

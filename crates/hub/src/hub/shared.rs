@@ -49,6 +49,8 @@ pub(crate) struct HubShared {
     pub(crate) id_prefix: ArcSwap<Box<str>>,
     /// Another process has the authority over the channels.
     pub(crate) is_mirror: AtomicBool,
+    /// Another process takes the streams.
+    pub(crate) is_handing_over: AtomicBool,
     /// The histories are written for the next start.
     pub(crate) takes_no_messages: AtomicBool,
     /// Streams of another process are on their way here.
@@ -79,6 +81,7 @@ impl HubShared {
                 format!("{started:x}.{:x}", std::process::id()).into(),
             ),
             is_mirror: AtomicBool::new(false),
+            is_handing_over: AtomicBool::new(false),
             takes_no_messages: AtomicBool::new(false),
             is_importing: AtomicBool::new(false),
             participants: TransferParticipants::default(),
@@ -113,7 +116,7 @@ impl HubShared {
     /// Whether this hub takes no streams any more: one that drains hands them on while another
     /// process takes them.
     pub(crate) fn refuses_streams(&self) -> bool {
-        self.is_draining() && !self.is_mirror.load(Ordering::SeqCst)
+        self.is_draining() && !self.is_handing_over.load(Ordering::SeqCst)
     }
 
     /// Whether it had begun already.

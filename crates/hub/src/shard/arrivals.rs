@@ -259,7 +259,11 @@ impl Shard {
             self.shared.trim_history(&mut state, clock::now());
         }
         found.has_gap |= state.history.has_gap_after(from);
-        let start = expected.last_sequence.max(state.restored_up_to);
+        let start = match expected.shared_place {
+            // It was there before.
+            Some(_) => from,
+            None => expected.last_sequence.max(state.restored_up_to),
+        };
         found.has_arrival_gap |= state.history.has_gap_after(start);
         for message in state.history.messages_after(from) {
             found.add_message(slot, message, start);
@@ -497,6 +501,15 @@ fn resume_sequence(
             }
         },
         (None, None) => None,
+    };
+    let from = match &expected.shared_place {
+        Some(place) => {
+            let known = place.last_sequence_in(state);
+            found.has_gap |= known.is_none();
+            found.has_arrival_gap |= known.is_none();
+            known
+        }
+        None => from,
     };
     let is_new = from.is_none();
     if let Some(before) = &state.arriving_stream_history {

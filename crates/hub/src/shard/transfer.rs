@@ -21,10 +21,10 @@ use crate::channel::is_internal_channel;
 use crate::counters::{self, StreamPermit};
 use crate::hub::{HubShared, PendingSubscription, StreamRequest};
 use crate::transfer::{
-    AdoptedStream, ByteRecord, DetachedStream, KeepAliveRecord, OwnerTransfer, StreamChannelRecord,
-    StreamPlaces, StreamRecord, UnsentRecord,
+    AdoptedStream, ByteRecord, DetachedStream, KeepAliveRecord, OwnerTransfer, SharedPlace,
+    StreamChannelRecord, StreamPlaces, StreamRecord, UnsentRecord,
 };
-use crate::{HeldStream, HubError, StreamKeepAlive, Subscription};
+use crate::{Bus, HeldStream, HubError, StreamKeepAlive, Subscription};
 
 /// Streams of a batch: their sockets go in one packet.
 const BATCH_STREAMS: usize = 64;
@@ -39,6 +39,8 @@ const MAX_BATCHES: usize = 4;
 #[derive(Debug)]
 pub(super) struct ShardTransfer {
     events: mpsc::UnboundedSender<TransferEvent>,
+    /// To other servers that share the channels.
+    shared_by: Option<Arc<dyn Bus>>,
     next_slot: u32,
     batches: usize,
     has_reported_idle: bool,
@@ -61,6 +63,7 @@ impl Shard {
     pub(super) fn start_transfer(&mut self, events: mpsc::UnboundedSender<TransferEvent>) {
         self.transfer = Some(ShardTransfer {
             events,
+            shared_by: self.shared.bus_of_shared_channels(),
             next_slot: 0,
             batches: 0,
             has_reported_idle: false,
@@ -284,7 +287,9 @@ impl Shard {
             return StreamTransfer::Never;
         };
         let extra = held.extras.as_ref();
-        if self.has_pending_messages(held) {
+        let shared_by = self.transfer.as_ref();
+        let shared_by = shared_by.and_then(|transfer| transfer.shared_by.as_ref());
+        if self.has_pending_messages(held, shared_by.is_some()) {
             return StreamTransfer::Later;
         }
         let owner = match extra.and_then(|extra| extra.on_end.as_ref()) {
@@ -305,12 +310,35 @@ impl Shard {
             if is_internal_channel(name) && owner.is_none() {
                 return StreamTransfer::Never;
             }
+            let shared_place = match shared_by {
+                Some(_) if !is_internal_channel(name) => {
+                    let place = SharedPlace::before(&local.channel.lock(), link.next_sequence);
+                    let Some(place) = place else {
+                        return StreamTransfer::Later;
+                    };
+                    Some(place)
+                }
+                _ => None,
+            };
             let filters = extra.and_then(|extra| extra.filters.get(index));
             channels.push(StreamChannelRecord {
                 name: name.clone(),
                 next_sequence: link.next_sequence,
                 filters: filters.map_or(Vec::new(), |filters| filters.to_vec()),
+                shared_place,
             });
+        }
+        if let Some(bus) = shared_by {
+            for channel in &mut channels {
+                let Some(place) = channel.shared_place.take() else {
+                    continue;
+                };
+                let shared_state = bus.shared_state(&channel.name);
+                channel.shared_place = place.confirmed_by(shared_state);
+                if channel.shared_place.is_none() {
+                    return StreamTransfer::Later;
+                }
+            }
         }
         let token = held.poll_token(stream);
         let gap_notice = self.gap_notice_of(held).cloned();
@@ -343,8 +371,9 @@ impl Shard {
         }))
     }
 
-    /// Whether messages are on their way to a stream that the other process does not have.
-    fn has_pending_messages(&self, held: &LiveStream) -> bool {
+    /// Whether messages are on their way to a stream that the other process does not have. It has
+    /// those of shared channels.
+    fn has_pending_messages(&self, held: &LiveStream, is_shared: bool) -> bool {
         held.links().any(|link| {
             let Some(local) = self.channels.get(link.channel_slot) else {
                 return false;
@@ -352,6 +381,7 @@ impl Shard {
             let state = local.channel.lock();
             match state.is_internal {
                 true => link.next_sequence <= state.last_sequence,
+                false if is_shared => false,
                 false => state.history.has_gap_after(link.next_sequence - 1),
             }
         })
@@ -401,6 +431,24 @@ impl StreamRecord {
                 Ok(place)
             })
             .collect()
+    }
+
+    /// The same in a process that shares the channels with the one that the stream comes from, and
+    /// has caught up with it.
+    ///
+    /// # Errors
+    /// There are too many channels.
+    pub(crate) fn places_in_shared_channels(
+        &self,
+        shared: &Arc<HubShared>,
+    ) -> Result<Vec<PendingSubscription>, HubError> {
+        let mut places = self.places_in_channels(shared)?;
+        for (place, channel) in places.iter_mut().zip(&self.channels) {
+            // Later messages are kept for it.
+            place.last_sequence = place.channel.lock().last_sequence;
+            place.shared_place = Some(channel.shared_place.clone().unwrap_or(SharedPlace::Unknown));
+        }
+        Ok(places)
     }
 
     /// The stream as one that arrives, with its places in its channels.

@@ -17,18 +17,32 @@ use crate::{Bus, HubError, Publication};
 const SKIPPED_SEQUENCES: u64 = 1 << 32;
 
 impl HubShared {
-    /// Gives the authority away: publications go to `link` from here on.
-    pub(super) fn begin_mirroring(&self, link: &Arc<SuccessorLink>) {
-        self.bus_notifier.set_bus(Some(link.clone()));
-        self.is_mirror.store(true, Ordering::SeqCst);
+    /// The bus to other servers that share the channels, so that no process has the authority over
+    /// them.
+    pub(crate) fn bus_of_shared_channels(&self) -> Option<Arc<dyn Bus>> {
+        let bus = self.bus_notifier.bus()?;
+        (!self.is_mirror.load(Ordering::SeqCst)).then_some(bus)
     }
 
-    /// This hub is its own authority again.
-    pub(super) fn end_mirroring(&self) {
-        self.last_sequence
-            .fetch_add(SKIPPED_SEQUENCES, Ordering::Relaxed);
-        self.is_mirror.store(false, Ordering::SeqCst);
-        self.bus_notifier.set_bus(None);
+    /// Streams go to another process from here on, and publications to `link`, if there is one: then
+    /// this hub gives the authority away.
+    pub(super) fn begin_handing_over(&self, link: Option<&Arc<SuccessorLink>>) {
+        self.is_handing_over.store(true, Ordering::SeqCst);
+        if let Some(link) = link {
+            self.bus_notifier.set_bus(Some(link.clone()));
+            self.is_mirror.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// This hub keeps its streams, and is its own authority again.
+    pub(super) fn end_handing_over(&self) {
+        if self.is_mirror.load(Ordering::SeqCst) {
+            self.last_sequence
+                .fetch_add(SKIPPED_SEQUENCES, Ordering::Relaxed);
+            self.is_mirror.store(false, Ordering::SeqCst);
+            self.bus_notifier.set_bus(None);
+        }
+        self.is_handing_over.store(false, Ordering::SeqCst);
     }
 
     pub(super) fn set_importing(&self, is_importing: bool) {

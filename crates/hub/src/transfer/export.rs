@@ -13,7 +13,9 @@ use tokio::sync::{Notify, mpsc};
 
 use super::records::{PredecessorMessage, StreamsMessage, SuccessorMessage};
 use super::successor::{ForwardedItem, OutboxItem, SuccessorLink};
-use super::{SEND_TIMEOUT, TRANSFER_VERSION, TransferError, TransferSocket};
+use super::{
+    SEND_TIMEOUT, SHARED_TRANSFER_VERSION, TRANSFER_VERSION, TransferError, TransferSocket,
+};
 use crate::Hub;
 use crate::hub::HubShared;
 use crate::shard::{ShardCommand, TransferBatch, TransferEvent};
@@ -37,8 +39,9 @@ struct TransferTask {
     /// For shards.
     event_sender: mpsc::UnboundedSender<TransferEvent>,
     in_flight: Mutex<InFlight>,
-    /// The other process has the authority, or is given it.
-    has_authority_elsewhere: AtomicBool,
+    /// The other process has the authority, or is given it; or it takes the streams of shared
+    /// channels.
+    is_begun: AtomicBool,
     /// Every stream that can move has moved, or no more will.
     is_settled: AtomicBool,
     settled: Notify,
@@ -64,11 +67,14 @@ impl Hub {
         let (event_sender, events) = mpsc::unbounded_channel();
         let task = TransferTask {
             shared: self.shared.clone(),
-            link: Arc::new(SuccessorLink::new(self.settings().max_backlog_total)),
+            link: Arc::new(SuccessorLink::new(
+                self.settings().max_backlog_total,
+                &self.shared.id_prefix.load(),
+            )),
             socket: TransferSocket::new(socket)?,
             event_sender,
             in_flight: Mutex::default(),
-            has_authority_elsewhere: AtomicBool::new(false),
+            is_begun: AtomicBool::new(false),
             is_settled: AtomicBool::new(false),
             settled: Notify::new(),
             cancelled: Notify::new(),
@@ -141,16 +147,36 @@ impl Drop for HubTransfer {
 
 impl TransferTask {
     async fn send_channels(&self) -> Result<(), TransferError> {
+        let is_shared = self.shared.bus_of_shared_channels().is_some();
         // First, so that this hub gives no number behind the last one but in the channels' records.
-        self.has_authority_elsewhere.store(true, Ordering::Release);
-        self.shared.begin_mirroring(&self.link);
+        self.is_begun.store(true, Ordering::Release);
+        self.shared
+            .begin_handing_over((!is_shared).then_some(&self.link));
         let hello = PredecessorMessage::Hello {
-            version: TRANSFER_VERSION,
+            version: match is_shared {
+                true => SHARED_TRANSFER_VERSION,
+                false => TRANSFER_VERSION,
+            },
             id_prefix: self.shared.id_prefix.load().to_string(),
             last_sequence: self.shared.last_sequence.load(Ordering::SeqCst),
             removed_up_to: self.shared.registry.removed_up_to(),
+            is_shared,
         };
         self.socket.send(&hello, &[]).await?;
+        if !is_shared {
+            self.send_channel_records().await?;
+        }
+        self.send_participants().await?;
+        self.socket
+            .send(&PredecessorMessage::ChannelsEnd, &[])
+            .await?;
+        match self.socket.receive().await?.message {
+            SuccessorMessage::Imported => Ok(()),
+            other => Err(TransferError::BadMessage(format!("{other:?}"))),
+        }
+    }
+
+    async fn send_channel_records(&self) -> Result<(), TransferError> {
         for channel in self.shared.registry.all_by_partition().flatten() {
             let record = self.shared.export_channel(&channel, &self.link);
             if let Some(record) = record {
@@ -162,6 +188,10 @@ impl TransferTask {
                     .await?;
             }
         }
+        Ok(())
+    }
+
+    async fn send_participants(&self) -> Result<(), TransferError> {
         for participant in self.shared.participants.all() {
             let (link, name) = (Arc::clone(&self.link), participant.name());
             let forward = move |item| link.forward(ForwardedItem::Participant(name, item));
@@ -173,13 +203,7 @@ impl TransferTask {
                 self.socket.send(&message, &[]).await?;
             }
         }
-        self.socket
-            .send(&PredecessorMessage::ChannelsEnd, &[])
-            .await?;
-        match self.socket.receive().await?.message {
-            SuccessorMessage::Imported => Ok(()),
-            other => Err(TransferError::BadMessage(format!("{other:?}"))),
-        }
+        Ok(())
     }
 
     /// Sends and receives until the other process has ended.
@@ -259,8 +283,12 @@ impl TransferTask {
     async fn receive_all(&self) -> Result<(), TransferError> {
         loop {
             match self.socket.receive().await?.message {
-                SuccessorMessage::Taken { batch, refused } => {
-                    self.finish_batch(batch, &refused);
+                SuccessorMessage::Taken {
+                    batch,
+                    refused,
+                    is_postponed,
+                } => {
+                    self.finish_batch(batch, &refused, is_postponed);
                     self.settle_if_done();
                 }
                 SuccessorMessage::Accepted(number) => self.link.mark_accepted(number),
@@ -269,8 +297,10 @@ impl TransferTask {
                     channel,
                     mut publication,
                 } => {
-                    publication.channel = channel;
+                    publication.channel = channel.clone();
+                    let id = publication.id.clone();
                     self.shared.deliver_mirrored(sequence, publication);
+                    self.link.mark_delivered(&channel, id.as_ref());
                 }
                 SuccessorMessage::Channel(record) => {
                     let name = record.name.clone();
@@ -285,7 +315,7 @@ impl TransferTask {
     }
 
     /// Lets go of the streams of a batch that were taken, and keeps the others.
-    fn finish_batch(&self, number: u64, refused: &[usize]) {
+    fn finish_batch(&self, number: u64, refused: &[usize], is_postponed: bool) {
         let batch = self
             .lock()
             .batches
@@ -303,14 +333,14 @@ impl TransferTask {
             }
         }
         self.lock().moved += taken.len();
-        if !kept.is_empty() {
+        if !kept.is_empty() && !is_postponed {
             log::warn!(
                 "hub: {} streams stay here until this process stops: the next one refuses them",
                 kept.len()
             );
         }
         self.send_to_shard(shard, ShardCommand::ReleaseMoved(taken));
-        self.send_to_shard(shard, ShardCommand::AddDetached(kept, true));
+        self.send_to_shard(shard, ShardCommand::AddDetached(kept, !is_postponed));
     }
 
     fn settle_if_done(&self) {
@@ -333,7 +363,7 @@ impl TransferTask {
 
     /// Ends the transfer: what did not move stays here, and this hub is its own authority again.
     fn take_back(&self) {
-        if !self.has_authority_elsewhere.swap(false, Ordering::AcqRel) {
+        if !self.is_begun.swap(false, Ordering::AcqRel) {
             return self.settle();
         }
         self.command_shards(|| ShardCommand::StopTransfer);

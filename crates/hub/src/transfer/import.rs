@@ -1,7 +1,7 @@
 //! The new process's side: takes the channels, then the streams, and sends the old process the
 //! messages of the channels that it still has subscribers of.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,15 +11,15 @@ use tokio::sync::Notify;
 
 use super::link::Received;
 use super::records::{ChannelRecord, PredecessorMessage, SuccessorMessage};
+use super::reply_queue::{Reply, ReplyQueue, UnconfirmedStreams};
 use super::{
-    AdoptedStream, OwnerRecord, StreamPlaces, StreamRecord, TRANSFER_VERSION, TransferError,
-    TransferSocket,
+    AdoptedStream, OwnerRecord, SHARED_TRANSFER_VERSION, StreamPlaces, StreamRecord,
+    TRANSFER_VERSION, TransferError, TransferSocket,
 };
-use crate::channel::Message;
 use crate::counters::StreamPermit;
-use crate::hub::{HubShared, MessageSink, PendingSubscription, PublicationSource};
+use crate::hub::{HubShared, PendingSubscription, PublicationSource};
 use crate::shard::{ArrivedStream, ArrivingConnection, ShardCommand};
-use crate::{Hub, Publication};
+use crate::{Hub, HubError, Publication};
 
 /// Takes a hub over from another process.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub struct HubReceiver {
     replies: Arc<ReplyQueue>,
     /// This listener of the channels that the old process follows.
     listener_id: u64,
+    /// Streams of channels that other servers share.
+    shared_batches: SharedBatches,
 }
 
 /// Channels that stay, with their messages, while the transfer needs them.
@@ -41,32 +43,24 @@ struct KeptChannels {
     followed: HashMap<Arc<str>, PendingSubscription>,
 }
 
-/// What the old process is to be sent, in order.
+/// Streams that have come together, with the sockets that there was room for.
 #[derive(Debug)]
-struct ReplyQueue {
-    state: Mutex<ReplyState>,
-    wakeup: Notify,
-    max_bytes: usize,
+struct StreamsBatch {
+    number: u64,
+    streams: Vec<StreamRecord>,
+    fds: Vec<OwnedFd>,
 }
 
+/// Batches that wait until this process has caught up: the old one sends few at a time.
 #[derive(Debug, Default)]
-struct ReplyState {
-    replies: VecDeque<Reply>,
-    bytes: usize,
-    has_overflowed: bool,
+struct SharedBatches {
+    batches: Mutex<Vec<StreamsBatch>>,
+    wakeup: Notify,
 }
 
-#[derive(Debug)]
-enum Reply {
-    Message(Arc<Message>),
-    /// With the streams of the batch that go to a shard once this is sent.
-    Taken {
-        batch: u64,
-        refused: Vec<usize>,
-        arrivals: Vec<ArrivedStream>,
-    },
-    Other(Box<SuccessorMessage>),
-}
+/// How a stream's places in its channels are found.
+type FindPlaces<'a> =
+    &'a dyn Fn(&StreamRecord, &Arc<HubShared>) -> Result<Vec<PendingSubscription>, HubError>;
 
 impl Hub {
     /// Prepares to take over a hub from the process at the other end of `socket`, on the current
@@ -83,12 +77,9 @@ impl Hub {
             shared: self.shared.clone(),
             socket: TransferSocket::new(socket)?,
             adopter,
-            replies: Arc::new(ReplyQueue {
-                state: Mutex::default(),
-                wakeup: Notify::new(),
-                max_bytes: self.settings().max_backlog_total,
-            }),
+            replies: Arc::new(ReplyQueue::new(self.settings().max_backlog_total)),
             listener_id: self.shared.next_sequence(),
+            shared_batches: SharedBatches::default(),
         })
     }
 }
@@ -103,6 +94,7 @@ impl HubReceiver {
         let ended = tokio::select! {
             ended = self.receive_all(&mut kept) => ended,
             ended = self.send_replies() => ended,
+            () = self.take_shared_batches() => Ok(()),
         };
         self.replies.drop_unsent();
         self.finish_import();
@@ -116,22 +108,7 @@ impl HubReceiver {
     }
 
     async fn receive_all(&self, kept: &mut KeptChannels) -> Result<(), TransferError> {
-        match self.socket.receive().await?.message {
-            PredecessorMessage::Hello { version, .. } if version != TRANSFER_VERSION => {
-                return Err(TransferError::Version(version));
-            }
-            PredecessorMessage::Hello {
-                id_prefix,
-                last_sequence,
-                removed_up_to,
-                ..
-            } => {
-                self.shared.set_importing(true);
-                self.shared
-                    .continue_ids(&id_prefix, last_sequence, removed_up_to);
-            }
-            other => return Err(TransferError::BadMessage(format!("{other:?}"))),
-        }
+        let is_shared = self.receive_hello().await?;
         loop {
             let Received { message, fds } = self.socket.receive().await?;
             match message {
@@ -140,7 +117,15 @@ impl HubReceiver {
                     self.reply(Reply::other(SuccessorMessage::Imported));
                 }
                 PredecessorMessage::Streams { batch, streams } => {
-                    self.take_streams(batch, streams, fds);
+                    let batch = StreamsBatch {
+                        number: batch,
+                        streams,
+                        fds,
+                    };
+                    match is_shared {
+                        true => self.shared_batches.push(batch),
+                        false => self.take_streams(batch, &StreamRecord::places_in_channels),
+                    }
                 }
                 PredecessorMessage::StreamsMoved => {
                     self.finish_import();
@@ -185,6 +170,37 @@ impl HubReceiver {
         }
     }
 
+    /// Whether other servers share the channels.
+    async fn receive_hello(&self) -> Result<bool, TransferError> {
+        let (version, is_shared) = match self.socket.receive().await?.message {
+            PredecessorMessage::Hello {
+                version: TRANSFER_VERSION,
+                id_prefix,
+                last_sequence,
+                removed_up_to,
+                is_shared: false,
+            } => {
+                self.shared
+                    .continue_ids(&id_prefix, last_sequence, removed_up_to);
+                (TRANSFER_VERSION, false)
+            }
+            PredecessorMessage::Hello {
+                version, is_shared, ..
+            } => (version, is_shared),
+            other => return Err(TransferError::BadMessage(format!("{other:?}"))),
+        };
+        let is_shared_here = self.shared.bus_of_shared_channels().is_some();
+        match (version, is_shared) {
+            (TRANSFER_VERSION, false) | (SHARED_TRANSFER_VERSION, true) => {}
+            _ => return Err(TransferError::Version(version)),
+        }
+        if is_shared != is_shared_here {
+            return Err(TransferError::OtherServers);
+        }
+        self.shared.set_importing(true);
+        Ok(is_shared)
+    }
+
     async fn send_replies(&self) -> Result<(), TransferError> {
         let mut next_shard = 0;
         loop {
@@ -196,16 +212,22 @@ impl HubReceiver {
                             channel: message.publication.channel.clone(),
                             publication: message.publication.clone(),
                         };
-                        (message, Vec::new())
+                        (message, UnconfirmedStreams(Vec::new()))
                     }
                     Reply::Taken {
                         batch,
                         refused,
                         arrivals,
-                    } => (SuccessorMessage::Taken { batch, refused }, arrivals),
-                    Reply::Other(message) => (*message, Vec::new()),
+                    } => {
+                        let taken = SuccessorMessage::Taken {
+                            batch,
+                            refused,
+                            is_postponed: false,
+                        };
+                        (taken, arrivals)
+                    }
+                    Reply::Other(message) => (*message, UnconfirmedStreams(Vec::new())),
                 };
-                let arrivals = UnconfirmedStreams(arrivals);
                 self.socket.send(&message, &[]).await?;
                 // Only now is a byte written to them.
                 let shard = &self.shared.shard_inboxes[next_shard];
@@ -288,13 +310,59 @@ impl HubReceiver {
         }
     }
 
-    fn take_streams(&self, batch: u64, streams: Vec<StreamRecord>, fds: Vec<OwnedFd>) {
+    /// Takes batches of streams whose channels other servers share.
+    async fn take_shared_batches(&self) {
+        loop {
+            let batches = self.shared_batches.take_all().await;
+            // Kept until the streams have their places: they tell what the channels have.
+            let channels = self.open_channels(&batches);
+            if self.catch_up(&batches).await {
+                for batch in batches {
+                    self.take_streams(batch, &StreamRecord::places_in_shared_channels);
+                }
+                drop(channels);
+                continue;
+            }
+            log::debug!("hub: streams wait until the messages of other servers have come");
+            for batch in batches {
+                self.reply(Reply::other(SuccessorMessage::Taken {
+                    batch: batch.number,
+                    refused: (0..batch.streams.len()).collect(),
+                    is_postponed: true,
+                }));
+            }
+        }
+    }
+
+    /// The channels of these batches. One for which there is no room refuses its streams later.
+    fn open_channels(&self, batches: &[StreamsBatch]) -> Vec<PendingSubscription> {
+        let channels = shared_channels(batches).into_iter();
+        let opened = channels.map(|name| PendingSubscription::for_channel(&self.shared, name));
+        opened.flatten().collect()
+    }
+
+    /// Waits until this process has every message that a stream of these batches has.
+    async fn catch_up(&self, batches: &[StreamsBatch]) -> bool {
+        let Some(bus) = self.shared.bus_of_shared_channels() else {
+            return false;
+        };
+        let channels = shared_channels(batches).into_iter().cloned();
+        bus.catch_up(channels.collect()).await
+    }
+
+    /// `places` finds a stream's places in its channels.
+    fn take_streams(&self, batch: StreamsBatch, places: FindPlaces<'_>) {
+        let StreamsBatch {
+            number: batch,
+            streams,
+            fds,
+        } = batch;
         let count = streams.len();
         // Descriptors beyond what this process may open did not arrive.
         let mut refused: Vec<usize> = (fds.len()..count).collect();
         let mut arrivals = Vec::with_capacity(count);
         for (place, (record, socket)) in streams.into_iter().zip(fds).enumerate() {
-            match self.adopt(record, socket) {
+            match self.adopt(record, socket, places) {
                 Ok(arrival) => arrivals.push(arrival),
                 Err(error) => {
                     log::debug!("hub: a stream is not taken over: {error}");
@@ -305,16 +373,23 @@ impl HubReceiver {
         self.reply(Reply::Taken {
             batch,
             refused,
-            arrivals,
+            arrivals: UnconfirmedStreams(arrivals),
         });
     }
 
-    fn adopt(&self, mut record: StreamRecord, socket: OwnedFd) -> Result<ArrivedStream, String> {
+    fn adopt(
+        &self,
+        mut record: StreamRecord,
+        socket: OwnedFd,
+        find_places: FindPlaces<'_>,
+    ) -> Result<ArrivedStream, String> {
         let client = record.client.map(AddressPrefix::from_bits);
         let permit = StreamPermit::acquire(&self.shared, client);
         let permit = permit.map_err(|error| error.to_string())?;
         let mut adopted = match record.owner.take() {
-            Some(OwnerRecord { participant, data }) => self
+            Some(OwnerRecord {
+                participant, data, ..
+            }) => self
                 .shared
                 .participants
                 .find(&participant)?
@@ -322,7 +397,7 @@ impl HubReceiver {
             None => AdoptedStream::default(),
         };
         if adopted.places.is_none() {
-            match record.places_in_channels(&self.shared) {
+            match find_places(&record, &self.shared) {
                 Ok(places) => adopted.places = Some(StreamPlaces(places)),
                 Err(error) => {
                     // The old process keeps the stream: it has not ended.
@@ -338,75 +413,34 @@ impl HubReceiver {
     }
 
     fn reply(&self, reply: Reply) {
-        self.replies.lock().replies.push_back(reply);
+        self.replies.push_reply(reply);
         self.replies.wakeup.notify_one();
     }
 }
 
-impl Reply {
-    fn other(message: SuccessorMessage) -> Self {
-        Self::Other(Box::new(message))
-    }
+fn shared_channels(batches: &[StreamsBatch]) -> HashSet<&Arc<str>> {
+    let streams = batches.iter().flat_map(|batch| &batch.streams);
+    streams.flat_map(StreamRecord::followed_channels).collect()
 }
 
-/// Streams that the old process has still: dropped, they do not end.
-#[derive(Debug)]
-struct UnconfirmedStreams(Vec<ArrivedStream>);
-
-impl UnconfirmedStreams {
-    fn confirm(mut self) -> Vec<ArrivedStream> {
-        std::mem::take(&mut self.0)
-    }
-}
-
-impl Drop for UnconfirmedStreams {
-    fn drop(&mut self) {
-        for arrival in &mut self.0 {
-            if let Some(on_end) = arrival.request.stream.on_end.take() {
-                on_end.disarm();
-            }
-        }
-    }
-}
-
-impl ReplyQueue {
-    fn drop_unsent(&self) {
-        for reply in std::mem::take(&mut self.lock().replies) {
-            if let Reply::Taken { arrivals, .. } = reply {
-                drop(UnconfirmedStreams(arrivals));
-            }
-        }
-    }
-
-    fn pop(&self) -> Result<Option<Reply>, TransferError> {
-        let mut state = self.lock();
-        if state.has_overflowed {
-            return Err(TransferError::Overflow);
-        }
-        let reply = state.replies.pop_front();
-        if let Some(Reply::Message(message)) = &reply {
-            state.bytes -= message.memory_bytes;
-        }
-        Ok(reply)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ReplyState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl MessageSink for ReplyQueue {
-    fn push(&self, message: Arc<Message>, _: usize) {
-        let mut state = self.lock();
-        if state.bytes + message.memory_bytes > self.max_bytes {
-            state.has_overflowed = true;
-            return;
-        }
-        state.bytes += message.memory_bytes;
-        state.replies.push_back(Reply::Message(message));
-    }
-
-    fn wake(&self) {
+impl SharedBatches {
+    fn push(&self, batch: StreamsBatch) {
+        self.lock().push(batch);
         self.wakeup.notify_one();
+    }
+
+    /// Waits for at least one. Cancel safety: nothing is lost.
+    async fn take_all(&self) -> Vec<StreamsBatch> {
+        loop {
+            let batches = std::mem::take(&mut *self.lock());
+            if !batches.is_empty() {
+                return batches;
+            }
+            self.wakeup.notified().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<StreamsBatch>> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -69,6 +69,9 @@ pub struct StreamPlaces(pub(crate) Vec<PendingSubscription>);
 pub struct OwnerRecord {
     /// [`TransferParticipant::name`].
     pub participant: String,
+    /// The channels that it listens to for its stream.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<Arc<str>>,
     /// For [`TransferParticipant::adopt_stream`].
     pub data: Value,
 }

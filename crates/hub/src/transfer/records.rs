@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::OwnerRecord;
+use super::{OwnerRecord, SharedPlace};
 use crate::channel::{Message, StreamFormat};
 use crate::publication::serial;
 use crate::{MessageFilter, Publication, StreamForm, StreamKeepAlive};
@@ -26,6 +26,9 @@ pub(super) enum PredecessorMessage {
         last_sequence: u64,
         /// Messages up to this number may be missing in channels without a record.
         removed_up_to: u64,
+        /// Other servers share the channels: their numbers stay here, and no channel follows.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_shared: bool,
     },
     Channel(ChannelRecord),
     /// There are no more channels: the new process has the authority.
@@ -77,7 +80,13 @@ pub(super) enum SuccessorMessage {
     /// All channels are there.
     Imported,
     /// The streams of a batch are taken, except those at these places.
-    Taken { batch: u64, refused: Vec<usize> },
+    Taken {
+        batch: u64,
+        refused: Vec<usize>,
+        /// These may be sent again.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_postponed: bool,
+    },
     /// Publications up to this number are in their channels.
     Accepted(u64),
     /// A message of a channel that the old process has subscribers of.
@@ -88,6 +97,20 @@ pub(super) enum SuccessorMessage {
     },
     /// The answer to `Subscribe`: messages after it follow.
     Channel(ChannelRecord),
+}
+
+impl SuccessorMessage {
+    /// The bytes of publications in it.
+    pub(super) fn content_bytes(&self) -> usize {
+        match self {
+            Self::Channel(record) => {
+                let messages = record.history.iter();
+                messages.map(|message| message.publication.size()).sum()
+            }
+            Self::Message { publication, .. } => publication.size(),
+            Self::Imported | Self::Taken { .. } | Self::Accepted(_) => 0,
+        }
+    }
 }
 
 /// A channel with its history.
@@ -181,6 +204,9 @@ pub(crate) struct StreamChannelRecord {
     pub(crate) next_sequence: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) filters: Vec<MessageFilter>,
+    /// The same place where other servers share the channel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shared_place: Option<SharedPlace>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -206,6 +232,14 @@ pub(crate) struct UnsentRecord {
 pub(crate) struct ByteRecord(#[serde(with = "serial::binary")] pub(crate) Bytes);
 
 impl StreamRecord {
+    /// The channels that it or its owner follows.
+    pub(super) fn followed_channels(&self) -> impl Iterator<Item = &Arc<str>> {
+        let own = self.channels.iter();
+        let own = own.filter(|channel| channel.shared_place.is_some());
+        let owner = self.owner.iter().flat_map(|owner| &owner.channels);
+        own.map(|channel| &channel.name).chain(owner)
+    }
+
     pub(crate) fn format(&self) -> StreamFormat {
         StreamFormat {
             message_format: match self.is_bytes {

@@ -27,6 +27,9 @@ pub(crate) struct SuccessorLink {
     /// For the task that sends.
     pub(super) wakeup: Notify,
     max_bytes: usize,
+    /// In front of the number in the ids of publications that have none: by its id a publication
+    /// is known when it comes back.
+    id_prefix: String,
 }
 
 #[derive(Debug, Default)]
@@ -87,12 +90,13 @@ pub(super) enum OutboxItem {
 }
 
 impl SuccessorLink {
-    /// At most `max_bytes` of publications may wait.
-    pub(super) fn new(max_bytes: usize) -> Self {
+    /// At most `max_bytes` of publications may wait. `id_prefix` is the hub's.
+    pub(super) fn new(max_bytes: usize, id_prefix: &str) -> Self {
         Self {
             state: Mutex::default(),
             wakeup: Notify::new(),
             max_bytes,
+            id_prefix: format!("{id_prefix}-{:x}", std::process::id()),
         }
     }
 
@@ -107,6 +111,19 @@ impl SuccessorLink {
             && *first <= number
         {
             state.bytes -= item.size();
+            state.unaccepted.pop_front();
+        }
+    }
+
+    /// A message has come of a channel. A publication comes back before its acceptance and behind
+    /// those of all earlier ones.
+    pub(super) fn mark_delivered(&self, channel: &str, id: Option<&Arc<str>>) {
+        let mut state = self.lock();
+        if let Some((_, ForwardedItem::Publication(publication))) = state.unaccepted.front()
+            && *publication.channel == *channel
+            && publication.id.as_ref() == id
+        {
+            state.bytes -= publication.size();
             state.unaccepted.pop_front();
         }
     }
@@ -152,7 +169,7 @@ impl SuccessorLink {
                     state.is_ended = true;
                     state.outbox.clear();
                     state.waiting.clear();
-                    shared.end_mirroring();
+                    shared.end_handing_over();
                     return;
                 }
                 state.bytes = 0;
@@ -179,10 +196,16 @@ impl SuccessorLink {
     }
 
     /// Takes an item; `Ok(false)`: the link has ended.
-    pub(super) fn forward(&self, item: ForwardedItem) -> Result<bool, HubError> {
+    pub(super) fn forward(&self, mut item: ForwardedItem) -> Result<bool, HubError> {
         let mut state = self.lock();
         if state.is_ended {
             return Ok(false);
+        }
+        if let ForwardedItem::Publication(publication) = &mut item
+            && publication.id.is_none()
+        {
+            let number = state.last_number + 1;
+            publication.id = Some(format!("{}.{number}", self.id_prefix).into());
         }
         let bytes = state.bytes + item.size();
         if bytes > self.max_bytes && !state.unaccepted.is_empty() {

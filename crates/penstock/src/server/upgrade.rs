@@ -46,6 +46,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the last output of a process that has exited may take to arrive.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// What a version says that does not know [`UpgradeMessage::Hub`].
+const UNKNOWN_HUB_ERROR: &str = "unknown variant `hub`";
+
+const OLDER_VERSION_HINT: &str = "it is an older version, which cannot take held streams over: to \
+                                  go back to it, stop this server and start that one";
+
 /// Maximum number of output lines of the new server in an error.
 const MAX_TAIL_LINES: usize = 40;
 
@@ -252,7 +258,11 @@ impl Server {
         // Closed last: the new server must not take a closed channel for the end of this process.
         drop(line);
         let _ = clock::timeout(OUTPUT_TIMEOUT, silent).await;
-        Err(tail.append_to(&why))
+        let why = tail.append_to(&why);
+        Err(match tail.contains(UNKNOWN_HUB_ERROR) {
+            true => format!("{why}\n{OLDER_VERSION_HINT}"),
+            false => why,
+        })
     }
 
     /// Copies the new server's output to the log and keeps its end; the receiver completes when the
@@ -280,13 +290,11 @@ impl Server {
     async fn hand_over_and_wait_ready(
         &self,
         line: &UpgradeChannel,
-        hub: Option<OwnedFd>,
+        hub: OwnedFd,
         deadline: std::time::Instant,
     ) -> Result<Vec<ListenAddr>, String> {
         self.send_listeners(line).await?;
-        if let Some(hub) = hub {
-            line.send(&UpgradeMessage::Hub, Some(hub.as_fd())).await?;
-        }
+        line.send(&UpgradeMessage::Hub, Some(hub.as_fd())).await?;
         line.send(&UpgradeMessage::End, None).await?;
         match clock::timeout_at(deadline, line.receive()).await {
             Some(Ok(UpgradeMessage::Ready(taken))) => Ok(taken
@@ -362,15 +370,11 @@ impl Server {
             .await
     }
 
-    /// The transfer of the hub, and the new server's end of its socket. Servers that share a Redis
-    /// have no transfer: their channels are in both.
-    fn prepare_hub_transfer(&self) -> Result<(Option<HubTransfer>, Option<OwnedFd>), String> {
-        if self.hub_service.bus().is_some() {
-            return Ok((None, None));
-        }
+    /// The transfer of the hub, and the new server's end of its socket.
+    fn prepare_hub_transfer(&self) -> Result<(HubTransfer, OwnedFd), String> {
         let started = fd_packets::packet_pair().and_then(|(ours, theirs)| {
             let transfer = self.hub_service.hub.transfer_to(ours)?;
-            Ok((Some(transfer), Some(theirs)))
+            Ok((transfer, theirs))
         });
         started.map_err(|error| format!("the hub's socket: {error}"))
     }
@@ -435,8 +439,7 @@ impl Server {
 }
 
 /// Moves the hub's channels before both servers accept; without that, streams end as at any stop.
-async fn move_channels(transfer: Option<HubTransfer>) -> Option<HubTransfer> {
-    let mut transfer = transfer?;
+async fn move_channels(mut transfer: HubTransfer) -> Option<HubTransfer> {
     match transfer.hand_over_channels().await {
         Ok(()) => Some(transfer),
         Err(error) => {
@@ -467,6 +470,11 @@ impl OutputTail {
             lines.pop_front();
         }
         lines.push_back(line.to_owned());
+    }
+
+    fn contains(&self, words: &str) -> bool {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().any(|line| line.contains(words))
     }
 
     /// Appends these lines to a sentence.

@@ -18,6 +18,7 @@ mod polls;
 mod publishing;
 mod returns;
 mod route;
+mod shared_upgrades;
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

@@ -52,6 +52,13 @@ pub(in crate::handler) struct FollowerRecord {
     pub(super) next_fetch_ms: u64,
 }
 
+impl FollowerRecord {
+    pub(in crate::handler) fn channels(&self) -> Vec<Arc<str>> {
+        let positions = self.positions.iter();
+        positions.map(|each| each.channel.clone()).collect()
+    }
+}
+
 impl FollowerHandle {
     /// The parked follower's record. One that is not parked is asked to.
     pub(in crate::handler) fn transfer(&self) -> FollowerTransfer {

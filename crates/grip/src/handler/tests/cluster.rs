@@ -40,7 +40,7 @@ impl Bus for NeighbourBus {
                 for name in new {
                     let all = history.iter().filter(|_| name == own);
                     let aged = all.map(|message| (message.clone(), Duration::ZERO));
-                    here.replace_history(&name, aged.collect());
+                    here.replace_history(&name, aged.collect::<Vec<_>>());
                 }
             })
         })

@@ -6,7 +6,8 @@ use super::*;
 fn restore(rig: &HubHarness, channel: &str, texts: &[&str]) {
     let history = texts.iter();
     let history = history.map(|text| (message_with_id(channel, text, text), Duration::ZERO));
-    rig.hub.replace_history(&channel.into(), history.collect());
+    rig.hub
+        .replace_history(&channel.into(), history.collect::<Vec<_>>());
 }
 
 fn publish(rig: &HubHarness, channel: &str, text: &str) {
@@ -203,7 +204,7 @@ fn what_was_published_long_ago_is_kept_for_less_long() {
         let age = Duration::from_secs(seconds);
         (message_with_id("a", id, id), age)
     });
-    rig.hub.replace_history(&"a".into(), aged.into());
+    rig.hub.replace_history(&"a".into(), aged.to_vec());
     let after = |id| rig.hub.history_after("a", id).map(|all| all.len());
     assert_eq!((after("m1"), after("m2")), (None, Some(1)));
     // Two seconds later the next is too old.

@@ -1,6 +1,9 @@
 //! Transfers between two hubs over a real packet socket: each has loops of its own, as two
 //! processes do.
 
+mod interrupted;
+mod shared;
+
 use super::*;
 use crate::{
     HubReceiver, HubTransfer, ListenerEvent, LongPollAction, LongPollResponse, TransferError,
