@@ -1,9 +1,11 @@
 //! Refused requests: their status, and the rest of the responses.
 
+use std::sync::Arc;
+
 use penstock_config::{MercureKey, MercureKeys};
 use penstock_exchange::RequestBody;
 use penstock_exchange::{Body, FaultKind};
-use penstock_hub::Settings;
+use penstock_hub::{HubError, Settings, TransferParticipant};
 use serde_json::json;
 
 use super::harness::{MercureHarness, field, post, text};
@@ -265,6 +267,29 @@ fn a_hub_without_room_is_a_503() {
         1,
         "its place was given back"
     );
+}
+
+#[test]
+fn an_update_that_the_next_process_has_no_room_for_is_a_503() {
+    let harness = MercureHarness::new();
+    let mercure = harness.default_handler();
+    let mut client = harness.subscribe(&mercure, "topic=a");
+    // More than may wait for the other process, then an end of the transfer.
+    let full = |_| Err(HubError::DeliveryBacklogFull(1));
+    harness.mercure_hubs.begin_transfer(Arc::new(full));
+    let token = format!("Authorization: Bearer {}", publisher_token(&["*"]));
+    let update = || post(&[&token], "topic=a&data=one");
+    let fault = harness.request(&mercure, update()).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::Overloaded);
+    assert!(
+        fault.cause.contains("wait to be handed out"),
+        "{}",
+        fault.cause
+    );
+    harness.mercure_hubs.cancel_transfer();
+    harness.publish(&mercure, "topic=a&data=two");
+    let events = client.events(1);
+    assert!(events[0].contains("data: two\n"), "{events:?}");
 }
 
 #[test]

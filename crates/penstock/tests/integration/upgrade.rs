@@ -5,6 +5,7 @@
 //! error; the new server is another process, which stops when told.
 
 mod long_requests;
+mod older_versions;
 mod shutdown_and_signals;
 
 use std::io::{Read, Write};
