@@ -1,4 +1,4 @@
-//! Loads a certificate chain and its key from PEM, and says what is wrong with them.
+//! Loads a certificate chain and its key from PEM, and names every problem with them.
 //!
 //! `parse` is pure: bytes and a time in, a certificate or an error out. `load` reads the files
 //! first. Both are for `check`, start, reload and the store of ACME.
@@ -42,7 +42,7 @@ const MIN_RSA_BITS: usize = 2048;
 pub struct LoadedCertificate {
     /// The certificate, ready for the store.
     pub certificate: ServerCertificate,
-    /// What is wrong with it, the worst first.
+    /// Its problems, the worst first.
     pub problems: Vec<CertificateProblem>,
 }
 
@@ -78,7 +78,7 @@ pub struct CertificateFiles {
 pub struct CertificateFileError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The problem.
     pub cause: CertificateError,
 }
 

@@ -15,7 +15,7 @@ use crate::pem_file::{self, PemError};
 #[cfg(test)]
 mod tests;
 
-/// What is required of clients. Made once for a configuration; sites that share it share its policy.
+/// Requirements on clients. Made once for a configuration; sites that share it share its policy.
 #[derive(Clone)]
 pub struct ClientCertificates {
     mode: ClientCertificateMode,

@@ -84,7 +84,7 @@ pub enum LocalAuthorityError {
     Damaged {
         /// The file with the root.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         cause: CertificateError,
     },
     /// A root cannot be made or used.

@@ -29,7 +29,7 @@ impl TlsProfile {
 
     /// The algorithms.
     ///
-    /// X25519MLKEM768 comes first, so that what is recorded today stays secret when there are
+    /// X25519MLKEM768 comes first, so that traffic recorded today stays secret when there are
     /// quantum computers. The client's order decides where it supports several; every current
     /// browser begins with it too.
     pub(crate) fn provider(self) -> CryptoProvider {

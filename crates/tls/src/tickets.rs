@@ -13,9 +13,10 @@
 //!
 //! # Invariants
 //!
-//! - A key seals for `ROTATION` and opens for `LIFETIME` more; then it is erased. Who steals the
-//!   keys can read TLS 1.2 sessions of that time and no older ones. TLS 1.3 sessions stay secret:
-//!   resumption has a fresh key exchange, and early data is off.
+//! - A key seals for `ROTATION` and opens for `LIFETIME` more; then it is erased. A thief of the
+//!   keys can read recorded TLS 1.2 sessions of that time, and can pose as this server to clients
+//!   that resume. Recorded TLS 1.3 sessions stay secret: resumption has a fresh key exchange, and
+//!   early data is off.
 //! - A ticket of an unknown key, or a damaged one, leads to a full handshake and to no error.
 //! - Keys are in no log: `Debug` shows their number.
 

@@ -30,7 +30,7 @@ pub enum KeepReason {
     Worse {
         /// The files.
         files: CertificateFiles,
-        /// What is wrong with the new one.
+        /// The problem of the new one.
         problem: CertificateProblem,
     },
 }

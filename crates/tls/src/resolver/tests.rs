@@ -86,7 +86,7 @@ fn challenges_are_answered_apart_from_sites() {
     assert_eq!(answer(&[], "a.test"), Some((der(&site), None)));
 }
 
-/// Keeps the names that it is told.
+/// Keeps the names that it gets.
 #[derive(Default)]
 struct Names(Mutex<Vec<String>>);
 

@@ -7,7 +7,7 @@ use crate::certificate::CertificateSource;
 use crate::testing::openssl;
 use crate::x509::KeyKind;
 
-/// One file pair that `openssl` makes, and what is said about it.
+/// One file pair that `openssl` makes, and the expected outcome.
 struct OpensslRow {
     name: &'static str,
     commands: &'static [&'static str],
