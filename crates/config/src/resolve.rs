@@ -414,7 +414,8 @@ fn app_name_of_dir(dir: &Path) -> String {
 }
 
 /// Gives the only site these hosts with certificates for them, and the server the ports of HTTP and
-/// HTTPS, unless listeners are named too.
+/// HTTPS, unless listeners are named too. Local names get
+/// certificates of this machine's authority, and ports that need no rights.
 fn apply_domains(config: &mut Config, invocation: &Invocation, errors: &mut Vec<String>) {
     if invocation.domains.is_empty() {
         return;
@@ -425,14 +426,33 @@ fn apply_domains(config: &mut Config, invocation: &Invocation, errors: &mut Vec<
         return errors.push(problem.to_owned());
     };
     site.hosts.clone_from(&invocation.domains);
+    let is_local = invocation.domains.iter().all(is_local_name);
     if site.tls == SiteTls::Off {
-        site.tls = SiteTls::Auto;
+        site.tls = match is_local {
+            true => SiteTls::Local,
+            false => SiteTls::Auto,
+        };
     }
     if invocation.listen.is_empty() {
-        let https = ListenAddr::Port(HTTPS_PORT);
-        config.server.listen = vec![ListenAddr::Port(HTTP_PORT), https.clone()];
-        config.server.tls_listeners = vec![https];
+        let (http, https) = match is_local {
+            true => (ListenAddr::loopback(8080), ListenAddr::loopback(8443)),
+            false => (ListenAddr::Port(HTTP_PORT), ListenAddr::Port(HTTPS_PORT)),
+        };
+        config.server.tls_listeners = vec![https.clone()];
+        config.server.listen = vec![http, https];
     }
+}
+
+/// Whether no public certificate authority gives a certificate for a name: `localhost`, addresses of
+/// this machine, and the names that are reserved for such uses (RFC 6761, RFC 9476).
+fn is_local_name(host: &HostPattern) -> bool {
+    let text = host.to_string();
+    let name = text.trim_start_matches("*.");
+    let ends = [".localhost", ".local", ".internal", ".test", ".home.arpa"];
+    let address = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    name == "localhost"
+        || ends.iter().any(|end| name.ends_with(end))
+        || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// The port of HTTP, where challenges and redirects are answered.

@@ -130,7 +130,7 @@ impl HostPattern {
     }
 
     /// Parses `example.com`, `*.example.com`, `127.0.0.1` or `[::1]`; `None` for other texts.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let text = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         if let Some(rest) = text.strip_prefix('*') {
             let name = rest.strip_prefix('.')?;

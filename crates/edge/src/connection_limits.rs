@@ -194,6 +194,7 @@ mod tests {
             is_development: false,
             stream_refusal: None,
             tls: None,
+            http_challenges: None,
         };
         let edge = Arc::new(Edge::new(settings, 1));
         let address =

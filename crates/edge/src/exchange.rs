@@ -14,6 +14,7 @@
 //! - Fields that instruct the front end are removed before a client sees them.
 //! - Each exchange is recorded once.
 
+mod http_challenge;
 mod internal_redirect;
 mod record;
 mod request;
@@ -73,6 +74,8 @@ pub(crate) struct Exchange {
     arrived: Instant,
     /// Those of the client's route.
     filters: Option<Arc<Filters>>,
+    /// The value of `Strict-Transport-Security` over HTTPS.
+    hsts: Option<Arc<str>>,
     redirects: Option<Box<RedirectChain>>,
 }
 
@@ -126,7 +129,7 @@ impl<'c> ConnectionContext<'c> {
         self.edge.metrics().active_requests.add(1);
         let forwarded = self.read_forwarded(settings, &head);
         let route = match self.is_misdirected(settings, &head) {
-            false => settings.routes.match_request(&head, forwarded.as_deref()),
+            false => self.find_route(settings, &head, forwarded.as_deref()),
             true => RouteMatch::EdgeResponse(Err(Fault::new(
                 FaultKind::UnknownHost,
                 "the TLS session is for another host",
@@ -139,6 +142,23 @@ impl<'c> ConnectionContext<'c> {
             arrived,
             route,
         }
+    }
+
+    /// The route of a request, or the response of the edge itself.
+    fn find_route<'s>(
+        self,
+        settings: &'s Settings,
+        head: &RequestHead,
+        forwarded: Option<&ForwardedInfo>,
+    ) -> RouteMatch<&'s Route> {
+        let is_https = self.scheme(forwarded) == "https";
+        if !is_https
+            && let Some(challenges) = &settings.http_challenges
+            && let Some(response) = http_challenge::respond(&**challenges, head)
+        {
+            return RouteMatch::EdgeResponse(Ok(Box::new(response)));
+        }
+        settings.routes.match_request(head, forwarded, is_https)
     }
 
     /// Whether its connection may not ask for the host of a request, as its TLS session is for
@@ -181,13 +201,19 @@ impl<'s> ReceivedRequest<'s> {
         let RouteMatch::Route(path, route) = &self.route else {
             return None;
         };
-        if route.filters.is_some() || path.is_ambiguous() || has_request_body(&self.head) {
+        let scheme = connection.scheme(self.forwarded.as_deref());
+        let needs_hsts = route.hsts.is_some() && scheme == "https";
+        if needs_hsts
+            || route.filters.is_some()
+            || path.is_ambiguous()
+            || has_request_body(&self.head)
+        {
             return None;
         }
         let view = RequestView {
             head: &self.head,
             path: path.bytes(&self.head),
-            scheme: connection.scheme(self.forwarded.as_deref()),
+            scheme,
             arrived_at: self.arrived,
         };
         Some((&**route.handlers.first()?, view))
@@ -202,6 +228,7 @@ impl<'s> ReceivedRequest<'s> {
             forwarded: self.forwarded,
             arrived: self.arrived,
             filters: None,
+            hsts: None,
             redirects: None,
         };
         (exchange, self.route.into_owned())
@@ -229,6 +256,7 @@ impl Exchange {
             RouteMatch::EdgeResponse(response) => HandlerOutcome::Finished(response),
             RouteMatch::Route(path, route) => {
                 self.filters = route.filters;
+                self.hsts = route.hsts;
                 self.run_route(connection, path, route.handlers, body)
                     .unwrap_or_else(HandlerOutcome::failed)
             }
@@ -357,6 +385,12 @@ impl Exchange {
             let target = self.head.target_path_query();
             filters.apply_to_response(&mut response.fields, &values, target);
         }
+        if let Some(hsts) = &self.hsts
+            && connection.scheme(self.forwarded.as_deref()) == "https"
+            && !response.fields.contains(HSTS_FIELD)
+        {
+            let _ = response.fields.push(HSTS_FIELD, hsts.as_bytes());
+        }
         remove_instructions(&mut response);
         Ok(FinalResponse {
             response,
@@ -364,6 +398,9 @@ impl Exchange {
         })
     }
 }
+
+/// RFC 6797 §6.1.
+const HSTS_FIELD: &str = "Strict-Transport-Security";
 
 impl HandlerOutcome {
     fn failed(fault: Fault) -> Self {

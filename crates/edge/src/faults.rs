@@ -186,6 +186,14 @@ pub(crate) fn redirect_to_directory(method: Method, location: &[u8]) -> Response
     response
 }
 
+/// Redirects a request without TLS; 308 keeps method and body (RFC 9110 §15.4.9).
+pub(crate) fn redirect_to_https(location: &str) -> Response {
+    let mut response = Response::new(Status::PERMANENT_REDIRECT, Body::Empty);
+    // The parser checked host and target.
+    let _ = response.fields.push("Location", location.as_bytes());
+    response
+}
+
 fn log_fault(fault: &Fault, asked: Option<(&RequestHead, &Settings)>, repeats: &LogThrottle) {
     let method = asked.map_or("-", |(head, _)| head.method_str());
     // The log masks lines as text, in which a quote ends a value.

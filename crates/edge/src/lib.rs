@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arc_swap::{ArcSwap, Cache};
 use penstock_config::Limits;
 use penstock_exchange::metrics::EdgeMetrics;
-use penstock_exchange::{StreamRefusal, TrustedProxies};
+use penstock_exchange::{HttpChallenges, StreamRefusal, TrustedProxies};
 use penstock_http::{HeadLimits, LogMask};
 use penstock_runtime::{
     Drain, LogThrottle, LoopHandle, OncePerSecondThrottle, PerLoop, clock, loops,
@@ -92,6 +92,8 @@ pub struct Settings {
     pub stream_refusal: Option<Arc<dyn StreamRefusal>>,
     /// The certificates of listeners with TLS; `None` where there is none.
     pub tls: Option<Arc<ServerSessions>>,
+    /// The pending challenges of ACME over HTTP.
+    pub http_challenges: Option<Arc<dyn HttpChallenges>>,
 }
 
 /// A loop's reference to the settings.

@@ -28,6 +28,7 @@ pub struct RouteTable {
     /// Longest suffix first.
     wildcard_hosts: Vec<(HostPattern, Arc<Site>)>,
     default_site: Option<Arc<Site>>,
+    has_https_redirects: bool,
 }
 
 /// One site: its routes in order, and its error pages.
@@ -38,6 +39,8 @@ pub struct Site {
     /// Whether any of them redirects to the path with its slash.
     has_folder_redirects: bool,
     error_pages: ErrorPages,
+    /// The port of HTTPS that requests without TLS are redirected to.
+    https_port: Option<u16>,
 }
 
 /// One route: the handlers for the paths it matches, run in order until one responds.
@@ -54,6 +57,8 @@ pub struct Route {
     pub max_body_bytes: Option<u64>,
     /// Changes to requests and responses; `None` when there are none.
     pub filters: Option<Arc<Filters>>,
+    /// The value of `Strict-Transport-Security` in responses over HTTPS.
+    pub hsts: Option<Arc<str>>,
     /// The handlers.
     pub handlers: HandlerChain,
 }
@@ -71,6 +76,7 @@ pub(crate) struct OwnedRoute {
     pub(crate) handlers: HandlerChain,
     pub(crate) filters: Option<Arc<Filters>>,
     pub(crate) max_body_bytes: Option<u64>,
+    pub(crate) hsts: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +90,7 @@ pub(crate) enum LookupOrigin {
 impl RouteTable {
     /// Adds a site; without hosts it is for any host that no other site names.
     pub fn add_site(&mut self, hosts: &[HostPattern], site: Site) {
+        self.has_https_redirects |= site.https_port.is_some();
         let site = Arc::new(site);
         if hosts.is_empty() {
             self.default_site = Some(site);
@@ -110,6 +117,7 @@ impl RouteTable {
         &self,
         head: &RequestHead,
         forwarded: Option<&ForwardedInfo>,
+        is_https: bool,
     ) -> RouteMatch<&Route> {
         let path = match RequestPath::from_head(head) {
             Ok(path) => path,
@@ -129,6 +137,10 @@ impl RouteTable {
             false => "",
         };
         let bytes = path.bytes(head);
+        if !is_https && let Some(location) = self.https_location(head, forwarded) {
+            let response = faults::redirect_to_https(&location);
+            return RouteMatch::EdgeResponse(Ok(Box::new(response)));
+        }
         match self.find_route(host, bytes, LookupOrigin::Client) {
             Ok(route) if route.is_directory_redirect(bytes) => {
                 let outer = forwarded.map_or(&Mount::ROOT, |it| &it.mount);
@@ -144,6 +156,29 @@ impl RouteTable {
             Ok(route) => RouteMatch::Route(path, route),
             Err(fault) => RouteMatch::EdgeResponse(Err(fault)),
         }
+    }
+
+    /// Where a request without TLS is redirected to, if its site says so. A host that no URL can have
+    /// gives none.
+    fn https_location(
+        &self,
+        head: &RequestHead,
+        forwarded: Option<&ForwardedInfo>,
+    ) -> Option<String> {
+        if !self.has_https_redirects {
+            return None;
+        }
+        let asked = forwarded.and_then(|it| it.host.as_deref());
+        let host = strip_port(asked.unwrap_or_else(|| head.host()));
+        let port = self.find_site(strip_port(head.host()))?.https_port?;
+        let target = head.target_path_query();
+        if host.is_empty() || !target.starts_with('/') {
+            return None;
+        }
+        Some(match port {
+            443 => format!("https://{host}{target}"),
+            port => format!("https://{host}:{port}{target}"),
+        })
     }
 
     /// The route for a path.
@@ -205,6 +240,16 @@ impl Site {
             has_folder_redirects: routes.iter().any(|route| route.redirects_directories),
             routes,
             error_pages,
+            https_port: None,
+        }
+    }
+
+    /// Redirects requests without TLS to `https` at this port.
+    #[must_use]
+    pub fn with_https_redirect(self, port: u16) -> Self {
+        Self {
+            https_port: Some(port),
+            ..self
         }
     }
 
@@ -252,6 +297,7 @@ impl RouteMatch<&Route> {
                     handlers: Arc::clone(&route.handlers),
                     filters: route.filters.clone(),
                     max_body_bytes: route.max_body_bytes,
+                    hsts: route.hsts.clone(),
                 };
                 RouteMatch::Route(path, kept)
             }
@@ -306,6 +352,7 @@ mod tests {
             is_internal: false,
             redirects_directories: false,
             max_body_bytes: None,
+            hsts: None,
             filters: None,
             handlers: Arc::default(),
         };
@@ -349,6 +396,7 @@ mod tests {
             is_internal: false,
             redirects_directories: false,
             max_body_bytes: None,
+            hsts: None,
             filters: None,
             handlers: Arc::default(),
         });
@@ -384,6 +432,7 @@ mod tests {
             let routes = routes.into_iter().map(|path| Route {
                 redirects_directories: path == prefix("/shop/"),
                 max_body_bytes: None,
+                hsts: None,
                 path,
                 is_internal: false,
                 filters: None,
@@ -421,6 +470,7 @@ mod tests {
             is_internal: internal,
             redirects_directories: false,
             max_body_bytes: None,
+            hsts: None,
             filters: None,
             handlers: Arc::default(),
         };

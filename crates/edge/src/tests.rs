@@ -68,6 +68,7 @@ impl TestEdge {
             is_development: true,
             stream_refusal: None,
             tls: None,
+            http_challenges: None,
         };
         adjust(&mut settings);
         let socket = net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -252,6 +253,7 @@ fn route(path: &str, handler: Arc<dyn Handler>) -> Route {
     Route {
         redirects_directories: false,
         max_body_bytes: None,
+        hsts: None,
         path: PathPattern::Prefix(path.into()),
         is_internal: false,
         filters: None,

@@ -18,6 +18,7 @@ pub mod field_policy;
 pub mod forwarded;
 pub mod grip;
 pub mod handler;
+pub mod http_challenges;
 pub mod metrics;
 pub mod mount;
 pub mod multipart;
@@ -38,6 +39,7 @@ pub use handler::{
     Handler, HandlerFuture, HandlerProgress, InlineBody, InlineResponse, InternalRedirect, Reply,
     RequestView,
 };
+pub use http_challenges::HttpChallenges;
 pub use mount::Mount;
 pub use request::{ListenerInfo, Request, RequestPath};
 pub use response::{FrontEndInstructions, HandlerName, RequestTiming, Response};

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::error::ContextKind;
 use clap::{Args, Parser, Subcommand};
 use penstock_config::{
-    AdminOverride, AppKind, FlagTranslation, Invocation, ListenAddr, WorkOptions,
+    AdminOverride, AppKind, FlagTranslation, HostPattern, Invocation, ListenAddr, WorkOptions,
 };
 
 /// Serves web applications, from a directory to production traffic.
@@ -129,6 +129,11 @@ struct ServeArguments {
     /// Listen on this address: 127.0.0.1:8080, :80 or unix:/run/x.sock; port 0 takes a free one
     #[arg(short, long, value_name = "ADDR")]
     listen: Vec<ListenAddr>,
+    /// Serve HTTPS for this host, with a certificate that is got by itself; on ports 80 and 443
+    /// unless --listen says others. `localhost` gets one of the local authority (penstock trust), on
+    /// ports 8080 and 8443
+    #[arg(long, value_name = "HOST", value_delimiter = ',', value_parser = parse_host)]
+    domain: Vec<HostPattern>,
     /// Serve the directory's files as they are, and run no code
     #[arg(long, conflicts_with_all = ["config", "kind"])]
     files: bool,
@@ -376,6 +381,7 @@ impl ServeArguments {
         Ok(Invocation {
             target: self.target.clone(),
             listen: self.listen.clone(),
+            domains: self.domain.clone(),
             files_only: self.files,
             development: self.dev,
             ..self.process.invocation()?
@@ -411,6 +417,12 @@ impl ProcessArguments {
             ..Invocation::default()
         })
     }
+}
+
+/// Parses a value of `--domain`.
+fn parse_host(text: &str) -> Result<HostPattern, String> {
+    let expected = "expected a host such as example.com or *.example.com, without scheme and port";
+    HostPattern::parse(text).ok_or_else(|| expected.to_owned())
 }
 
 /// Parses the value of `--kind`.

@@ -134,7 +134,7 @@ pub(crate) fn open_control_socket(
     follows: bool,
 ) -> Result<Option<Listener>, String> {
     let server = &config.server;
-    let role = (ListenerRole::Control, false);
+    let role = ListenerRole::Control.into();
     match &server.control_socket {
         ControlSocket::Off => return Ok(None),
         ControlSocket::Path(path) => {
@@ -237,7 +237,7 @@ fn open_in_dir(
         let path = folder.join(file);
         if UnixStream::connect(&path).is_err() {
             let wanted = ListenAddr::Unix(path);
-            return listeners::open_listener(&wanted, (ListenerRole::Control, false), source, 1);
+            return listeners::open_listener(&wanted, ListenerRole::Control.into(), source, 1);
         }
     }
     Err(format!(

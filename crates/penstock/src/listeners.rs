@@ -8,7 +8,7 @@
 //!
 //! - All sockets are opened before anything else changes: an address in use is an error, not half a
 //!   start.
-//! - A listener that a reload changes (PROXY headers, or HTTP to TCP) shares its sockets with its
+//! - A listener that a reload changes (PROXY headers, TLS, or HTTP to TCP) shares its sockets with its
 //!   replacement, so that no connection is lost and a refused reload changes nothing.
 //! - Sockets that the previous server or a service manager passed are used, not opened again.
 
@@ -77,11 +77,32 @@ impl Drop for Listener {
     }
 }
 
+/// What a listener's connections are, from their first byte on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ListenerKind {
+    role: ListenerRole,
+    /// They begin with a PROXY header.
+    proxy_protocol: bool,
+    /// They have TLS.
+    has_tls: bool,
+}
+
+impl From<ListenerRole> for ListenerKind {
+    fn from(role: ListenerRole) -> Self {
+        Self {
+            role,
+            proxy_protocol: false,
+            has_tls: false,
+        }
+    }
+}
+
 /// A listener for clients in a configuration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientListener<'c> {
     address: &'c ListenAddr,
     proxy_protocol: bool,
+    has_tls: bool,
     pub(crate) target: ListenerTarget<'c>,
 }
 
@@ -96,6 +117,14 @@ pub(crate) enum ListenerTarget<'c> {
 }
 
 impl ClientListener<'_> {
+    fn kind(&self) -> ListenerKind {
+        ListenerKind {
+            role: self.role(),
+            proxy_protocol: self.proxy_protocol,
+            has_tls: self.has_tls,
+        }
+    }
+
     fn role(&self) -> ListenerRole {
         match self.target {
             ListenerTarget::Http => ListenerRole::Http,
@@ -109,16 +138,19 @@ fn client_listeners(config: &Config) -> impl Iterator<Item = ClientListener<'_>>
     let http = server.listen.iter().map(|address| ClientListener {
         address,
         proxy_protocol: server.proxy_protocol.contains(address),
+        has_tls: server.tls_listeners.contains(address),
         target: ListenerTarget::Http,
     });
     let tcp = config.tcp.iter().map(|stream| ClientListener {
         address: &stream.listen,
         proxy_protocol: stream.proxy_protocol,
+        has_tls: false,
         target: ListenerTarget::Upstream(&stream.upstream),
     });
     let join = server.join.iter().map(|join| ClientListener {
         address: &join.listen,
         proxy_protocol: false,
+        has_tls: false,
         target: ListenerTarget::Join,
     });
     http.chain(tcp).chain(join)
@@ -133,27 +165,23 @@ pub(crate) fn open_missing(
 ) -> Result<Vec<Listener>, String> {
     client_listeners(source.config)
         .filter(|wanted| !kept.iter().any(|listener| listener.is(wanted)))
-        .map(|wanted| {
-            let role = (wanted.role(), wanted.proxy_protocol);
-            open_listener(wanted.address, role, source, loops)
-        })
+        .map(|wanted| open_listener(wanted.address, wanted.kind(), source, loops))
         .collect()
 }
 
-/// Opens `wanted` for `loops` loops, or takes its sockets from `source`. `proxy_protocol`:
-/// connections begin with a PROXY header.
+/// Opens `wanted` for `loops` loops, or takes its sockets from `source`.
 pub(crate) fn open_listener(
     wanted: &ListenAddr,
-    (role, proxy_protocol): (ListenerRole, bool),
+    kind: ListenerKind,
     source: &mut SocketSource<'_>,
     loops: usize,
 ) -> Result<Listener, String> {
     let say = |error| format!("cannot listen on {wanted}: {error}");
     let access = match wanted {
-        ListenAddr::Unix(path) => socket_access(role, path, source.config)?,
+        ListenAddr::Unix(path) => socket_access(kind.role, path, source.config)?,
         ListenAddr::Tcp(_) | ListenAddr::Port(_) => SocketAccess::default(),
     };
-    let shares_port = source.config.server.reuse_port && role.is_for_clients();
+    let shares_port = source.config.server.reuse_port && kind.role.is_for_clients();
     let SocketSource {
         removed: going,
         inherited,
@@ -164,10 +192,10 @@ pub(crate) fn open_listener(
         .position(|old| old.configured_address == *wanted)
     {
         let old = going.swap_remove(at);
-        return old.share_sockets(role, proxy_protocol).map_err(say);
+        return old.share_sockets(kind).map_err(say);
     }
-    if let Some(given) = inherited.take(role, wanted) {
-        return adopt_inherited(given, wanted, (role, proxy_protocol), loops).map_err(say);
+    if let Some(given) = inherited.take(kind.role, wanted) {
+        return adopt_inherited(given, wanted, kind, loops).map_err(say);
     }
     // The kernel prefers the narrow listener: its connections never reach the wide one before that
     // is served.
@@ -184,7 +212,7 @@ pub(crate) fn open_listener(
     let shares_port = shares_port || is_wider || inherited.overlaps(wanted);
     let (sockets, address) = bind(wanted, loops, shares_port, access)
         .map_err(|error| format!("cannot listen on {}", explain_listen_error(wanted, &error)))?;
-    let mut listener = Listener::new(wanted, (role, proxy_protocol), address, sockets);
+    let mut listener = Listener::new(wanted, kind, address, sockets);
     if let ListenAddr::Unix(path) = wanted {
         listener.unserved_file = Some(path.clone());
         listener.has_owner = access.user.is_some() || access.group.is_some();
@@ -230,7 +258,7 @@ fn socket_access(role: ListenerRole, path: &Path, config: &Config) -> Result<Soc
 fn adopt_inherited(
     given: InheritedListener,
     wanted: &ListenAddr,
-    role: (ListenerRole, bool),
+    kind: ListenerKind,
     loops: usize,
 ) -> std::io::Result<Listener> {
     let mut sockets = given.sockets;
@@ -247,7 +275,7 @@ fn adopt_inherited(
         ListenAddress::Tcp { address, .. } => Some(address),
         ListenAddress::Unix(_) => None,
     };
-    let mut listener = Listener::new(wanted, role, address, sockets);
+    let mut listener = Listener::new(wanted, kind, address, sockets);
     listener.is_borrowed = given.is_borrowed;
     listener.clone_sockets()?;
     Ok(listener)
@@ -304,16 +332,26 @@ fn bind(
 impl Listener {
     fn new(
         wanted: &ListenAddr,
-        (role, proxy_protocol): (ListenerRole, bool),
+        kind: ListenerKind,
         address: Option<SocketAddr>,
         sockets: Vec<OwnedFd>,
     ) -> Self {
-        let info = ListenerInfo {
-            scheme: "http",
-            address,
-            name: with_real_port(wanted, address).to_string(),
+        let ListenerKind {
+            role,
             proxy_protocol,
-            has_tls: false,
+            has_tls,
+        } = kind;
+        let name = with_real_port(wanted, address).to_string();
+        let name = match (has_tls, name.strip_prefix("http://")) {
+            (true, Some(authority)) => format!("https://{authority}"),
+            _ => name,
+        };
+        let info = ListenerInfo {
+            scheme: if has_tls { "https" } else { "http" },
+            address,
+            name,
+            proxy_protocol,
+            has_tls,
         };
         Self {
             role,
@@ -352,6 +390,7 @@ impl Listener {
         self.role == wanted.role()
             && self.configured_address == *wanted.address
             && self.info.proxy_protocol == wanted.proxy_protocol
+            && self.info.has_tls == wanted.has_tls
     }
 
     /// The listener of a configuration that this is, if it is for clients and still has its place.
@@ -402,11 +441,10 @@ impl Listener {
     }
 
     /// Duplicates the sockets for another listener at the same address.
-    fn share_sockets(&self, role: ListenerRole, proxy_protocol: bool) -> std::io::Result<Self> {
+    fn share_sockets(&self, kind: ListenerKind) -> std::io::Result<Self> {
         let sockets = self.spare_sockets.iter().map(OwnedFd::try_clone);
         let sockets = sockets.collect::<std::io::Result<_>>()?;
-        let role = (role, proxy_protocol);
-        let mut listener = Self::new(&self.configured_address, role, self.info.address, sockets);
+        let mut listener = Self::new(&self.configured_address, kind, self.info.address, sockets);
         listener.is_borrowed = self.is_borrowed;
         listener.clone_sockets()?;
         Ok(listener)

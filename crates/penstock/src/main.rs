@@ -29,6 +29,7 @@ mod served_dirs;
 mod server;
 mod service_manager;
 mod temp_limit;
+mod tls_service;
 mod upgrade_protocol;
 mod watchdog;
 mod wiring;

@@ -23,6 +23,7 @@ use penstock_sys::{daemon, net, process};
 
 use crate::accounts::{self, AppAccounts};
 use crate::admin_token;
+use crate::tls_service::TlsService;
 
 #[derive(Debug, Default)]
 pub(crate) struct PreflightReport {
@@ -70,6 +71,22 @@ impl PreflightReport {
     pub(crate) fn check_token(&mut self, config: &Config) {
         let read = admin_token::load_admin_token(config.server.admin_token.as_deref(), None);
         self.errors.extend(read.err());
+    }
+
+    /// Reads the certificates of all sites, as a start does.
+    pub(crate) fn check_certificates(&mut self, config: &Config) {
+        match TlsService::new().prepare(config) {
+            Ok(prepared) => {
+                for problem in prepared.into_iter().flat_map(|prepared| prepared.problems) {
+                    let findings = match problem.is_error {
+                        true => &mut self.errors,
+                        false => &mut self.warnings,
+                    };
+                    findings.push(problem.to_string());
+                }
+            }
+            Err(errors) => self.errors.extend(errors.lines().map(str::to_owned)),
+        }
     }
 
     fn check_tcp(&mut self, key: &str, address: &ListenAddr, probed: io::Result<()>) {

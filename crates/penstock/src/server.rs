@@ -65,6 +65,7 @@ use crate::logs;
 use crate::publishing::PublishSetup;
 use crate::refused_syscalls;
 use crate::service_manager::ServiceNotifier;
+use crate::tls_service::TlsService;
 use crate::upgrade_protocol::Predecessor;
 use crate::watchdog::Watchdog;
 use crate::wiring::{self, BuiltSettings};
@@ -127,6 +128,8 @@ pub(crate) struct Server {
     probes_edge: Arc<Edge>,
     /// The hub; one for the whole life of the process.
     pub(crate) hub_service: HubService,
+    /// TLS for clients; one for the whole life of the process.
+    pub(crate) tls: Arc<TlsService>,
     /// How applications publish; for the whole life of the process.
     publishing: PublishSetup,
     pub(crate) started: Instant,
@@ -323,6 +326,7 @@ fn internal_edge(config: &Config, handler: Arc<dyn Handler>, shows_causes: bool)
     let route = Route {
         redirects_directories: false,
         max_body_bytes: None,
+        hsts: None,
         path: PathPattern::any(),
         is_internal: false,
         filters: None,
@@ -339,6 +343,7 @@ fn internal_edge(config: &Config, handler: Arc<dyn Handler>, shows_causes: bool)
         is_development: shows_causes,
         stream_refusal: None,
         tls: None,
+        http_challenges: None,
     };
     Arc::new(Edge::new(settings, 1))
 }
@@ -371,17 +376,27 @@ impl Server {
         components.temp_space.set_max(temp_max);
         let hub_service = HubService::start(&config, Arc::clone(&publishing.keys), loops.handles());
         let hub_service = hub_service.map_err(|error| format!("the hub: {error}"))?;
+        let tls = TlsService::new();
+        if let Some(keys) = predecessor.and_then(|old| old.ticket_keys.as_ref())
+            && let Err(error) = tls.tickets().import(&keys.0)
+        {
+            log::warn!("upgrade: TLS sessions are not resumed: {error}");
+        }
+        let prepared = tls.prepare(&config)?;
         let BuiltSettings {
             settings,
             cached_routes,
+            tls: prepared,
         } = wiring::build_settings(
             &config,
             &components,
             &hub_service,
+            prepared,
             &[],
             count,
             options.development,
         )?;
+        tls.apply(prepared);
         let join_settings = Settings {
             limits: Limits {
                 max_connections: MAX_JOIN_HANDSHAKES,
@@ -394,6 +409,7 @@ impl Server {
             is_development: true,
             stream_refusal: None,
             tls: None,
+            http_challenges: None,
         };
         let descriptors = DescriptorBudget::new(penstock_sys::descriptors::soft_limit());
         let watchdog = Watchdog::start(loops.handles(), options.manager.clone());
@@ -419,6 +435,7 @@ impl Server {
                 // Probes may come from other machines.
                 probes_edge: internal_edge(&config, probes, false),
                 hub_service,
+                tls,
                 publishing,
                 watchdog,
                 options,
@@ -496,6 +513,8 @@ impl Server {
         } else {
             self.serve_listeners(bound_listeners);
         }
+        let files = default_pool(&self.live_state().components.pools);
+        loops::spawn_here(Arc::clone(&self.tls).watch_files(files));
         dev::start(self, self.options.development);
         let Some(word) = word else {
             let announcing = Arc::clone(self);

@@ -4,7 +4,8 @@
 //! its number in [`UPGRADE_FD_VAR`], and sends first. Each packet is an [`UpgradeMessage`] in JSON:
 //!
 //! ```text
-//! old: hello, socket (one for each), app_size, admin_token_digest, publish_secret, stderr, hub,
+//! old: hello, socket (one for each), app_size, admin_token_digest, publish_secret,
+//! ticket_keys, stderr, hub,
 //!      end
 //! new: ready
 //! old: go                 from here on both accept
@@ -78,6 +79,8 @@ pub(crate) enum UpgradeMessage {
     AdminTokenDigest([u8; 32]),
     /// The secret of the keys by which applications publish: workers of both servers use them.
     PublishSecret(PublishSecret),
+    /// The keys of TLS session tickets: clients of this server resume at the next.
+    TicketKeys(SecretBytes),
     /// Carries the stream for errors.
     Stderr,
     /// Carries the socket by which the hub moves ([`penstock_hub::HubTransfer`]).
@@ -133,6 +136,16 @@ impl TryFrom<String> for AddressText {
 pub(crate) struct PublishSecret(pub(crate) [u8; 32]);
 
 impl std::fmt::Debug for PublishSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Secret bytes that are passed to the next server and never logged.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SecretBytes(pub(crate) Vec<u8>);
+
+impl std::fmt::Debug for SecretBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret")
     }
@@ -246,6 +259,8 @@ pub(crate) struct Predecessor {
     pub(crate) token_digest: Option<[u8; 32]>,
     /// The secret of the keys by which its applications publish.
     pub(crate) publish_secret: Option<[u8; 32]>,
+    /// The keys of its TLS session tickets.
+    pub(crate) ticket_keys: Option<SecretBytes>,
     pub(crate) pid: u32,
 }
 
@@ -269,6 +284,7 @@ impl Predecessor {
             app_sizes: AppSizes::new(),
             token_digest: None,
             publish_secret: None,
+            ticket_keys: None,
             pid: std::os::unix::process::parent_id(),
         };
         let mut listeners: Vec<(usize, InheritedListener)> = Vec::new();
@@ -329,6 +345,7 @@ impl Predecessor {
                 (UpgradeMessage::PublishSecret(PublishSecret(secret)), _) => {
                     old.publish_secret = Some(secret);
                 }
+                (UpgradeMessage::TicketKeys(keys), _) => old.ticket_keys = Some(keys),
                 (UpgradeMessage::Stderr, Some(errors)) => old.stderr = Some(errors),
                 (UpgradeMessage::Hub, Some(socket)) => old.hub = Some(socket),
                 (UpgradeMessage::End, _) => break,
@@ -438,6 +455,7 @@ mod tests {
             socket(ListenerRole::Probes, false, ":9090"),
             UpgradeMessage::AdminTokenDigest([0xa5; 32]),
             UpgradeMessage::PublishSecret(PublishSecret([0xa5; 32])),
+            UpgradeMessage::TicketKeys(SecretBytes(vec![0xa5; 60])),
             UpgradeMessage::Stderr,
             UpgradeMessage::End,
             UpgradeMessage::Ready(Vec::new()),

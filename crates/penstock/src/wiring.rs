@@ -8,8 +8,8 @@ use std::sync::Arc;
 use penstock_apps::{App, WebSocketMessageLimits};
 use penstock_cache::CachedRoute;
 use penstock_config::{
-    AccessLog as AccessLogConfig, AppKind, Config, Limits, PathPattern, Protocol, Sendfile,
-    TryPattern,
+    AccessLog as AccessLogConfig, AppKind, Config, Hsts, Limits, ListenAddr, PathPattern, Protocol,
+    Sendfile, SiteTls, TryPattern,
 };
 use penstock_edge::{AccessLog, ErrorPages, Filters, Route, RouteTable, Settings, Site};
 use penstock_exchange::buffering::{BufferingSettings, TempSpace};
@@ -31,6 +31,7 @@ use crate::hub_service::HubService;
 use crate::logs;
 use crate::sendfile_grant;
 use crate::served_dirs::ServedDirs;
+use crate::tls_service::PreparedTls;
 use crate::work;
 
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub(crate) struct BuiltSettings {
     pub(crate) settings: Settings,
     /// For the status.
     pub(crate) cached_routes: Vec<CachedRoute>,
+    /// For [`crate::tls_service::TlsService::apply`].
+    pub(crate) tls: Option<PreparedTls>,
 }
 
 /// Builds the settings of the front end. May block (opens directories and logs).
@@ -47,6 +50,7 @@ pub(crate) fn build_settings(
     config: &Config,
     components: &Components,
     hub_service: &HubService,
+    tls: Option<PreparedTls>,
     old_routes: &[CachedRoute],
     loops: usize,
     development: bool,
@@ -57,8 +61,10 @@ pub(crate) fn build_settings(
     let mut folders = ServedDirs::default();
     let mut routing = RouteTable::default();
     let mut cached_routes = Vec::new();
+    let https_port = https_port(config);
     for site in &config.sites {
         let mut routes = Vec::new();
+        let hsts = site.hsts.as_ref().map(hsts_value);
         for route in &site.routes {
             let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
             handlers.extend(files_handler(route, components, loops, &mut folders)?);
@@ -124,6 +130,7 @@ pub(crate) fn build_settings(
                 is_internal: route.internal,
                 redirects_directories: strips_own_prefix(route),
                 max_body_bytes: route.max_body_size,
+                hsts: hsts.clone(),
                 filters: Filters::compile(
                     &route.rewrite,
                     request_headers,
@@ -135,7 +142,13 @@ pub(crate) fn build_settings(
         }
         let error_pages = ErrorPages::load(&site.error_pages);
         let error_pages = error_pages.map_err(|error| format!("error_pages: {error}"))?;
-        routing.add_site(&site.hosts, Site::new(routes, error_pages));
+        let mut built = Site::new(routes, error_pages);
+        if redirects_to_https(site, config)
+            && let Some(port) = https_port
+        {
+            built = built.with_https_redirect(port);
+        }
+        routing.add_site(&site.hosts, built);
     }
     let access_log = config
         .server
@@ -151,12 +164,45 @@ pub(crate) fn build_settings(
         trusted_proxies,
         is_development: development,
         stream_refusal: Some(Arc::new(hub_service.hub.clone())),
-        tls: None,
+        tls: tls.as_ref().map(|tls| Arc::clone(&tls.sessions)),
+        http_challenges: None,
     };
     Ok(BuiltSettings {
         settings,
         cached_routes,
+        tls,
     })
+}
+
+/// The port that requests without TLS are redirected to: 443 if there is a listener, else that of the
+/// first.
+fn https_port(config: &Config) -> Option<u16> {
+    let port = |address: &ListenAddr| match address {
+        ListenAddr::Tcp(address) => Some(address.port()),
+        ListenAddr::Port(port) => Some(*port),
+        ListenAddr::Unix(_) => None,
+    };
+    let mut ports = config.server.tls_listeners.iter().filter_map(port);
+    let first = ports.clone().next();
+    ports.find(|port| *port == 443).or(first)
+}
+
+/// Whether requests without TLS for a site are redirected.
+fn redirects_to_https(site: &penstock_config::Site, config: &Config) -> bool {
+    let has_https = site.tls != SiteTls::Off && !config.server.tls_listeners.is_empty();
+    has_https && site.redirect_to_https.unwrap_or(true)
+}
+
+/// The value of `Strict-Transport-Security` (RFC 6797 §6.1).
+fn hsts_value(hsts: &Hsts) -> Arc<str> {
+    let mut value = format!("max-age={}", hsts.max_age.as_secs());
+    if hsts.include_subdomains {
+        value.push_str("; includeSubDomains");
+    }
+    if hsts.preload {
+        value.push_str("; preload");
+    }
+    value.into()
 }
 
 /// An application's own WebSocket support; upstreams have none.

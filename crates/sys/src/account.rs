@@ -71,6 +71,12 @@ impl Account {
     }
 }
 
+/// Whether this process runs as root.
+#[must_use]
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// Looks a user up by name or, if the text is digits, by uid (which needs no entry). `None` if
 /// there is no such name. Blocks: it may read files or query a directory service.
 pub fn find_user(text: &str) -> io::Result<Option<User>> {

@@ -58,6 +58,7 @@ fn check_machine(
 ) -> std::io::Result<()> {
     findings.check_addresses(config);
     findings.check_token(config);
+    findings.check_certificates(config);
     findings.check_descriptors(config);
     findings
         .warnings

@@ -52,7 +52,7 @@ impl BoundListeners {
                 let socket = ("server.admin", path.as_path(), ListenerRole::Admin);
                 control::check_socket_creator(config, socket, &source, follows)?;
             }
-            let role = (ListenerRole::Admin, false);
+            let role = ListenerRole::Admin.into();
             let opened = listeners::open_listener(admin, role, &mut source, 1);
             all.push(opened.map_err(|error| {
                 format!("{error} (the admin interface: --admin or server.admin)")
@@ -61,7 +61,7 @@ impl BoundListeners {
         let control = control::open_control_socket(config, first.as_ref(), &mut source, follows)?;
         all.extend(control);
         if let Some(probes) = &config.server.probes {
-            let role = (ListenerRole::Probes, false);
+            let role = ListenerRole::Probes.into();
             let opened = listeners::open_listener(probes, role, &mut source, 1);
             all.push(opened.map_err(|error| format!("{error} (server.probes)"))?);
         }

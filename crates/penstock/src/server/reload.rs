@@ -132,11 +132,14 @@ impl Server {
             let (config, components) = (config.clone(), components.clone());
             let (hub_service, development) = (self.hub_service.clone(), self.options.development);
             let routes = self.live_state().cached_routes.clone();
+            let tls = Arc::clone(&self.tls);
             let build = move || {
+                let prepared = tls.prepare(&config)?;
                 wiring::build_settings(
                     &config,
                     &components,
                     &hub_service,
+                    prepared,
                     &routes,
                     count,
                     development,
@@ -242,7 +245,9 @@ impl Server {
         let BuiltSettings {
             settings,
             cached_routes,
+            tls,
         } = built;
+        self.tls.apply(tls);
         self.edge.replace_settings(settings, self.loops.handles());
         self.hub_service
             .apply_config(&config, self.edge.max_connections());

@@ -30,8 +30,8 @@ use crate::inherited_listeners::ListenerRole;
 use crate::listeners::Listener;
 use crate::service_manager::ServiceNotifier;
 use crate::upgrade_protocol::{
-    AddressText, PublishSecret, REPLY_TIMEOUT, UPGRADE_FD_VAR, UpgradeChannel, UpgradeMessage,
-    UpgradeOutcome,
+    AddressText, PublishSecret, REPLY_TIMEOUT, SecretBytes, UPGRADE_FD_VAR, UpgradeChannel,
+    UpgradeMessage, UpgradeOutcome,
 };
 
 /// How long the new server may take beyond its applications: it reports itself which does not boot.
@@ -366,6 +366,8 @@ impl Server {
         let secret = PublishSecret(*self.hub_service.publish_keys.secret());
         line.send(&UpgradeMessage::PublishSecret(secret), None)
             .await?;
+        let keys = SecretBytes(self.tls.tickets().export().to_vec());
+        line.send(&UpgradeMessage::TicketKeys(keys), None).await?;
         line.send(&UpgradeMessage::Stderr, Some(std::io::stderr().as_fd()))
             .await
     }

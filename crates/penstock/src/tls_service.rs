@@ -1,0 +1,207 @@
+//! The certificates of the server's sites over its whole life: from files, the local authority or
+//! ACME, into the store that handshakes look into.
+//!
+//! Start and reload build a [`PreparedTls`] and put it in place once everything else works. In
+//! between, changed files are picked up and renewed certificates arrive.
+//!
+//! # Invariants
+//!
+//! - A certificate that cannot be used replaces none: the old one stays, and log, status and
+//!   metrics say why.
+//! - No start waits for a certificate authority: a self-signed certificate stands in.
+
+mod paths;
+mod site_certificates;
+mod watch;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use penstock_config::{ClientCertificateMode, Config, SiteTls, TlsProfile, UnknownNames};
+use penstock_tls::held::TrafficKeyLog;
+use penstock_tls::{
+    CertificateStatus, CertificateStore, ClientCertificates, LocalAuthority, PolicyId,
+    ServerCertificate, ServerSessions, ServerTls, ServerTlsOptions, StoreContents, TicketKeys,
+    UnknownHosts, server_config,
+};
+use rustls::pki_types::UnixTime;
+use rustls::time_provider::DefaultTimeProvider;
+
+use self::paths::local_authority_folder;
+use self::site_certificates::SiteEntry;
+pub(crate) use self::site_certificates::SiteProblem;
+
+/// TLS for clients; one for the whole life of the process.
+#[derive(Debug)]
+pub(crate) struct TlsService {
+    store: Arc<CertificateStore>,
+    tickets: Arc<TicketKeys>,
+    /// Held for the change of a certificate, never across an await.
+    current: Mutex<CurrentSites>,
+}
+
+/// The sites in place.
+#[derive(Debug, Default)]
+struct CurrentSites {
+    entries: Vec<SiteEntry>,
+    unknown: UnknownHosts,
+}
+
+/// What a configuration means, built and not yet in place.
+#[derive(Debug)]
+pub(crate) struct PreparedTls {
+    pub(crate) sessions: Arc<ServerSessions>,
+    sites: CurrentSites,
+    /// What clients may hold against certificates. A start goes on.
+    pub(crate) problems: Vec<SiteProblem>,
+}
+
+impl TlsService {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            store: Arc::new(CertificateStore::new(None, None)),
+            tickets: Arc::new(TicketKeys::new(Arc::new(DefaultTimeProvider))),
+            current: Mutex::default(),
+        })
+    }
+
+    /// Builds what `config` says; `None` if no listener has TLS. Blocks: reads files.
+    ///
+    /// # Errors
+    /// Certificates that cannot be used, a line each.
+    pub(crate) fn prepare(&self, config: &Config) -> Result<Option<PreparedTls>, String> {
+        if config.server.tls_listeners.is_empty() {
+            return Ok(None);
+        }
+        let (mut errors, mut problems) = (Vec::new(), Vec::new());
+        let (mut entries, mut requirements) = (Vec::new(), Vec::new());
+        let now = UnixTime::now();
+        let uses_local = config.sites.iter().any(|site| site.tls == SiteTls::Local);
+        let local = match uses_local {
+            true => Some(LocalAuthority::open(&local_authority_folder(), now))
+                .transpose()
+                .map_err(|error| error.to_string())?,
+            false => None,
+        };
+        for site in &config.sites {
+            let policy = match read_requirements(site) {
+                Ok(read) => {
+                    let policy = read
+                        .as_ref()
+                        .map_or(PolicyId::NONE, ClientCertificates::policy);
+                    requirements.extend(read);
+                    policy
+                }
+                Err(error) => {
+                    errors.push(error);
+                    continue;
+                }
+            };
+            for entry in SiteEntry::for_site(site, policy) {
+                let known = self.current.lock().find(&entry);
+                let entry = entry.load(local.as_ref(), known, now);
+                match entry {
+                    Ok((entry, found)) => {
+                        problems.extend(found);
+                        entries.push(entry);
+                    }
+                    Err(error) => errors.push(error.to_string()),
+                }
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors.join("\n"));
+        }
+        let unknown = match config.tls.unknown_names {
+            UnknownNames::Default => UnknownHosts::ServeDefault,
+            UnknownNames::Refuse => UnknownHosts::Refuse,
+        };
+        let default = self.build_config(config, None)?;
+        let others = requirements
+            .into_iter()
+            .map(|clients| self.build_config(config, Some(clients)))
+            .collect::<Result<_, _>>()?;
+        let sessions = ServerSessions::new(Arc::clone(&self.store), default, others);
+        Ok(Some(PreparedTls {
+            sessions: Arc::new(sessions),
+            sites: CurrentSites { entries, unknown },
+            problems,
+        }))
+    }
+
+    fn build_config(
+        &self,
+        config: &Config,
+        client_certificates: Option<ClientCertificates>,
+    ) -> Result<ServerTls, String> {
+        let options = ServerTlsOptions {
+            profile: match config.tls.profile {
+                TlsProfile::Intermediate => penstock_tls::TlsProfile::Intermediate,
+                TlsProfile::Modern => penstock_tls::TlsProfile::Modern,
+            },
+            certificates: Arc::clone(&self.store),
+            tickets: Arc::clone(&self.tickets),
+            alpn: vec![b"http/1.1".to_vec()],
+            client_certificates,
+            key_log: Some(Arc::new(TrafficKeyLog)),
+        };
+        server_config(options).map_err(|error| format!("tls: {error}"))
+    }
+
+    /// Puts a configuration in place: handshakes from now on find its certificates.
+    pub(crate) fn apply(&self, prepared: Option<PreparedTls>) {
+        for problem in prepared.iter().flat_map(|prepared| &prepared.problems) {
+            log::warn!("tls: {problem}");
+        }
+        let sites = prepared.map(|prepared| prepared.sites).unwrap_or_default();
+        let mut current = self.current.lock();
+        *current = sites;
+        self.store.replace(current.contents());
+    }
+
+    /// The keys of tickets, for the next process of an upgrade.
+    pub(crate) fn tickets(&self) -> &TicketKeys {
+        &self.tickets
+    }
+
+    /// Every certificate that is in use.
+    pub(crate) fn snapshot(&self) -> Vec<CertificateStatus> {
+        self.store.snapshot()
+    }
+}
+
+impl CurrentSites {
+    fn contents(&self) -> StoreContents {
+        let sites = self
+            .entries
+            .iter()
+            .map(SiteEntry::to_certificates)
+            .collect();
+        StoreContents::new(sites, Some(0), self.unknown)
+    }
+
+    /// The certificates that are in use for the same hosts from the same origin.
+    fn find(&self, wanted: &SiteEntry) -> Option<Vec<ServerCertificate>> {
+        let found = self.entries.iter().find(|entry| entry.is_same(wanted))?;
+        Some(found.certificates().to_vec())
+    }
+}
+
+/// What a site requires of its clients.
+fn read_requirements(site: &penstock_config::Site) -> Result<Option<ClientCertificates>, String> {
+    let Some(clients) = &site.client_certificates else {
+        return Ok(None);
+    };
+    let read = |path: &std::path::Path| {
+        site_certificates::read_pem(path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let authorities = read(&clients.ca)?;
+    let revoked = clients.crl.as_deref().map(read).transpose()?;
+    let mode = match clients.mode {
+        ClientCertificateMode::Require => penstock_tls::ClientCertificateMode::Require,
+        ClientCertificateMode::Request => penstock_tls::ClientCertificateMode::Request,
+    };
+    ClientCertificates::from_pem(mode, &authorities, revoked.as_deref())
+        .map(Some)
+        .map_err(|error| format!("{}: {error}", clients.ca.display()))
+}

@@ -1,0 +1,192 @@
+//! The certificates of one site, or of one host of it: where they come from, and what is in use.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::path::Path;
+
+use penstock_config::{CertificateFiles, HostPattern, Site, SiteTls};
+use penstock_tls::certificate_file::{self, CertificateFileError, CertificateFiles as Files};
+use penstock_tls::{
+    IssueError, LocalAuthority, PolicyId, ServerCertificate, SiteCertificates, stand_in,
+};
+use rustls::pki_types::UnixTime;
+
+use super::watch::FileStamp;
+
+/// Longest file of certificates that is read.
+const MAX_PEM_BYTES: u64 = 4 << 20;
+
+/// Certificates for some hosts, and their origin.
+#[derive(Debug, Clone)]
+pub(super) struct SiteEntry {
+    /// As the configuration writes them; empty for a site of any host.
+    pub(super) hosts: Vec<String>,
+    origin: SiteTls,
+    policy: PolicyId,
+    certificates: Vec<ServerCertificate>,
+    /// Of the files, when they were read last.
+    pub(super) stamp: Option<FileStamp>,
+    last_error: Option<String>,
+}
+
+/// Why a site has no certificate.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SiteError {
+    #[error(transparent)]
+    File(#[from] CertificateFileError),
+    #[error(transparent)]
+    Issue(#[from] IssueError),
+}
+
+/// What clients may hold against a site's certificate.
+#[derive(Debug)]
+pub(crate) struct SiteProblem {
+    file: String,
+    problem: String,
+    /// Whether clients refuse it: `check` fails.
+    pub(crate) is_error: bool,
+}
+
+impl fmt::Display for SiteProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file, self.problem)
+    }
+}
+
+impl SiteEntry {
+    /// The entries of a site, without certificates yet. With ACME each host has a certificate of its
+    /// own, so that one name that cannot be proved holds up no other.
+    pub(super) fn for_site(site: &Site, policy: PolicyId) -> Vec<Self> {
+        let hosts: Vec<String> = site.hosts.iter().map(HostPattern::to_string).collect();
+        let entry = |hosts| Self {
+            hosts,
+            origin: site.tls.clone(),
+            policy,
+            certificates: Vec::new(),
+            stamp: None,
+            last_error: None,
+        };
+        match site.tls {
+            SiteTls::Off => Vec::new(),
+            SiteTls::Auto if !hosts.is_empty() => {
+                hosts.into_iter().map(|host| entry(vec![host])).collect()
+            }
+            SiteTls::Auto | SiteTls::Local | SiteTls::Files(_) => vec![entry(hosts)],
+        }
+    }
+
+    /// Whether it is for the same hosts, from the same origin.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.hosts == other.hosts && self.origin == other.origin
+    }
+
+    pub(super) fn certificates(&self) -> &[ServerCertificate] {
+        &self.certificates
+    }
+
+    /// Gets its certificate. `known` are those in use, which serve a site by ACME until it has others.
+    ///
+    /// # Errors
+    /// The files cannot be used, or no certificate can be made.
+    pub(super) fn load(
+        mut self,
+        local: Option<&LocalAuthority>,
+        known: Option<Vec<ServerCertificate>>,
+        now: UnixTime,
+    ) -> Result<(Self, Vec<SiteProblem>), SiteError> {
+        let mut problems = Vec::new();
+        self.certificates = match (&self.origin, known) {
+            (SiteTls::Files(files), _) => {
+                self.stamp = FileStamp::of(files);
+                let (certificate, found) = load_files(files, &self.hosts, now)?;
+                problems = found;
+                vec![certificate]
+            }
+            (SiteTls::Auto, Some(known)) => known,
+            (SiteTls::Local, _) => match local {
+                Some(authority) => vec![authority.issue(&self.hosts, now)?],
+                None => Vec::new(),
+            },
+            (SiteTls::Auto, None) => vec![stand_in(&self.hosts, now)?],
+            (SiteTls::Off, _) => Vec::new(),
+        };
+        Ok((self, problems))
+    }
+
+    /// A copy and its files, to look whether they have changed.
+    pub(super) fn watched(&self) -> Option<(Self, CertificateFiles)> {
+        match &self.origin {
+            SiteTls::Files(files) => Some((self.clone(), files.clone())),
+            SiteTls::Off | SiteTls::Auto | SiteTls::Local => None,
+        }
+    }
+
+    /// Reads its files again. On an error the certificate in use stays. Blocks.
+    pub(super) fn reload_files(
+        mut self,
+        files: &CertificateFiles,
+        now: UnixTime,
+    ) -> (Self, Result<Vec<SiteProblem>, SiteError>) {
+        self.stamp = FileStamp::of(files);
+        let outcome = load_files(files, &self.hosts, now).map(|(certificate, problems)| {
+            self.certificates = vec![certificate];
+            problems
+        });
+        self.last_error = outcome.as_ref().err().map(SiteError::to_string);
+        (self, outcome)
+    }
+
+    pub(super) fn to_certificates(&self) -> SiteCertificates {
+        SiteCertificates {
+            hosts: self.hosts.clone(),
+            certificates: self.certificates.clone(),
+            policy: self.policy,
+            last_error: self.last_error.clone(),
+        }
+    }
+}
+
+fn load_files(
+    files: &CertificateFiles,
+    hosts: &[String],
+    now: UnixTime,
+) -> Result<(ServerCertificate, Vec<SiteProblem>), SiteError> {
+    let key = (files.key != files.certificate).then(|| files.key.clone());
+    let loaded = certificate_file::load(
+        &Files {
+            certificate: files.certificate.clone(),
+            key,
+        },
+        now,
+    )?;
+    let file = files.certificate.display().to_string();
+    let mut problems = Vec::new();
+    for problem in &loaded.problems {
+        problems.push(SiteProblem {
+            file: file.clone(),
+            problem: problem.to_string(),
+            is_error: loaded.errors().any(|error| error == problem),
+        });
+    }
+    let uncovered = loaded.uncovered_hosts(hosts);
+    if !uncovered.is_empty() {
+        problems.push(SiteProblem {
+            file,
+            problem: format!(
+                "the certificate is not for {}: its names are {}",
+                uncovered.join(", "),
+                loaded.certificate.facts.names.join(", ")
+            ),
+            is_error: true,
+        });
+    }
+    Ok((loaded.certificate, problems))
+}
+
+/// Reads a file of certificates.
+pub(super) fn read_pem(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path)?;
+    file.take(MAX_PEM_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
