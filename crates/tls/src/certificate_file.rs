@@ -8,7 +8,7 @@
 //! - A certificate that is returned can complete a handshake: its key is its own and strong enough.
 //! - What may still make clients refuse it is in `problems`. An expired certificate is such a
 //!   problem and no error: after a restart, a site with an expired certificate is better than none,
-//!   and `check` fails on it. `refresh` keeps the certificate that is in use, if that one is better.
+//!   and `check` fails on it. `refresh` keeps the certificate in use, if that one is better.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -112,7 +112,8 @@ pub enum CertificateError {
     NoKey,
     /// The key asks for a passphrase.
     #[error(
-        "the key is encrypted: write it without a passphrase, with \"openssl pkey -in FILE -out FILE\""
+        "the key is encrypted: write it without a passphrase, \
+         with \"openssl pkey -in FILE -out FILE\""
     )]
     EncryptedKey,
     /// The key is damaged or of a kind that cannot sign in TLS.

@@ -1,8 +1,8 @@
 //! A certificate authority of this machine, for development: browsers that trust it accept
 //! `https://localhost`.
 //!
-//! `tls = "local"` gets its certificates here; `penstock trust` puts the root into the stores of the
-//! system and of browsers (`trust`). Certificates of sites are made at start and never stored.
+//! `tls = "local"` gets its certificates here; `penstock trust` puts the root into the stores of
+//! the system and of browsers (`trust`). Certificates of sites are made at start and never stored.
 //!
 //! The folder holds `authority.pem`, the root's key and certificate for this program only, and
 //! `root.pem`, the certificate for all others.

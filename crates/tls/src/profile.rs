@@ -1,8 +1,8 @@
 //! Which versions, cipher suites and key exchanges are offered.
 //!
 //! The values are those of Mozilla's "Server Side TLS", version 6.0 (`guidelines/6.0.json`). Both
-//! profiles let the client choose among the suites, since a phone knows best whether AES or ChaCha20
-//! is fast on it.
+//! profiles let the client choose among the suites: a phone knows best whether AES or ChaCha20 is
+//! fast on it.
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, cipher_suite, kx_group};
@@ -11,10 +11,10 @@ use rustls::{SupportedCipherSuite, SupportedProtocolVersion, version};
 /// A set of versions and algorithms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TlsProfile {
-    /// TLS 1.2 and 1.3: for clients since about 2014 (Firefox 31, Chrome 49, OpenSSL 1.0.1, Java 8).
+    /// TLS 1.2 and 1.3: for clients since 2014 (Firefox 31, Chrome 49, OpenSSL 1.0.1, Java 8).
     #[default]
     Intermediate,
-    /// TLS 1.3 only: for clients since about 2018 (Firefox 63, Chrome 70, OpenSSL 1.1.1, Java 11).
+    /// TLS 1.3 only: for clients since 2018 (Firefox 63, Chrome 70, OpenSSL 1.1.1, Java 11).
     Modern,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - A challenge certificate (RFC 8737 §3) is given to a client that offers `acme-tls/1` and nothing
+//! - A challenge certificate (RFC 8737 §3) is for a client that offers `acme-tls/1` and nothing
 //!   else, and such a client gets no other certificate.
 //! - Nothing here waits: a name without a certificate is refused or gets the default, and the name
 //!   is reported. The client's next attempt finds what was ordered meanwhile.

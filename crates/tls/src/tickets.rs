@@ -8,8 +8,9 @@
 //! Which sessions resume where: rustls resumes a session only for the server name that it was made
 //! for, and asks the resolver for a certificate first, so that no session outlives its site.
 //! Configurations that ask for client certificates have no tickets at all (`server_config`). A
-//! resumed session would repeat the proof of an earlier one, for a certificate that may have expired
-//! or been revoked meanwhile, and on a virtual host that asks another authority (CVE-2025-23419).
+//! resumed session would repeat the proof of an earlier one, for a certificate that may have
+//! expired or been revoked meanwhile, and on a virtual host that asks another authority
+//! (CVE-2025-23419).
 //!
 //! # Invariants
 //!
@@ -44,8 +45,8 @@ pub use transfer::InvalidTicketKeys;
 /// servers that exchange keys by themselves.
 pub const ROTATION: Duration = Duration::from_secs(6 * 3600);
 
-/// How long a ticket can be used, and what clients are told. RFC 8446 §4.6.1 allows seven days; half
-/// a day brings back the visitors of a day and keeps keys that are worth stealing few.
+/// How long a ticket can be used, and the lifetime that clients see. RFC 8446 §4.6.1 allows seven
+/// days; half a day brings back the visitors of a day and keeps few keys that are worth stealing.
 pub const LIFETIME: Duration = Duration::from_secs(12 * 3600);
 
 /// How far the clock of the machine that made a key may be ahead.

@@ -19,7 +19,8 @@ pub enum CertificateProblem {
     },
     /// The validity of a certificate of the chain has not begun.
     #[error(
-        "certificate {position} of the chain is valid from {} on: is the clock of this machine right?",
+        "certificate {position} of the chain is valid from {} on: \
+         is the clock of this machine right?",
         date(*not_before)
     )]
     NotYetValid {

@@ -4,8 +4,8 @@
 //! The system's store takes a file in a folder and a program that reads it, as root. Chromium and
 //! Firefox have databases of their own per user and profile, which `certutil` of NSS changes.
 //!
-//! The caller runs the programs and shows the steps. Nothing stops at a failure: each store is worth
-//! having alone.
+//! The caller runs the programs and shows the steps. A failure stops nothing: each store is of use
+//! alone.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
