@@ -8,6 +8,7 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, KeyLog};
 
 use crate::certificate::ServerCertificate;
+use crate::client_offer::{ClientOffer, UnknownAlgorithm};
 use crate::profile::TlsProfile;
 use crate::server_trust::{FingerprintVerifier, ServerTrust};
 
@@ -36,6 +37,9 @@ pub enum ClientTlsError {
     /// The authorities cannot be used.
     #[error("servers cannot be verified: {0}")]
     Authorities(#[from] rustls::client::VerifierBuilderError),
+    /// An algorithm is not known.
+    #[error("{0}")]
+    Algorithm(#[from] UnknownAlgorithm),
 }
 
 /// The text is no name that a server can prove.
@@ -50,8 +54,16 @@ const RESUMABLE_SERVERS: usize = 32;
 /// Builds the configuration. Make one for each upstream and keep it: it holds the sessions that can
 /// be resumed, and shares none with configurations of other trust.
 pub fn client_config(options: ClientTlsOptions) -> Result<Arc<ClientConfig>, ClientTlsError> {
+    client_config_offering(options, &ClientOffer::default())
+}
+
+/// As [`client_config`], with only the algorithms of `offer`.
+pub fn client_config_offering(
+    options: ClientTlsOptions,
+    offer: &ClientOffer,
+) -> Result<Arc<ClientConfig>, ClientTlsError> {
     let profile = TlsProfile::Intermediate;
-    let provider = Arc::new(profile.provider());
+    let provider = Arc::new(offer.restrict(profile.provider())?);
     let algorithms = provider.signature_verification_algorithms;
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&profile.versions())?;

@@ -8,6 +8,8 @@ pub mod certificate_file;
 mod certificates;
 mod client_certificates;
 mod client_config;
+mod client_offer;
+mod client_session;
 mod handshake;
 pub mod held;
 mod layer;
@@ -32,8 +34,11 @@ pub use certificates::{
 };
 pub use client_certificates::{ClientCertificateMode, ClientCertificates, ClientCertificatesError};
 pub use client_config::{
-    ClientTlsError, ClientTlsOptions, InvalidServerName, client_config, server_name,
+    ClientTlsError, ClientTlsOptions, InvalidServerName, client_config, client_config_offering,
+    server_name,
 };
+pub use client_offer::{ClientOffer, UnknownAlgorithm};
+pub use client_session::ClientSession;
 pub use handshake::{
     EstablishedSession, HandshakeError, accept, connect, connection_identity, session_info,
 };

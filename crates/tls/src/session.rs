@@ -19,12 +19,15 @@ use rustls::{CommonState, Error};
 /// Most plaintext that [`Session::seal`] takes at once: four records.
 pub(crate) const MAX_SEALED_BYTES: usize = 4 * MAX_RECORD_PLAINTEXT;
 
-/// Room for [`MAX_SEALED_BYTES`] in records: a header of 5 bytes and at most 32 for nonce, content
-/// type and tag each.
-pub(crate) const SEAL_BUFFER_BYTES: usize = MAX_SEALED_BYTES + 5 * 64;
+/// Room for [`MAX_SEALED_BYTES`] in records, and for a message of the handshake before them.
+pub(crate) const SEAL_BUFFER_BYTES: usize = MAX_SEALED_BYTES + 5 * MAX_RECORD_OVERHEAD;
 
 /// RFC 8446 §5.1.
-const MAX_RECORD_PLAINTEXT: usize = 16 * 1024;
+pub(crate) const MAX_RECORD_PLAINTEXT: usize = 16 * 1024;
+
+/// More than a record adds to its plaintext: a header of 5 bytes, and at most 32 for nonce, content
+/// type and tag.
+pub(crate) const MAX_RECORD_OVERHEAD: usize = 64;
 
 /// One side of a session, as rustls implements it.
 pub(crate) trait Connection: Send + Sync + 'static {
@@ -76,6 +79,9 @@ pub(crate) struct Session<C> {
     /// The peer has announced its end: no plaintext follows.
     has_peer_closed: bool,
     has_closed: bool,
+    /// The peer broke the protocol. rustls may still refer to records that are gone, so it is asked
+    /// for nothing more.
+    has_failed: bool,
 }
 
 impl<C: Connection> Session<C> {
@@ -85,6 +91,7 @@ impl<C: Connection> Session<C> {
             is_established: false,
             has_peer_closed: false,
             has_closed: false,
+            has_failed: false,
         }
     }
 
@@ -109,6 +116,20 @@ impl<C: Connection> Session<C> {
     /// # Errors
     /// A violation of the protocol; `out` has the alert for the peer. The session is over.
     pub(crate) fn open(
+        &mut self,
+        records: &mut [u8],
+        out: &mut Vec<u8>,
+        plaintext: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, Error> {
+        if self.has_failed {
+            return Err(Error::HandshakeNotComplete);
+        }
+        let opened = self.open_records(records, out, plaintext);
+        self.has_failed = opened.is_err();
+        opened
+    }
+
+    fn open_records(
         &mut self,
         records: &mut [u8],
         out: &mut Vec<u8>,
@@ -211,6 +232,9 @@ impl<C: Connection> Session<C> {
         pending: &mut [u8],
         write: impl FnOnce(&mut WriteTraffic<'_, C::Data>) -> Result<usize, EncryptError>,
     ) -> Result<usize, Error> {
+        if self.has_failed {
+            return Err(Error::HandshakeNotComplete);
+        }
         let written = match self.connection.process(pending).state? {
             ConnectionState::WriteTraffic(mut traffic) => write(&mut traffic),
             // The peer has closed its side, and still reads (RFC 8446 §6.1).

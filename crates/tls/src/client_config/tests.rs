@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use rustls::{CertificateError, ClientConfig, Error, HandshakeKind};
+use rustls::{CertificateError, ClientConfig, Error, HandshakeKind, ProtocolVersion};
 
-use super::{ClientTlsOptions, client_config, server_name};
+use super::{ClientTlsOptions, client_config, client_config_offering, server_name};
 use crate::certificates::CertificateStore;
 use crate::client_certificates::ClientCertificateMode;
+use crate::client_offer::ClientOffer;
 use crate::server_trust::{Fingerprint, RootsError, ServerTrust, roots_from_pem, system_roots};
 use crate::testing::server::Server;
 use crate::testing::{
@@ -255,4 +256,72 @@ fn server_names_are_hosts_or_addresses() {
         let error = server_name(name).unwrap_err().to_string();
         assert!(error.contains("is no host name or address"), "{error}");
     }
+}
+
+#[test]
+fn only_chosen_algorithms_are_offered() {
+    let server = Server::new();
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect();
+    let offer = |suites, groups| ClientOffer {
+        cipher_suites: words(suites),
+        groups: words(groups),
+    };
+    let configure = |offer: &ClientOffer| {
+        client_config_offering(options(authorities(&server.authority)), offer).map(|config| {
+            let mut config = (*config).clone();
+            config.time_provider = Arc::new(FixedClock(NOW));
+            Arc::new(config)
+        })
+    };
+    for (suites, groups, version, suite, group) in [
+        (
+            "tls_aes_256_gcm_sha384",
+            "X25519",
+            ProtocolVersion::TLSv1_3,
+            "TLS13_AES_256_GCM_SHA384",
+            "X25519",
+        ),
+        (
+            "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+            "secp384r1 secp256r1",
+            ProtocolVersion::TLSv1_2,
+            "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+            "secp384r1",
+        ),
+        (
+            "",
+            "",
+            ProtocolVersion::TLSv1_3,
+            "TLS13_AES_128_GCM_SHA256",
+            "X25519MLKEM768",
+        ),
+    ] {
+        let config = configure(&offer(suites, groups)).unwrap();
+        let client = handshake(&config, &server.tls().config, "a.test")
+            .unwrap()
+            .client;
+        let found = (
+            client.protocol_version().unwrap(),
+            client
+                .negotiated_cipher_suite()
+                .unwrap()
+                .suite()
+                .as_str()
+                .unwrap(),
+            client
+                .negotiated_key_exchange_group()
+                .unwrap()
+                .name()
+                .as_str()
+                .unwrap(),
+        );
+        assert_eq!(found, (version, suite, group), "{suites} {groups}");
+    }
+    let error = configure(&offer("", "X25519 x448")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no key exchange is named \"x448\": use one of X25519MLKEM768, X25519, secp256r1, secp384r1"
+    );
+    let error = configure(&offer("AES_128", "")).unwrap_err().to_string();
+    assert!(error.starts_with("no cipher suite is named \"AES_128\": use one of TLS_AES_128_"));
 }

@@ -60,7 +60,7 @@ pub(crate) fn client_builder(profile: TlsProfile) -> ConfigBuilder<ClientConfig,
 }
 
 /// The same configuration with its clock at `NOW`.
-fn at_now(config: &ServerConfig) -> Arc<ServerConfig> {
+pub(crate) fn at_now(config: &ServerConfig) -> Arc<ServerConfig> {
     let mut config = config.clone();
     config.time_provider = Arc::new(FixedClock(NOW));
     Arc::new(config)
