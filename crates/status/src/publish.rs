@@ -1,6 +1,7 @@
 //! `POST /publish/`: messages for the hub from applications and their GRIP libraries.
 //!
-//! [`crate::AdminOperations`] knows the hub and the format of the items. The responses are those that
+//! [`crate::AdminOperations`] knows the hub and the format of the items; `penstock`
+//! implements it (`admin_backend`). The responses are those that
 //! GRIP libraries expect: text, or JSON if `Accept` asks for it.
 //!
 //! # Invariants

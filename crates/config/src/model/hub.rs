@@ -42,8 +42,9 @@ section! {
         slow_policy: SlowPolicy = SlowPolicy::DropOldest, Choice(SlowPolicy::WORDS);
         /// A subscriber that takes nothing at all of what waits for it is gone after so long.
         send_timeout: Duration = Duration::from_secs(60), Time(1);
-        /// Time between two heart-beats of a stream to which nothing else is sent, where
-        /// neither its route nor its application says another.
+        /// Longest time between two heart-beats of a stream to which nothing else is sent, where
+        /// neither its route nor its application says another. A reload changes it for streams
+        /// that begin after it.
         heartbeat_interval: Duration = Duration::from_secs(15), Time(1000);
         /// Type of the event that is the heart-beat of a stream of events, with `{}` as its data,
         /// for clients that do not see comments; where the route says none, and for applications

@@ -304,10 +304,10 @@ impl Shard {
         let every = keep_alive.interval.max(Duration::from_secs(1));
         let ticks = u128::from(TICKS_PER_SECOND) * every.as_millis() / 1000;
         let ticks = u32::try_from(ticks).unwrap_or(u32::MAX / 4);
-        let (at, is_own) = self
+        let (at, has_same_bytes) = self
             .heartbeats
             .insert(stream, keep_alive, ticks, self.now_tick);
-        let own = (!is_own).then(|| OwnHeartbeat {
+        let own = (!has_same_bytes).then(|| OwnHeartbeat {
             framed_bytes: format.apply_framing(keep_alive.bytes.clone()),
             is_unconditional: keep_alive.is_unconditional,
         });

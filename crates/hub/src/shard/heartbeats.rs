@@ -1,5 +1,7 @@
 //! Heartbeats: rings of streams by when their next one is due.
 //!
+//! `writing` visits the streams that are due and sends (`Shard::send_heartbeats`).
+//!
 //! Pure: time is a number of ticks. Each distinct keep-alive has a ring of slots that are visited
 //! one after the other, once in its interval. A new stream gets a slot at random, so heartbeats
 //! are spread from the start. A stream that was sent something lately moves to a later slot, again
@@ -92,14 +94,14 @@ impl Heartbeats {
         now: u32,
     ) -> (HeartbeatRingPosition, bool) {
         let ticks = ticks.max(1);
-        let (number, is_own) = self.find_ring(keep_alive, ticks, now);
+        let (number, has_same_bytes) = self.find_ring(keep_alive, ticks, now);
         let random = self.next_random();
         let Some(Some(ring)) = self.rings.get_mut(number) else {
             return (HeartbeatRingPosition::NONE, false);
         };
         let slot = random_below(random, ring.slot_count);
         let at = ring.insert(number, slot, stream, &mut self.memory_bytes);
-        (at, is_own)
+        (at, has_same_bytes)
     }
 
     fn find_ring(&mut self, keep_alive: &StreamKeepAlive, ticks: u32, now: u32) -> (usize, bool) {

@@ -1,4 +1,4 @@
-//! Writes to a stream, and its backlog where the socket accepts no more. When it accepts more,
+//! Writes messages and heartbeats to a stream, and its backlog where the socket accepts no more. When it accepts more,
 //! `closing` continues the backlog (`Shard::handle_events`).
 //!
 //! # Invariants
