@@ -8,16 +8,18 @@
 //! - Such a connection counts as open until it ends.
 //! - The drain waits for a tunnel, and not for a held connection: its holder ends that.
 
+use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use penstock_exchange::{
     AddressPrefix, ConnectionAdopter, HeldConnection, HeldConnectionCounter, HeldConnectionGuard,
-    HeldFraming, Hold, ListenerInfo, Takeover, TakeoverFuture,
+    HeldFraming, Hold, ListenerInfo, RecordLayer, Takeover, TakeoverFuture,
 };
 use penstock_runtime::{Stream, clock, loops};
 use penstock_sys::net::PeerAddress;
+use penstock_tls::held::HeldSession;
 
 use crate::connection_limits::ClientConnections;
 use crate::{Edge, access_log};
@@ -128,6 +130,10 @@ impl ConnectionAdopter for EdgeAdopter {
             .zip(max)
             .and_then(|(client, max)| edge.client_counts.admit(edge, client, max));
         count_held(edge, client)
+    }
+
+    fn restore_record_layer(&self, session: &[u8]) -> io::Result<Box<dyn RecordLayer>> {
+        Ok(Box::new(HeldSession::from_bytes(session)?))
     }
 }
 

@@ -18,6 +18,7 @@ pub mod field_policy;
 pub mod forwarded;
 pub mod grip;
 pub mod handler;
+pub mod held_connection;
 pub mod http_challenges;
 pub mod metrics;
 pub mod mount;
@@ -39,14 +40,17 @@ pub use handler::{
     Handler, HandlerFuture, HandlerProgress, InlineBody, InlineResponse, InternalRedirect, Reply,
     RequestView,
 };
+pub use held_connection::{
+    HeldConnection, HeldConnectionMut, HeldSocket, RecordLayer, SealedRecords,
+};
 pub use http_challenges::HttpChallenges;
 pub use mount::Mount;
 pub use request::{ListenerInfo, Request, RequestPath};
 pub use response::{FrontEndInstructions, HandlerName, RequestTiming, Response};
 pub use stream_refusal::StreamRefusal;
 pub use takeover::{
-    ConnectionAdopter, HeldConnection, HeldConnectionCounter, HeldConnectionGuard, HeldFraming,
-    Hold, Takeover, TakeoverFuture, TunnelHandler,
+    ConnectionAdopter, HeldConnectionCounter, HeldConnectionGuard, HeldFraming, Hold, Takeover,
+    TakeoverFuture, TunnelHandler,
 };
 pub use tls_info::TlsInfo;
 pub use trusted_proxies::{TrustedProxies, parse_network};

@@ -21,7 +21,8 @@
 //!
 //! # Invariants
 //! - A message gets its number in one of the two processes, and both agree in which.
-//! - A socket is written to by one process: by the new one after `taken`, else by the old one.
+//! - A socket is written to by one process: by the new one after `taken`, else by the old one. For
+//!   a session of TLS that is also a matter of secrecy: no two records have one nonce.
 //! - If the new process ends, the old hub takes the authority back with what was not accepted, and
 //!   keeps every stream that was not taken.
 //! - A process of another version ends the transfer, not the upgrade: streams then end as at any
@@ -49,7 +50,7 @@ pub use participant::{
     AdoptedStream, ForwardFn, OwnerRecord, OwnerTransfer, StreamPlaces, TransferParticipant,
 };
 pub(crate) use records::{
-    ByteRecord, KeepAliveRecord, StreamChannelRecord, StreamRecord, UnsentRecord,
+    ByteRecord, KeepAliveRecord, SessionRecord, StreamChannelRecord, StreamRecord, UnsentRecord,
 };
 pub(crate) use shared_place::SharedPlace;
 pub(crate) use successor::SuccessorLink;
@@ -61,10 +62,12 @@ use crate::counters::StreamPermit;
 use crate::hub::PendingSubscription;
 
 /// The version of the messages between the two processes.
-const TRANSFER_VERSION: u32 = 1;
+///
+/// Versions 1 and 2 know no sessions of TLS, and would continue such a stream in the clear.
+const TRANSFER_VERSION: u32 = 3;
 
 /// That of servers which share their channels with others.
-const SHARED_TRANSFER_VERSION: u32 = 2;
+const SHARED_TRANSFER_VERSION: u32 = 4;
 
 /// How long the other side may leave its end of the socket full.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);

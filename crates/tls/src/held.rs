@@ -27,6 +27,7 @@ mod handshake;
 mod incoming;
 mod key_schedule;
 mod record_keys;
+mod record_layer;
 mod serial;
 mod suite;
 #[cfg(test)]

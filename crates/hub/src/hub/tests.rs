@@ -14,6 +14,7 @@ mod long_polls;
 mod ordering;
 mod presence;
 mod replaced_histories;
+mod sealed_streams;
 mod slow_subscribers;
 mod stream_ends;
 mod streams;
@@ -27,7 +28,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use penstock_exchange::{Body, HeldConnectionCounter, HeldConnectionGuard, HeldFraming};
+use penstock_exchange::{
+    Body, HeldConnection, HeldConnectionCounter, HeldConnectionGuard, HeldFraming,
+};
 use penstock_http::{BodyDecoder, BodyFraming};
 use penstock_runtime::{EventLoops, LoopHandle, clock, loops};
 use penstock_sys::net;
@@ -65,6 +68,8 @@ impl HeldConnectionCounter for CountingConnectionCounter {
 struct Client {
     socket: UnixStream,
     read: Vec<u8>,
+    /// The session of a sealed stream.
+    opener: Option<sealed_streams::RecordOpener>,
 }
 
 impl HubHarness {
@@ -128,18 +133,19 @@ impl HubHarness {
     fn hand_over_with(
         &self,
         body: Body,
-        ours: OwnedFd,
+        ours: impl Into<HeldConnection>,
         framing: HeldFraming,
         early: &'static [u8],
         on: usize,
     ) {
+        let client = ours.into();
         let Body::Hold(hold) = body else {
             panic!("a stream is held");
         };
         self.front.0.fetch_add(1, Ordering::SeqCst);
         let place = HeldConnectionGuard::new(self.front.clone());
         self.handles()[on].spawn(async move {
-            hold.hold(ours.into(), early.len(), framing, place);
+            hold.hold(client, early.len(), framing, place);
         });
     }
 
@@ -182,6 +188,7 @@ impl Client {
         Self {
             socket,
             read: Vec::new(),
+            opener: None,
         }
     }
 
@@ -190,7 +197,10 @@ impl Client {
         let mut buffer = [0; 16 << 10];
         match self.socket.read(&mut buffer) {
             Ok(count) => {
-                self.read.extend_from_slice(&buffer[..count]);
+                match &mut self.opener {
+                    None => self.read.extend_from_slice(&buffer[..count]),
+                    Some(opener) => opener.open(&buffer[..count], &mut self.read),
+                }
                 count > 0
             }
             Err(e) if e.kind() == ErrorKind::ConnectionReset => false,

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use penstock_exchange::{HeldConnection, HeldConnectionMut};
 use penstock_runtime::clock;
 use penstock_runtime::pollset::Interest;
 
@@ -90,9 +91,11 @@ impl Shard {
             };
             let keep_alive = request.stream.keep_alive.as_ref();
             let is_silent = keep_alive.is_none_or(|beat| beat.bytes.is_empty());
-            client.set_dead_peer_timeout(self.settings.send_timeout, is_silent);
+            let HeldConnection { socket, records } = client;
+            socket.set_dead_peer_timeout(self.settings.send_timeout, is_silent);
             let held = LiveStream {
-                connection: client,
+                socket,
+                records,
                 generation: self.next_generation(),
                 connection_guard,
                 first_link: ChannelLink::NONE,
@@ -146,6 +149,7 @@ impl Shard {
             extra.filters = filters.collect();
         }
         held.client_permit = permit.into_client_permit();
+        self.list_bytes += held.session_bytes();
         let stream = self.streams.insert(held);
         self.note_transfer_arrival(stream);
         let mut found = self.subscribe_all(stream, &expected, wanted.resume_after.as_deref());
@@ -328,22 +332,21 @@ impl Shard {
             return;
         }
         let whole = backlog.memory_bytes();
-        let sent = send_backlog(&held.connection, &mut backlog, now);
-        self.sent_bytes += whole - backlog.memory_bytes();
+        let mut connection = HeldConnectionMut::new(&held.socket, &mut held.records);
+        let sent = send_backlog(&mut connection, &mut backlog, now);
+        self.sent_bytes += whole.saturating_sub(backlog.memory_bytes());
         // Where too much waits for all together already, what was missed is missing for good.
         if backlog.memory_bytes() > room.total_bytes {
             self.turn_counts.dropped += u64::from(backlog.drop_messages(gap.as_ref()));
         }
-        let waits = !backlog.is_empty();
+        let waits = !backlog.is_done();
         let interest = if waits {
             Interest::Both
         } else {
             Interest::Read
         };
         let token = held.poll_token(stream);
-        let added = held
-            .connection
-            .add_to_pollset(&self.pollset, token, interest);
+        let added = held.socket.add_to_pollset(&self.pollset, token, interest);
         if waits {
             counters::adjust_counter(
                 &self.shared.metrics.backlog_bytes,

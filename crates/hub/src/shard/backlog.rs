@@ -7,6 +7,8 @@
 //! - Bytes leave in the order in which they were added.
 //! - A piece that is partly written is never dropped, so framing stays correct.
 //! - A backlog is bounded, or the stream is ended.
+//! - Records of TLS that wait for the socket are in the session (`SealedRecords`) and are counted
+//!   here.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -22,6 +24,8 @@ pub(super) struct Backlog {
     memory_bytes: usize,
     /// Of that, what may be dropped or counts against the stream's own bound.
     message_bytes: usize,
+    /// Records that were sealed and that the socket has not taken, before all pieces.
+    sealed_bytes: usize,
     /// The tick when it last got shorter, or began.
     pub(super) last_progress_tick: u32,
 }
@@ -259,9 +263,22 @@ impl Backlog {
         self.pieces.is_empty()
     }
 
+    /// Whether nothing waits, sealed or not.
+    pub(super) fn is_done(&self) -> bool {
+        self.pieces.is_empty() && self.sealed_bytes == 0
+    }
+
+    /// So many bytes of the pieces that are out are sealed and wait for the socket.
+    pub(super) fn set_sealed_bytes(&mut self, sealed_bytes: usize, now: u32) {
+        if sealed_bytes < self.sealed_bytes {
+            self.last_progress_tick = now;
+        }
+        self.sealed_bytes = sealed_bytes;
+    }
+
     /// The size of everything that waits.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.memory_bytes
+        self.memory_bytes + self.sealed_bytes
     }
 }
 

@@ -100,15 +100,15 @@ impl Shard {
         if std::mem::replace(&mut held.is_probed, true) {
             return;
         }
-        held.connection.probe_peer();
+        held.socket.probe_peer();
         if held.backlog.is_some() || !held.format.is_chunked {
             return;
         }
-        match held.connection.try_write(&[IoSlice::new(b"0")]) {
+        match held.connection().try_write(&[IoSlice::new(b"0")]) {
             Err(e) if e.kind() != io::ErrorKind::WouldBlock => {
                 self.close_stream(stream, CloseReason::ClientDisconnected);
             }
-            _ => {}
+            _ => self.watch_unsent(stream),
         }
     }
 
@@ -119,7 +119,7 @@ impl Shard {
         };
         let is_gone = buffers::with_receive_buffer(|buffer| {
             loop {
-                match held.connection.try_read(buffer) {
+                match held.connection().discard_input(buffer) {
                     // It may only have closed its sending side.
                     Ok(0) => return false,
                     Ok(count) => {
@@ -135,6 +135,8 @@ impl Shard {
         });
         if is_gone {
             self.close_stream(stream, CloseReason::ClientDisconnected);
+        } else {
+            self.watch_unsent(stream);
         }
     }
 
@@ -157,12 +159,13 @@ impl Shard {
     pub(super) fn finish_stream(&mut self, stream: u32) {
         // A client that sees the end may read the counters.
         self.flush_counts();
-        let Some(held) = self.streams.get(stream) else {
+        let Some(held) = self.streams.get_mut(stream) else {
             return;
         };
         // Unread bytes would make the close a reset, which could cost the client the end.
-        let _ = buffers::with_receive_buffer(|buffer| held.connection.try_read(buffer));
-        held.connection.shutdown_write();
+        let mut connection = held.connection();
+        let _ = buffers::with_receive_buffer(|buffer| connection.discard_input(buffer));
+        connection.shutdown_write();
         self.close_stream(stream, CloseReason::Finished);
     }
 
@@ -172,7 +175,8 @@ impl Shard {
         let Some(mut held) = self.streams.remove(stream) else {
             return;
         };
-        held.connection.remove_from_pollset(&self.pollset);
+        held.socket.remove_from_pollset(&self.pollset);
+        self.list_bytes -= held.session_bytes();
         if let Some(backlog) = held.backlog.take() {
             counters::adjust_counter(
                 &self.shared.metrics.backlog_bytes,

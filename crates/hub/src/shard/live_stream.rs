@@ -10,7 +10,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use penstock_exchange::{ClientPermit, HeldConnection, HeldConnectionGuard};
+use penstock_exchange::{
+    ClientPermit, HeldConnectionGuard, HeldConnectionMut, HeldSocket, SealedRecords,
+};
 
 use super::backlog::Backlog;
 use super::delivery::ShardChannel;
@@ -23,7 +25,9 @@ use crate::{EndCallback, MessageFilter};
 
 #[derive(Debug)]
 pub(super) struct LiveStream {
-    pub(super) connection: HeldConnection,
+    pub(super) socket: HeldSocket,
+    /// The session of TLS over the socket.
+    pub(super) records: Option<Box<SealedRecords>>,
     /// Which of the streams that this slot has had.
     pub(super) generation: u32,
     /// Its drop tells the front end.
@@ -132,6 +136,18 @@ impl StreamExtras {
 }
 
 impl LiveStream {
+    /// Its connection, for reading and writing.
+    pub(super) fn connection(&mut self) -> HeldConnectionMut<'_> {
+        HeldConnectionMut::new(&self.socket, &mut self.records)
+    }
+
+    /// Memory of the session over its socket, while that is idle.
+    pub(super) fn session_bytes(&self) -> usize {
+        self.records
+            .as_ref()
+            .map_or(0, |records| records.memory_bytes())
+    }
+
     /// The token of its socket in the poll set, unique among the streams of its slot.
     pub(super) fn poll_token(&self, slot: u32) -> u64 {
         u64::from(self.generation) << 32 | u64::from(slot)

@@ -21,8 +21,8 @@ use crate::channel::is_internal_channel;
 use crate::counters::{self, StreamPermit};
 use crate::hub::{HubShared, PendingSubscription, StreamRequest};
 use crate::transfer::{
-    AdoptedStream, ByteRecord, DetachedStream, KeepAliveRecord, OwnerTransfer, SharedPlace,
-    StreamChannelRecord, StreamPlaces, StreamRecord, UnsentRecord,
+    AdoptedStream, ByteRecord, DetachedStream, KeepAliveRecord, OwnerTransfer, SessionRecord,
+    SharedPlace, StreamChannelRecord, StreamPlaces, StreamRecord, UnsentRecord,
 };
 use crate::{Bus, HeldStream, HubError, StreamKeepAlive, Subscription};
 
@@ -250,8 +250,10 @@ impl Shard {
         let places = record.places_in_channels(&self.shared).ok()?;
         self.leave_channels(stream);
         let held = self.streams.remove(stream)?;
+        self.list_bytes -= held.session_bytes();
         let LiveStream {
-            connection,
+            socket,
+            records,
             connection_guard: guard,
             backlog,
             extras,
@@ -259,7 +261,7 @@ impl Shard {
             client_permit,
             ..
         } = held;
-        connection.remove_from_pollset(&self.pollset);
+        socket.remove_from_pollset(&self.pollset);
         if let Some(backlog) = backlog {
             let bytes = backlog.memory_bytes();
             counters::adjust_counter(&self.shared.metrics.backlog_bytes, bytes, 0);
@@ -273,7 +275,7 @@ impl Shard {
         Some(DetachedStream {
             record,
             places,
-            connection,
+            connection: HeldConnection { socket, records },
             permit: StreamPermit::from_client_permit(&self.shared, client_permit),
             guard,
             on_end,
@@ -368,6 +370,10 @@ impl Shard {
                 .as_ref()
                 .map(|permit| permit.client().to_bits()),
             owner,
+            tls: held.records.as_ref().map(|records| SessionRecord {
+                session: ByteRecord(records.session_bytes().into()),
+                unsent: ByteRecord(Bytes::copy_from_slice(records.unsent())),
+            }),
         }))
     }
 

@@ -11,7 +11,7 @@ use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use penstock_exchange::HeldConnection;
+use penstock_exchange::HeldConnectionMut;
 use penstock_http::LAST_CHUNK;
 use penstock_runtime::pollset::Interest;
 
@@ -55,6 +55,9 @@ impl Shard {
             Ok(written) if written == piece.bytes.len() => {
                 held.last_sent_tick = self.now_tick;
                 self.turn_counts.delivered += u64::from(piece.messages);
+                if held.connection().unsent_bytes() > 0 {
+                    self.watch_unsent(stream);
+                }
                 return true;
             }
             Ok(written) => {
@@ -66,9 +69,32 @@ impl Shard {
         false
     }
 
+    /// Waits for room for what a session has sealed and the socket has not taken.
+    pub(super) fn watch_unsent(&mut self, stream: u32) {
+        let Some(held) = self.streams.get_mut(stream) else {
+            return;
+        };
+        if held.backlog.is_none() && held.connection().unsent_bytes() > 0 {
+            self.install_backlog(stream, Backlog::new(self.now_tick));
+        }
+    }
+
+    /// Lets a backlog wait until the socket has room.
+    fn install_backlog(&mut self, stream: u32, mut backlog: Backlog) {
+        let Some(held) = self.streams.get_mut(stream) else {
+            return;
+        };
+        backlog.set_sealed_bytes(held.connection().unsent_bytes(), self.now_tick);
+        let bytes = backlog.memory_bytes();
+        counters::adjust_counter(&self.shared.metrics.backlog_bytes, 0, bytes);
+        held.backlog = Some(Box::new(backlog));
+        self.set_write_interest(stream, true);
+        self.schedule_stall_check(stream);
+    }
+
     /// The first piece that waits; `written` bytes of it are out.
     fn start_backlog(&mut self, stream: u32, mut piece: BacklogPiece, written: usize) {
-        let mut backlog = Box::new(Backlog::new(self.now_tick));
+        let mut backlog = Backlog::new(self.now_tick);
         // A begun piece is finished, and the end of a body is a few bytes.
         let must = written > 0 || piece.kind != PieceKind::Message;
         if !must && piece.bytes.len() > self.backlog_room().total_bytes {
@@ -87,18 +113,8 @@ impl Shard {
             };
             piece = BacklogPiece::gap_notice(gap.clone());
         }
-        let Some(held) = self.streams.get_mut(stream) else {
-            return;
-        };
         backlog.push(piece, written);
-        counters::adjust_counter(
-            &self.shared.metrics.backlog_bytes,
-            0,
-            backlog.memory_bytes(),
-        );
-        held.backlog = Some(backlog);
-        self.set_write_interest(stream, true);
-        self.schedule_stall_check(stream);
+        self.install_backlog(stream, backlog);
     }
 
     /// One more piece behind what waits.
@@ -137,9 +153,10 @@ impl Shard {
             return;
         };
         let before = backlog.memory_bytes();
-        let sent = send_backlog(&held.connection, backlog, self.now_tick);
+        let mut connection = HeldConnectionMut::new(&held.socket, &mut held.records);
+        let sent = send_backlog(&mut connection, backlog, self.now_tick);
         let after = backlog.memory_bytes();
-        self.sent_bytes += before - after;
+        self.sent_bytes += before.saturating_sub(after);
         counters::adjust_counter(&self.shared.metrics.backlog_bytes, before, after);
         let Ok(completed) = sent else {
             self.close_stream(stream, CloseReason::ConnectionError);
@@ -149,7 +166,7 @@ impl Shard {
             held.last_sent_tick = self.now_tick;
         }
         self.turn_counts.delivered += completed;
-        if after == 0 {
+        if backlog.is_done() {
             held.backlog = None;
             if held.is_ending {
                 self.finish_stream(stream);
@@ -171,7 +188,7 @@ impl Shard {
         };
         let token = held.poll_token(stream);
         if let Err(e) = held
-            .connection
+            .socket
             .modify_in_pollset(&self.pollset, token, interest)
         {
             log::error!("hub: the kernel does not watch a stream's socket: {e}");
@@ -334,11 +351,24 @@ impl Shard {
 
 /// Sends what waits, as far as the socket takes it; how many messages that completes.
 pub(super) fn send_backlog(
-    connection: &HeldConnection,
+    connection: &mut HeldConnectionMut<'_>,
+    backlog: &mut Backlog,
+    now: u32,
+) -> io::Result<u64> {
+    let sent = send_pieces(connection, backlog, now);
+    backlog.set_sealed_bytes(connection.unsent_bytes(), now);
+    sent
+}
+
+fn send_pieces(
+    connection: &mut HeldConnectionMut<'_>,
     backlog: &mut Backlog,
     now: u32,
 ) -> io::Result<u64> {
     let mut completed = 0;
+    if !connection.flush()? {
+        return Ok(completed);
+    }
     while !backlog.is_empty() {
         let mut slices = [IoSlice::new(&[]); MAX_IO_SLICES];
         let count = backlog.fill_io_slices(&mut slices);
@@ -359,8 +389,8 @@ pub(super) fn send_backlog(
 }
 
 /// As much of `bytes` as the socket takes now.
-fn send_some(held: &LiveStream, bytes: &[u8]) -> io::Result<usize> {
-    match held.connection.try_write(&[IoSlice::new(bytes)]) {
+fn send_some(held: &mut LiveStream, bytes: &[u8]) -> io::Result<usize> {
+    match held.connection().try_write(&[IoSlice::new(bytes)]) {
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(0),
         done => done,
     }

@@ -276,7 +276,9 @@ impl TransferTask {
             streams: batch.streams.iter().map(|stream| &stream.record).collect(),
         };
         let sockets = batch.streams.iter();
-        let sockets: Vec<_> = sockets.map(|stream| stream.connection.as_fd()).collect();
+        let sockets: Vec<_> = sockets
+            .map(|stream| stream.connection.socket.as_fd())
+            .collect();
         self.socket.send(&message, &sockets).await
     }
 

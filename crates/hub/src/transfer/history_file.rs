@@ -20,9 +20,11 @@ use penstock_runtime::clock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::TRANSFER_VERSION;
 use super::records::ChannelRecord;
 use crate::Hub;
+
+/// The version of the file, which has no streams.
+const HISTORY_FILE_VERSION: u32 = 1;
 
 /// A line of the file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -74,7 +76,7 @@ impl Hub {
         let shared = &self.shared;
         shared.takes_no_messages.store(true, Ordering::Relaxed);
         write(&HistoryLine::Hub {
-            version: TRANSFER_VERSION,
+            version: HISTORY_FILE_VERSION,
             id_prefix: shared.id_prefix.load().to_string(),
             last_sequence: shared.last_sequence.load(Ordering::Relaxed),
             removed_up_to: shared.registry.removed_up_to(),
@@ -122,7 +124,7 @@ impl Hub {
         let mut lines = BufReader::new(opened).lines();
         let first = lines.next().transpose()?.unwrap_or_default();
         let HistoryLine::Hub {
-            version: TRANSFER_VERSION,
+            version: HISTORY_FILE_VERSION,
             id_prefix,
             last_sequence,
             removed_up_to,

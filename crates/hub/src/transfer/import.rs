@@ -6,14 +6,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use penstock_exchange::{AddressPrefix, ConnectionAdopter};
+use penstock_exchange::{AddressPrefix, ConnectionAdopter, HeldConnection};
 use tokio::sync::Notify;
 
 use super::link::Received;
 use super::records::{ChannelRecord, PredecessorMessage, SuccessorMessage};
 use super::reply_queue::{Reply, ReplyQueue, UnconfirmedStreams};
 use super::{
-    AdoptedStream, OwnerRecord, SHARED_TRANSFER_VERSION, StreamPlaces, StreamRecord,
+    AdoptedStream, OwnerRecord, SHARED_TRANSFER_VERSION, SessionRecord, StreamPlaces, StreamRecord,
     TRANSFER_VERSION, TransferError, TransferSocket,
 };
 use crate::counters::StreamPermit;
@@ -386,6 +386,14 @@ impl HubReceiver {
         let client = record.client.map(AddressPrefix::from_bits);
         let permit = StreamPermit::acquire(&self.shared, client);
         let permit = permit.map_err(|error| error.to_string())?;
+        let session = match record.tls.take() {
+            None => None,
+            Some(SessionRecord { session, unsent }) => {
+                let layer = self.adopter.restore_record_layer(&session.0);
+                let layer = layer.map_err(|error| error.to_string())?;
+                Some((layer, unsent.0.to_vec()))
+            }
+        };
         let mut adopted = match record.owner.take() {
             Some(OwnerRecord {
                 participant, data, ..
@@ -408,8 +416,12 @@ impl HubReceiver {
                 }
             }
         }
+        let client = match session {
+            None => HeldConnection::from(socket),
+            Some((layer, unsent)) => HeldConnection::sealed(socket, layer, unsent),
+        };
         let connection = ArrivingConnection::Adopted(Arc::clone(&self.adopter));
-        Ok(record.into_arrival(adopted, (socket.into(), connection), permit))
+        Ok(record.into_arrival(adopted, (client, connection), permit))
     }
 
     fn reply(&self, reply: Reply) {

@@ -3,6 +3,7 @@
 //!
 //! Pure. The same records go to the file of `hub.history.file`.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -194,6 +195,25 @@ pub(crate) struct StreamRecord {
     /// Its owner, which knows its channels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) owner: Option<OwnerRecord>,
+    /// The session of TLS over its socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<SessionRecord>,
+}
+
+/// A session of TLS whose handshake is done, with its secrets.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct SessionRecord {
+    pub(crate) session: ByteRecord,
+    /// Records that the socket did not take.
+    #[serde(default)]
+    pub(crate) unsent: ByteRecord,
+}
+
+impl fmt::Debug for SessionRecord {
+    /// Without its secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionRecord").finish_non_exhaustive()
+    }
 }
 
 /// A stream's place in a channel.

@@ -12,8 +12,8 @@ use std::sync::{Arc, LazyLock};
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{
-    CipherSuite, ClientConfig, ClientConnection, ExtractedSecrets, RootCertStore, ServerConfig,
-    ServerConnection, SupportedCipherSuite,
+    CipherSuite, ClientConfig, ClientConnection, ExtractedSecrets, KeyLog as _, RootCertStore,
+    ServerConfig, ServerConnection, SupportedCipherSuite,
 };
 
 use super::fuzzing::SUITE_COUNT;
@@ -275,22 +275,42 @@ fn secrets_that_do_not_belong_to_the_session_are_refused() {
 
 #[test]
 fn secrets_are_captured_on_their_thread_and_in_their_scope_only() {
-    let (inner, outer) = capture(|| capture(|| Handshake::new(0).traffic.is_some()));
-    // The handshake captures by itself, inside of both.
-    assert_eq!(
-        (inner.0, inner.1.is_some(), outer.is_some()),
-        (true, false, false)
-    );
+    let log_both = || {
+        for label in ["CLIENT_TRAFFIC_SECRET_0", "SERVER_TRAFFIC_SECRET_0"] {
+            TrafficKeyLog.log(label, &[], &[1; 32]);
+        }
+    };
+    log_both();
+    let (inner, outer) = capture(|| {
+        let inner = capture(log_both).1;
+        TrafficKeyLog.log("CLIENT_TRAFFIC_SECRET_0", &[], &[2; 32]);
+        inner
+    });
+    // The outer one continues behind the inner one, and has one secret only.
+    assert!(inner.is_some() && outer.is_none());
+    let ((), outer) = capture(|| {
+        assert!(capture(|| ()).1.is_none());
+        log_both();
+    });
+    assert!(outer.is_some());
     let panicked = std::panic::catch_unwind(|| capture(|| panic!("in a capture")));
     assert!(panicked.is_err());
-    assert!(Handshake::new(TLS13_COUNT).traffic.is_none());
-    let ((), none) = capture(|| {
+    log_both();
+    let ((), other) = capture(|| {
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| Handshake::new(1).traffic.is_some());
-            assert!(other.join().unwrap());
+            let other = scope.spawn(|| (log_both(), capture(log_both).1.is_some()));
+            assert!(other.join().unwrap().1);
         });
     });
-    assert!(none.is_none());
+    assert!(other.is_none());
+    assert!(Handshake::new(TLS13_COUNT).traffic.is_none());
+    for label in [
+        "CLIENT_RANDOM",
+        "CLIENT_EARLY_TRAFFIC_SECRET",
+        "EXPORTER_SECRET",
+    ] {
+        assert!(!TrafficKeyLog.will_log(label));
+    }
 }
 
 #[test]

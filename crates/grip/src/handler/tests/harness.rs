@@ -4,7 +4,7 @@
 //! Everything runs on the loop; the test waits for it from its own thread, always with a deadline.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -17,7 +17,7 @@ use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{
     AddressPrefix, Body, BodyStream, ConnectionAdopter, Fault, FrontEndInstructions, Handler,
     HandlerProgress, HeldConnectionCounter, HeldConnectionGuard, HeldFraming, ListenerInfo, Mount,
-    Reply, Request, RequestBody, Response, grip,
+    RecordLayer, Reply, Request, RequestBody, Response, grip,
 };
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, Status, parse_head};
 use penstock_hub::token::Signer;
@@ -321,6 +321,10 @@ impl HeldConnectionCounter for NoopConnectionCounter {
 impl ConnectionAdopter for NoopConnectionCounter {
     fn adopt_held_connection(&self, _: Option<AddressPrefix>) -> HeldConnectionGuard {
         HeldConnectionGuard::new(Arc::new(Self))
+    }
+
+    fn restore_record_layer(&self, _: &[u8]) -> io::Result<Box<dyn RecordLayer>> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 

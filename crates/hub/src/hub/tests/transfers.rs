@@ -8,7 +8,7 @@ use super::*;
 use crate::{
     HubReceiver, HubTransfer, ListenerEvent, LongPollAction, LongPollResponse, TransferError,
 };
-use penstock_exchange::{AddressPrefix, ConnectionAdopter};
+use penstock_exchange::{AddressPrefix, ConnectionAdopter, RecordLayer};
 use penstock_sys::fd_packets;
 
 /// The front end of the new hub.
@@ -19,6 +19,10 @@ impl ConnectionAdopter for Adopter {
     fn adopt_held_connection(&self, _: Option<AddressPrefix>) -> HeldConnectionGuard {
         self.0.0.fetch_add(1, Ordering::SeqCst);
         HeldConnectionGuard::new(self.0.clone())
+    }
+
+    fn restore_record_layer(&self, _: &[u8]) -> io::Result<Box<dyn RecordLayer>> {
+        Err(ErrorKind::Unsupported.into())
     }
 }
 

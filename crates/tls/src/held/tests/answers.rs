@@ -118,6 +118,7 @@ fn the_end_of_the_client_ends_its_side_in_tls_1_3_and_both_in_tls_1_2() {
         assert_eq!(held.open(&mut [1, 2], &mut out), Ok(ENDED));
         assert_eq!(held.memory_bytes(), size_of::<HeldSession>());
         assert!(!held.can_receive());
+        assert_eq!(held.receive_keys.key, [0; 32]);
         assert_eq!(held.can_send(), suite < TLS13_COUNT);
         if held.can_send() {
             assert!(out.is_empty());
