@@ -201,3 +201,41 @@ fn modulus_bits(modulus: &[u8]) -> usize {
 fn seconds(timestamp: i64) -> u64 {
     u64::try_from(timestamp).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::modulus_bits;
+    use crate::testing::{DAY, NOW, TestAuthority, at};
+
+    #[test]
+    fn validity_has_its_first_and_its_last_second() {
+        let facts = TestAuthority::new("Root").issue(&["a.test"]).load().facts;
+        let (first, last) = (NOW - DAY, NOW + 90 * DAY);
+        let rows = [
+            (first - 1, true, false),
+            (first, false, false),
+            (last, false, false),
+            (last + 1, false, true),
+        ];
+        for (second, is_early, is_expired) in rows {
+            assert_eq!(facts.is_early(at(second)), is_early, "{second}");
+            assert_eq!(facts.is_expired(at(second)), is_expired, "{second}");
+        }
+    }
+
+    #[test]
+    fn a_modulus_is_as_long_as_its_first_one_bit_says() {
+        let rows: [(&[u8], usize); 6] = [
+            (&[], 0),
+            (&[0], 0),
+            (&[1], 1),
+            (&[0x80], 8),
+            // A zero in front keeps an integer of DER positive.
+            (&[0, 0x80, 0], 16),
+            (&[0x7f, 0xff], 15),
+        ];
+        for (modulus, bits) in rows {
+            assert_eq!(modulus_bits(modulus), bits, "{modulus:?}");
+        }
+    }
+}
