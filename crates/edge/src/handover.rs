@@ -19,7 +19,7 @@ use penstock_exchange::{
 };
 use penstock_runtime::{Stream, clock, loops};
 use penstock_sys::net::PeerAddress;
-use penstock_tls::held::HeldSession;
+use penstock_tls::held::{HeldSession, HoldError};
 
 use crate::connection_limits::ClientConnections;
 use crate::{Edge, access_log};
@@ -187,14 +187,12 @@ impl UpgradeTarget {
                 // socket.
                 loops::spawn_here(async move {
                     match Arc::try_unwrap(stream) {
-                        Ok(stream) if stream.layer().is_some() => {
-                            log::error!("edge: held response cut: its connection has TLS");
-                            stream.abort();
-                        }
-                        Ok(stream) => {
-                            let client = HeldConnection::from(stream.into_socket());
-                            hold.hold(client, early_bytes, framing, guard);
-                        }
+                        Ok(stream) => match hold_connection(stream) {
+                            Ok((client, unread)) => {
+                                hold.hold(client, early_bytes + unread, framing, guard);
+                            }
+                            Err(error) => log::info!("edge: held response cut: {error}"),
+                        },
                         Err(stream) => {
                             log::error!("edge: held response cut: its connection is still in use");
                             stream.abort();
@@ -203,6 +201,14 @@ impl UpgradeTarget {
                 });
             }
         }
+    }
+}
+
+/// The connection of `stream`, and how many bytes its client sent that were not read.
+fn hold_connection(stream: Stream) -> Result<(HeldConnection, usize), HoldError> {
+    match stream.into_parts() {
+        (socket, None) => Ok((socket.into(), 0)),
+        (socket, Some(layer)) => penstock_tls::hold(socket, layer),
     }
 }
 

@@ -9,8 +9,9 @@
 //! TLS 1.3 needs the traffic secrets for key updates, and `rustls` gives only keys. So a
 //! [`TrafficKeyLog`] in the configuration and [`capture`] around the handshake get them.
 //!
-//! Give the session up right behind a write of application data. `rustls` keeps its answer to a
-//! key update until the next write, and with it that answer would be lost.
+//! Give the session up right behind a write of application data, without a read in between. `rustls`
+//! keeps its answer to a key update until the next write, and with it that answer would be lost: such
+//! a session is refused.
 //!
 //! # Invariants
 //! - Pure: bytes in, bytes out. It does no I/O and reads no clock.
@@ -108,8 +109,12 @@ impl HeldSession {
         let mut receive_keys = RecordKeys::from_extracted(suite, receive, *receive_sequence)?;
         if suite.is_tls13() {
             let traffic = traffic.ok_or(HoldError::NoTrafficSecrets)?;
-            send_keys.find_secret(suite, &traffic.server, MAX_GENERATIONS)?;
+            let updates = send_keys.find_secret(suite, &traffic.server, MAX_GENERATIONS)?;
             receive_keys.find_secret(suite, &traffic.client, MAX_GENERATIONS)?;
+            // `rustls` writes an answer to an update together with the record behind it.
+            if updates > 0 && send_keys.sequence() == 0 {
+                return Err(HoldError::UnsentKeyUpdate);
+            }
         }
         Ok(Self::from_keys(suite, send_keys, receive_keys))
     }

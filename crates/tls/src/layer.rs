@@ -7,6 +7,8 @@
 //! - An end of the socket without a close_notify is an error: a body that ends so is cut
 //!   (RFC 8446 §6.1).
 
+mod hold;
+
 use std::any::Any;
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -16,6 +18,8 @@ use std::task::{Context, Poll, ready};
 use parking_lot::Mutex;
 use penstock_exchange::TlsInfo;
 use penstock_runtime::{LayerSocket, StreamLayer};
+
+pub use hold::hold;
 
 use crate::certificates::ConnectionIdentity;
 use crate::handshake::CompleteHandshake;
@@ -62,7 +66,6 @@ pub(crate) struct TlsLayer<C> {
 struct LayerState<C> {
     session: Session<C>,
     /// What a held stream needs for updates of its keys.
-    #[expect(dead_code, reason = "held streams get them")]
     secrets: Option<TrafficSecrets>,
     /// The start of a record.
     incomplete: Vec<u8>,

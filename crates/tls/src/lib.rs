@@ -42,6 +42,7 @@ pub use client_session::ClientSession;
 pub use handshake::{
     EstablishedSession, HandshakeError, accept, connect, connection_identity, session_info,
 };
+pub use layer::hold;
 pub use local_authority::{LocalAuthority, LocalAuthorityError};
 pub use pem_file::PemError;
 pub use profile::TlsProfile;

@@ -110,6 +110,11 @@ impl<C: Connection> Session<C> {
         self.connection.negotiated()
     }
 
+    /// The connection, for its secrets.
+    pub(crate) fn into_connection(self) -> C {
+        self.connection
+    }
+
     /// Processes the whole records at the start of `records`, in place, and returns their length.
     /// Messages to the peer are appended to `out`, and plaintext is passed to `plaintext`.
     ///

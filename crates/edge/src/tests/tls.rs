@@ -1,5 +1,7 @@
 //! Listeners with TLS, and rustls' buffered client as the peer.
 
+mod held_streams;
+
 use std::io::{BufReader, ErrorKind};
 
 use std::task::{Context, Poll};
@@ -8,6 +10,7 @@ use bytes::Bytes;
 use penstock_exchange::{Body, BodyStream, Fault, FaultKind, FileBody};
 use penstock_runtime::DiskFile;
 use penstock_runtime::blocking::Pool;
+use penstock_tls::held::TrafficKeyLog;
 use penstock_tls::{
     CertificateStore, PolicyId, ServerSessions, ServerTlsOptions, SiteCertificates, StoreContents,
     TicketKeys, TlsProfile, UnknownHosts, server_config, stand_in,
@@ -24,6 +27,7 @@ type TlsClient = StreamOwned<ClientConnection, TcpStream>;
 struct TlsEdge {
     house: TestEdge,
     clients: Arc<ClientConfig>,
+    roots: RootCertStore,
 }
 
 impl TlsEdge {
@@ -38,11 +42,11 @@ impl TlsEdge {
             tickets: Arc::new(TicketKeys::new(Arc::new(DefaultTimeProvider))),
             alpn: Vec::new(),
             client_certificates: None,
-            key_log: None,
+            key_log: Some(Arc::new(TrafficKeyLog)),
         });
         let sessions = ServerSessions::new(store, config.unwrap(), Vec::new());
         let clients = ClientConfig::builder()
-            .with_root_certificates(roots)
+            .with_root_certificates(roots.clone())
             .with_no_client_auth();
         let (house, socket) = TestEdge::without_acceptor(routes, |settings| {
             settings.tls = Some(Arc::new(sessions));
@@ -58,6 +62,7 @@ impl TlsEdge {
         Self {
             house,
             clients: Arc::new(clients),
+            roots,
         }
     }
 

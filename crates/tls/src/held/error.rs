@@ -16,6 +16,18 @@ pub enum HoldError {
     /// The captured secrets are not those of the session.
     #[error("the captured traffic secrets do not lead to the keys of the TLS 1.3 session")]
     WrongTrafficSecrets,
+    /// `rustls` has updated its key and not said so.
+    #[error("an update of the key waits for the next write")]
+    UnsentKeyUpdate,
+    /// `rustls` gives no secrets.
+    #[error("the TLS session gives no secrets (enable_secret_extraction)")]
+    NoSecrets,
+    /// The session is one with a server.
+    #[error("the TLS session is none of a client")]
+    NotOfClient,
+    /// The client or the connection has ended it.
+    #[error("the TLS session has ended")]
+    Ended,
     /// The library refused a key.
     #[error(transparent)]
     Cipher(#[from] CipherError),

@@ -84,20 +84,21 @@ impl RecordKeys {
         }
     }
 
-    /// Finds the secret of these keys: `first`, or one of the `max_generations` behind it.
+    /// Finds the secret of these keys: `first`, or one of the `max_generations` behind it. Returns
+    /// how many updates lie between.
     pub(super) fn find_secret(
         &mut self,
         suite: RecordSuite,
         first: &Secret,
         max_generations: usize,
-    ) -> Result<(), HoldError> {
+    ) -> Result<usize, HoldError> {
         let mut candidate = Self::from_secret(suite, first.clone())?;
-        for _ in 0..=max_generations {
+        for updates in 0..=max_generations {
             let is_found = verify_slices_are_equal(&candidate.key, &self.key).is_ok()
                 && verify_slices_are_equal(&candidate.iv, &self.iv).is_ok();
             if is_found {
                 self.secret = candidate.secret.clone();
-                return Ok(());
+                return Ok(updates);
             }
             candidate.advance(suite)?;
         }

@@ -264,6 +264,17 @@ fn key_updates_before_the_hold_are_followed() {
 }
 
 #[test]
+fn an_answer_to_a_key_update_that_is_not_sent_is_no_answer() {
+    let mut handshake = Handshake::new(0);
+    handshake.client.refresh_traffic_keys().unwrap();
+    handshake.exchange();
+    let traffic = handshake.traffic.clone();
+    let (suite, extracted, _) = handshake.extract();
+    let held = HeldSession::new(suite, &extracted, traffic.as_ref());
+    assert_eq!(held.unwrap_err(), HoldError::UnsentKeyUpdate);
+}
+
+#[test]
 fn secrets_that_do_not_belong_to_the_session_are_refused() {
     let other = Handshake::new(0).traffic;
     let (suite, extracted, _) = Handshake::new(0).extract();
