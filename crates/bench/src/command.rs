@@ -15,6 +15,7 @@ use crate::connection_steps::ConnectionSteps;
 use crate::hold::{self, HoldArguments};
 use crate::load::RequestOrder;
 use crate::scenario::CoreAssignment;
+use crate::tls::TlsArguments;
 use crate::{compare, deploy, load, report_file, run, scenario, sweep};
 
 /// A request failed or got an error response.
@@ -55,7 +56,8 @@ pub enum Command {
 /// The requests.
 #[derive(Debug, Args)]
 pub struct RequestArguments {
-    /// `http://HOST:PORT/PATH` or `unix:/PATH/OF.sock`; several are mixed by --weights
+    /// `http://HOST:PORT/PATH`, `https://...` or `unix:/PATH/OF.sock`; several are mixed by
+    /// --weights
     #[arg(required = true, value_name = "URL")]
     pub urls: Vec<String>,
     /// Relative frequency of each URL
@@ -82,9 +84,11 @@ pub struct RequestArguments {
     /// Open a new connection for each request
     #[arg(long)]
     pub no_keepalive: bool,
-    /// Time-out for connecting and for a response
+    /// Time-out for connecting (with the TLS handshake) and for a response
     #[arg(long, default_value = "10s", value_parser = parse_duration, value_name = "TIME")]
     pub timeout: Duration,
+    #[command(flatten)]
+    pub tls: TlsArguments,
 }
 
 /// The generator, and the server's processes.

@@ -6,6 +6,7 @@
 
 use crate::report::{
     ArrivalCounts, DeploymentResult, HoldResult, LoadFigures, Report, ReportResult, ServerCost,
+    TlsFigures,
 };
 use crate::text::table::Table;
 use crate::text::units::{format_ms, to_f64};
@@ -79,6 +80,7 @@ fn loads_table(result: &ReportResult, interrupted: bool) -> Table {
         .number_column("status_5xx", load(|load| load.statuses.server_error))
         .number_column("status_other", load(|load| load.statuses.other))
         .number_column("error_connect", load(|load| load.errors.connect))
+        .number_column("error_tls", load(|load| load.errors.tls))
         .number_column("error_timeout", load(|load| load.errors.timeout))
         .number_column("error_reset", load(|load| load.errors.reset))
         .number_column("error_closed", load(|load| load.errors.closed))
@@ -99,6 +101,27 @@ fn loads_table(result: &ReportResult, interrupted: bool) -> Table {
         .number_column("p99_9_ms", ms(|load| load.total.p999))
         .number_column("p99_99_ms", ms(|load| load.total.p9999))
         .number_column("max_ms", ms(|load| load.total.max))
+        .number_column("tls_full_handshakes", tls(|tls| tls.full.count.to_string()))
+        .number_column(
+            "tls_full_p50_ms",
+            tls(|tls| format_ms(to_f64(tls.full.p50))),
+        )
+        .number_column(
+            "tls_full_p99_ms",
+            tls(|tls| format_ms(to_f64(tls.full.p99))),
+        )
+        .number_column(
+            "tls_resumed_handshakes",
+            tls(|tls| tls.resumed.count.to_string()),
+        )
+        .number_column(
+            "tls_resumed_p50_ms",
+            tls(|tls| format_ms(to_f64(tls.resumed.p50))),
+        )
+        .number_column(
+            "tls_resumed_p99_ms",
+            tls(|tls| format_ms(to_f64(tls.resumed.p99))),
+        )
         .text_column("generator_bottleneck", |row| {
             optional(row.load.and_then(|load| load.generator.bottleneck.as_ref()))
         })
@@ -144,6 +167,10 @@ fn fixed(digits: usize, of: fn(&LoadFigures) -> f64) -> impl Fn(&Row<'_>) -> Str
 
 fn schedule(of: fn(ArrivalCounts) -> u64) -> impl Fn(&Row<'_>) -> String {
     move |row| optional(row.load.and_then(|load| load.schedule).map(of))
+}
+
+fn tls(of: fn(&TlsFigures) -> String) -> impl Fn(&Row<'_>) -> String {
+    move |row| optional(row.load.and_then(|load| load.tls.as_ref()).map(of))
 }
 
 fn cost<D: ToString>(of: fn(&ServerCost) -> D) -> impl Fn(&Row<'_>) -> String {

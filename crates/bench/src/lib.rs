@@ -35,6 +35,7 @@ mod summary;
 mod sweep;
 pub mod target;
 mod text;
+pub mod tls;
 mod window;
 
 pub use command::Command;

@@ -3,7 +3,7 @@
 //! `command` and `compare` describe it; [`execute`] puts it on the server and returns the figures.
 //! `engine` starts loops and tasks and begins and ends the window, `shared_run` is their shared
 //! state, `connection` sends and receives, `arrivals` is an open loop's schedule, `response_reader`
-//! finds a response's end, `picker` chooses the next request, `recorder` counts.
+//! finds a response's end, `picker` chooses the next request, `recorder` counts, with `tls_recorder`.
 
 mod arrivals;
 mod connection;
@@ -12,6 +12,7 @@ mod picker;
 mod recorder;
 mod response_reader;
 mod shared_run;
+mod tls_recorder;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,7 +24,7 @@ use serde::Deserialize;
 
 pub(crate) use engine::pin_to_core;
 pub use engine::{execute, raise_descriptor_limit};
-pub use penstock_client::Address;
+pub use penstock_client::{Address, TlsTarget};
 pub(crate) use recorder::{new_histogram, summarize_histogram};
 
 /// A request, ready to send.
@@ -31,6 +32,8 @@ pub(crate) use recorder::{new_histogram, summarize_histogram};
 pub struct EncodedRequest {
     /// The server.
     pub address: Address,
+    /// Who must be there, if the connection has TLS.
+    pub tls: Option<TlsTarget>,
     /// Head and body.
     pub bytes: Bytes,
     /// Relative frequency for a random order; ignored in sequence.
@@ -65,7 +68,7 @@ pub struct Load {
     pub rate: Option<f64>,
     /// Whether a connection serves more than one request.
     pub keep_alive: bool,
-    /// For connecting, and for a complete response.
+    /// For connecting with the TLS handshake, and for a complete response.
     pub timeout: Duration,
 }
 

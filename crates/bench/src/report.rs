@@ -4,6 +4,8 @@
 //! comparisons. Durations are microseconds and sizes are bytes unless a name says otherwise. Fields
 //! may be added; a change of meaning needs a new [`FORMAT_VERSION`].
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -234,8 +236,11 @@ pub struct LoadFigures {
     pub retried: u64,
     /// Open loop: the schedule's arrivals.
     pub schedule: Option<ArrivalCounts>,
-    /// From the start of connecting to the open connection.
+    /// From the start of connecting to the open connection, without the TLS handshake.
     pub connect: DurationSummary,
+    /// With `https://`: the sessions and their handshakes.
+    #[serde(default)]
+    pub tls: Option<TlsFigures>,
     /// From the start of a request to the first byte of its response. In an open loop the start is
     /// the intended one.
     pub first_byte: DurationSummary,
@@ -246,6 +251,19 @@ pub struct LoadFigures {
     pub service: Option<DurationSummary>,
     /// The load generator's own state.
     pub generator: GeneratorLoad,
+}
+
+/// The TLS sessions of a load.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TlsFigures {
+    /// Sessions by version and cipher suite, also those that were made before the window.
+    pub sessions: BTreeMap<String, u64>,
+    /// Full handshakes of the window: from the open connection to the session.
+    pub full: DurationSummary,
+    /// Handshakes of the window that resumed an earlier session.
+    pub resumed: DurationSummary,
+    /// The first failure's reason.
+    pub first_failure: Option<String>,
 }
 
 /// Responses by status class.
@@ -268,6 +286,9 @@ pub struct StatusCounts {
 pub struct ErrorCounts {
     /// The connection was refused or could not be made.
     pub connect: u64,
+    /// The TLS handshake failed, or the server sent an alert or an invalid record.
+    #[serde(default)]
+    pub tls: u64,
     /// No connection or no complete response in time.
     pub timeout: u64,
     /// The connection was reset within a request.
@@ -437,6 +458,13 @@ impl DeploymentResult {
     }
 }
 
+impl TlsFigures {
+    /// Handshakes of the window, full and resumed.
+    pub fn handshakes(&self) -> u64 {
+        self.full.count.saturating_add(self.resumed.count)
+    }
+}
+
 impl ErrorCounts {
     /// The sum of all causes.
     pub fn total(&self) -> u64 {
@@ -444,9 +472,10 @@ impl ErrorCounts {
     }
 
     /// Each cause with its name.
-    pub(crate) fn causes(&self) -> [(&'static str, u64); 6] {
+    pub(crate) fn causes(&self) -> [(&'static str, u64); 7] {
         [
             ("connect", self.connect),
+            ("TLS", self.tls),
             ("time-out", self.timeout),
             ("reset", self.reset),
             ("closed early", self.closed),

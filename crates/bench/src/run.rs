@@ -20,6 +20,7 @@ use crate::load::{EncodedRequest, Load, LoadPlan, RequestOrder, WindowEnd};
 use crate::report::{LoadFigures, Mix, Point, ReportResult, Run, ServerCost};
 use crate::target::{RequestTemplate, Target, TargetError, parse_headers, read_file, read_paths};
 use crate::text::notes;
+use crate::tls::TlsClient;
 use crate::window::{WindowMonitor, measure_window};
 use crate::{context, output};
 
@@ -196,9 +197,9 @@ fn pid_of_admin(admin: &str) -> Result<u32, Box<dyn Error>> {
         true => admin.to_owned(),
         false => format!("127.0.0.1:{admin}"),
     };
-    let target = Target::from_url(&url, None)?.with_path("/status.json");
+    let target = Target::from_url(&url, None, &TlsClient::default())?.with_path("/status.json");
     let request = target.encode_request(&RequestTemplate::default(), 1)?.bytes;
-    let mut client = Client::new(target.address);
+    let mut client = Client::new(target.address).with_tls(target.tls);
     let answer = block_on(client.exchange(&request, ADMIN_TIMEOUT, MAX_STATUS_BYTES));
     let answer = answer.map_err(ClientError::Connect).flatten();
     let answer = answer.map_err(|error| format!("{admin}: {error}"))?;
@@ -247,8 +248,9 @@ fn encode_requests(arguments: &RequestArguments) -> Result<Vec<EncodedRequest>, 
 }
 
 fn targets(arguments: &RequestArguments) -> Result<Vec<Target>, TargetError> {
+    let client = TlsClient::new(arguments.tls.settings()?);
     let urls = arguments.urls.iter();
-    urls.map(|url| Target::from_url(url, arguments.unix.as_deref()))
+    urls.map(|url| Target::from_url(url, arguments.unix.as_deref(), &client))
         .collect()
 }
 
@@ -314,6 +316,7 @@ fn parse_mix_load(text: &str, arguments: &RequestArguments) -> Result<Load, Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tls::TlsArguments;
 
     fn arguments() -> RequestArguments {
         RequestArguments {
@@ -327,6 +330,7 @@ mod tests {
             body: None,
             no_keepalive: false,
             timeout: Duration::from_secs(1),
+            tls: TlsArguments::default(),
         }
     }
 

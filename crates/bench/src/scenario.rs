@@ -3,7 +3,8 @@
 //!
 //! `compare` calls [`Scenario::read`] and passes each deployment to `deploy`. The types below are
 //! the file's sections; `check` finds the errors that a type cannot rule out, `units` parses
-//! durations, sizes and rates, `placeholder` handles `{{port}}` and the like.
+//! durations, sizes and rates, `placeholder` handles `{{port}}` and the like, `tls_spec` is the
+//! section about TLS.
 //!
 //! # Invariants
 //!
@@ -13,6 +14,7 @@
 
 mod check;
 mod placeholder;
+mod tls_spec;
 mod units;
 
 #[cfg(test)]
@@ -30,6 +32,7 @@ use crate::target::{self, TargetError};
 pub use crate::connection_steps::ConnectionSteps;
 pub(crate) use placeholder::find_root;
 pub use placeholder::{PerStartValues, PlaceholderValues};
+pub use tls_spec::TlsSpec;
 pub use units::{parse_duration, parse_rate, parse_size};
 
 /// Why a scenario cannot be used: the file, the place and the error.
@@ -71,6 +74,8 @@ pub struct Scenario {
     /// A pause after each window.
     #[serde(deserialize_with = "units::deserialize_duration")]
     pub cool_down: Duration,
+    /// How `https://` is spoken.
+    pub tls: TlsSpec,
     /// One load, at each of its numbers of connections in turn, or several at once, each with one
     /// number of connections.
     pub loads: Vec<LoadSpec>,
@@ -97,6 +102,7 @@ impl Default for Scenario {
             duration: None,
             warm_up: Duration::from_secs(1),
             cool_down: Duration::ZERO,
+            tls: TlsSpec::default(),
             loads: Vec::new(),
             companion: None,
             deployments: Vec::new(),

@@ -13,7 +13,8 @@ use std::path::Path;
 use bytes::Bytes;
 use penstock_http::is_token;
 
-use crate::load::{Address, EncodedRequest};
+use crate::load::{Address, EncodedRequest, TlsTarget};
+use crate::tls::TlsClient;
 
 /// Why a request cannot be built: the URL, file or part of it, and the error.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +36,8 @@ pub struct Target {
     pub host: String,
     /// Path and query, as sent.
     pub path: String,
+    /// The server that must be there, if the URL is `https://`.
+    pub tls: Option<TlsTarget>,
 }
 
 /// The parts that all of a load's requests share.
@@ -62,26 +65,30 @@ impl Default for RequestTemplate {
 }
 
 impl Target {
-    /// Parses `http://host:port/path` or `unix:/path/of.sock`; `socket` replaces the address to
-    /// connect to.
+    /// Parses `http://host:port/path`, `https://host:port/path` or `unix:/path/of.sock`; `socket`
+    /// replaces the address to connect to, and `client` makes the sessions of `https://`.
     ///
     /// # Errors
-    /// It is neither, or its name has no address.
-    pub fn from_url(url: &str, socket: Option<&Path>) -> Result<Self, TargetError> {
+    /// It is none of them, its name has no address, or `client` cannot be used.
+    pub fn from_url(
+        url: &str,
+        socket: Option<&Path>,
+        client: &TlsClient,
+    ) -> Result<Self, TargetError> {
         let wrong = |what: &str| TargetError(format!("`{url}`: {what}"));
         if let Some(path) = url.strip_prefix("unix:") {
             return Ok(Self {
                 address: Address::Unix(path.into()),
                 host: "localhost".to_owned(),
                 path: "/".to_owned(),
+                tls: None,
             });
         }
-        if url.starts_with("https:") {
-            return Err(wrong("https cannot be measured yet"));
-        }
-        let rest = url.strip_prefix("http://").unwrap_or(url);
+        let secured = url.strip_prefix("https://");
+        let rest = secured.or_else(|| url.strip_prefix("http://"));
+        let rest = rest.unwrap_or(url);
         if rest.contains("://") {
-            return Err(wrong("only http:// and unix: can be measured"));
+            return Err(wrong("only http://, https:// and unix: can be measured"));
         }
         let rest = rest.split('#').next().unwrap_or(rest);
         let (authority, path) = match rest.find(['/', '?']) {
@@ -97,14 +104,24 @@ impl Target {
         if authority.is_empty() || authority.contains('@') || !authority.is_ascii() {
             return Err(wrong("no host to connect to"));
         }
+        let (host, port) = split_port(authority);
+        let port = port.unwrap_or(match secured {
+            Some(_) => ":443",
+            None => ":80",
+        });
         let address = match socket {
             Some(socket) => Address::Unix(socket.into()),
-            None => Address::Tcp(resolve(authority).map_err(|error| wrong(&error.to_string()))?),
+            None => {
+                let found = resolve(&format!("{host}{port}"));
+                Address::Tcp(found.map_err(|error| wrong(&error.to_string()))?)
+            }
         };
+        let tls = secured.map(|_| tls_target(host, client));
         Ok(Self {
             address,
             host: authority.to_owned(),
             path,
+            tls: tls.transpose().map_err(|why| wrong(&why))?,
         })
     }
 
@@ -171,6 +188,7 @@ impl Target {
         bytes.extend_from_slice(body);
         Ok(EncodedRequest {
             address: self.address.clone(),
+            tls: self.tls.clone(),
             bytes: bytes.into(),
             weight,
             is_head: template.method == "HEAD",
@@ -222,15 +240,29 @@ fn has_field(template: &RequestTemplate, field: &str) -> bool {
     names.any(|name| name.eq_ignore_ascii_case(field))
 }
 
+/// The host, and the port with its colon if there is one.
+fn split_port(authority: &str) -> (&str, Option<&str>) {
+    match authority.rfind(':') {
+        Some(colon) if !authority[colon..].contains(']') => {
+            (&authority[..colon], Some(&authority[colon..]))
+        }
+        _ => (authority, None),
+    }
+}
+
 fn resolve(authority: &str) -> std::io::Result<SocketAddr> {
-    let port = authority.rfind(':').map(|colon| &authority[colon..]);
-    let mut found = match port.is_some_and(|port| !port.contains(']')) {
-        true => authority.to_socket_addrs()?,
-        false => format!("{authority}:80").to_socket_addrs()?,
-    };
+    let mut found = authority.to_socket_addrs()?;
     found
         .next()
         .ok_or_else(|| std::io::Error::other("no address"))
+}
+
+fn tls_target(host: &str, client: &TlsClient) -> Result<TlsTarget, String> {
+    let server_name = penstock_tls::server_name(host).map_err(|error| error.to_string())?;
+    Ok(TlsTarget {
+        config: client.config()?,
+        server_name,
+    })
 }
 
 fn check_path(path: &str) -> Result<(), TargetError> {
@@ -252,9 +284,11 @@ pub(crate) const PATH_RULE: &str =
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tls::TlsSettings;
 
     #[test]
     fn reads_places() {
+        let client = TlsClient::default();
         let tcp = |text: &str| Address::Tcp(text.parse().unwrap());
         for (url, address, host, path) in [
             (
@@ -283,19 +317,22 @@ mod tests {
                 "/",
             ),
         ] {
-            let found = Target::from_url(url, None).unwrap();
+            let found = Target::from_url(url, None, &client).unwrap();
             assert_eq!(
                 (found.address, &*found.host, &*found.path),
                 (address, host, path),
                 "{url}"
             );
         }
-        let over =
-            Target::from_url("http://example.test/x", Some(Path::new("/run/b.sock"))).unwrap();
+        let over = Target::from_url(
+            "http://example.test/x",
+            Some(Path::new("/run/b.sock")),
+            &client,
+        );
+        let over = over.unwrap();
         assert_eq!(over.address, Address::Unix("/run/b.sock".into()));
         assert_eq!(over.host, "example.test");
         for wrong in [
-            "https://a/",
             "ftp://a/",
             "http:///x",
             "http://u@127.0.0.1/",
@@ -304,13 +341,57 @@ mod tests {
             "http://127.0.0.1/\u{e4}",
             "http://127.0.0.1/\u{7f}",
         ] {
-            assert!(Target::from_url(wrong, None).is_err(), "{wrong}");
+            assert!(Target::from_url(wrong, None, &client).is_err(), "{wrong}");
         }
     }
 
     #[test]
+    fn reads_places_with_tls() {
+        let client = TlsClient::new(TlsSettings {
+            is_insecure: true,
+            ..TlsSettings::default()
+        });
+        for (url, address, host, name) in [
+            (
+                "https://127.0.0.1/",
+                "127.0.0.1:443",
+                "127.0.0.1",
+                "127.0.0.1",
+            ),
+            ("https://[::1]:81/", "[::1]:81", "[::1]:81", "::1"),
+            (
+                "https://localhost:82",
+                "127.0.0.1:82",
+                "localhost:82",
+                "localhost",
+            ),
+        ] {
+            let socket = (name == "localhost").then_some(Path::new("/run/b.sock"));
+            let found = Target::from_url(url, socket, &client).unwrap();
+            let address = match socket {
+                Some(socket) => Address::Unix(socket.into()),
+                None => Address::Tcp(address.parse().unwrap()),
+            };
+            assert_eq!(
+                (found.address.clone(), &*found.host),
+                (address, host),
+                "{url}"
+            );
+            let tls = found.tls.clone().unwrap();
+            assert_eq!(tls.server_name.to_str(), name, "{url}");
+            let request = found
+                .encode_request(&RequestTemplate::default(), 1)
+                .unwrap();
+            assert_eq!(request.tls, Some(tls), "{url}");
+        }
+        let wrong = Target::from_url("https://a_b..c/", Some(Path::new("/x")), &client);
+        assert!(wrong.unwrap_err().to_string().contains("a_b..c"));
+    }
+
+    #[test]
     fn writes_requests() {
-        let target = Target::from_url("http://127.0.0.1:81/p", None).unwrap();
+        let target =
+            Target::from_url("http://127.0.0.1:81/p", None, &TlsClient::default()).unwrap();
         let text = |template: &RequestTemplate| {
             let shape = target.encode_request(template, 1).unwrap();
             String::from_utf8(shape.bytes.to_vec()).unwrap()

@@ -10,6 +10,8 @@
 //! - A connection is used again only if the server has neither closed it nor sent unsolicited
 //!   bytes.
 
+mod tls_target;
+
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +23,10 @@ use penstock_http::{
     ResponseHeadScanner,
 };
 use penstock_runtime::{Stream, clock};
+use penstock_tls::HandshakeError;
 use thiserror::Error;
+
+pub use tls_target::TlsTarget;
 
 /// A server's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +55,9 @@ pub enum ClientError {
     /// Nothing was sent.
     #[error("cannot connect: {0}")]
     Connect(io::Error),
+    /// There is no TLS session; nothing was sent.
+    #[error("TLS handshake failed: {0}")]
+    Handshake(HandshakeError),
     #[error("connection failed: {0}")]
     Io(#[from] io::Error),
     #[error("no response within {0:?}")]
@@ -79,6 +87,7 @@ pub struct Response {
 #[derive(Debug)]
 pub struct Client {
     address: Address,
+    tls: Option<TlsTarget>,
     stream: Option<Stream>,
 }
 
@@ -87,8 +96,15 @@ impl Client {
     pub fn new(address: Address) -> Self {
         Self {
             address,
+            tls: None,
             stream: None,
         }
+    }
+
+    /// Makes each connection with TLS, if `tls` has a server.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<TlsTarget>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Opens the connection before the first request.
@@ -105,8 +121,8 @@ impl Client {
     /// bytes, within `timeout`.
     ///
     /// # Errors
-    /// Why there is no complete response. Only after [`ClientError::Connect`] is it certain that
-    /// the server has not read the request.
+    /// Why there is no complete response. Only after [`ClientError::Connect`] and
+    /// [`ClientError::Handshake`] is it certain that the server has not read the request.
     pub async fn exchange(
         &mut self,
         request: &[u8],
@@ -137,11 +153,26 @@ impl Client {
     }
 
     async fn open_stream(&self, deadline: Instant) -> Result<Stream, ClientError> {
-        clock::timeout_at(deadline, self.address.connect())
-            .await
-            .unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(ClientError::Connect)
+        let opened = clock::timeout_at(deadline, open_stream(&self.address, self.tls.as_ref()));
+        let timed_out = || Err(ClientError::Connect(io::ErrorKind::TimedOut.into()));
+        opened.await.unwrap_or_else(timed_out)
     }
+}
+
+/// Connects, with TLS if `tls` has a server. The caller bounds the wait.
+///
+/// # Errors
+/// [`ClientError::Connect`] or [`ClientError::Handshake`].
+pub async fn open_stream(
+    address: &Address,
+    tls: Option<&TlsTarget>,
+) -> Result<Stream, ClientError> {
+    let stream = address.connect().await.map_err(ClientError::Connect)?;
+    let Some(tls) = tls else {
+        return Ok(stream);
+    };
+    let session = tls.connect(&stream).await;
+    Ok(session.map_err(ClientError::Handshake)?.over(stream))
 }
 
 /// Reads the head of the final response and removes it from `received`, which may begin with bytes

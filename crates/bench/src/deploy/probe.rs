@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use penstock_client::{ClientError, read_body, read_head};
+use penstock_client::{ClientError, open_stream, read_body, read_head};
 use penstock_http::ResponseHeadScanner;
 use penstock_runtime::{clock, loops::block_on};
 
@@ -49,8 +49,7 @@ async fn run_probe(
     request: &EncodedRequest,
     expect: &ExpectedResponse,
 ) -> Result<ReadinessResult, ClientError> {
-    let stream = request.address.connect().await;
-    let stream = stream.map_err(ClientError::Connect)?;
+    let stream = open_stream(&request.address, request.tls.as_ref()).await?;
     stream.write_all(&request.bytes).await?;
     let (mut received, mut body) = (Vec::new(), Vec::new());
     let head = match read_head(&stream, &mut received, ResponseHeadScanner::new()).await {
@@ -106,6 +105,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let request = EncodedRequest {
             address: Address::Tcp(listener.local_addr().unwrap()),
+            tls: None,
             bytes: "GET / HTTP/1.1\r\n\r\n".into(),
             weight: 1,
             is_head: false,

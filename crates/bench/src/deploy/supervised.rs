@@ -30,6 +30,7 @@ use super::{DeployError, Testbed, file_error, send_signal};
 use crate::load::EncodedRequest;
 use crate::scenario::{ExpectedResponse, PlaceholderValues, Scenario};
 use crate::target::{RequestTemplate, Target};
+use crate::tls::TlsClient;
 
 /// Between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_millis(30);
@@ -81,7 +82,8 @@ impl SupervisedCommands {
     ) -> Result<Self, DeployError> {
         let values = wanted.values;
         write_launch_files(wanted)?;
-        let target = Target::from_url(&values.fill(wanted.url), None)?;
+        let client = TlsClient::new(scenario.tls.settings(values)?);
+        let target = Target::from_url(&values.fill(wanted.url), None, &client)?;
         let commands: Vec<String> = wanted.start.iter().map(|text| values.fill(text)).collect();
         let log = testbed.new_file_path("log");
         let mut env = testbed.command_env();

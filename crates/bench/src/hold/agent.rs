@@ -2,8 +2,8 @@
 //!
 //! `bench hold-agent` runs [`serve_coordinator`] on its standard streams; `coordinator` is at their
 //! other ends, through `child_link`. One thread, one epoll set, one buffer: a stream is a
-//! descriptor and a row in a table (`agent/stream.rs`), without its own task, timer or buffer. The
-//! table is checked for silent streams in slices. The agent does nothing else, so it may block in
+//! descriptor and a row in a table (`agent/stream.rs`), without its own task, timer or buffer; with
+//! TLS it has a session besides (`agent/tls_sessions.rs`). The table is checked for silent streams in slices. The agent does nothing else, so it may block in
 //! the kernel and needs no event loop of `runtime`.
 //!
 //! # Invariants
@@ -16,6 +16,7 @@
 mod socket;
 mod stream;
 mod tally;
+mod tls_sessions;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -34,6 +35,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use self::socket::SourcePorts;
 use self::stream::{HeldStream, ReceiptTime};
 use self::tally::{LossCause, StreamCounters};
+use self::tls_sessions::{SessionCut, SessionError, TlsSessions};
 use super::agent_protocol::{
     AgentMessage, AgentOrder, AgentRequest, AgentTick, PROTOCOL_VERSION, StreamTarget,
 };
@@ -102,6 +104,7 @@ fn read_line(input: &mut BufReader<impl Read>) -> io::Result<Option<Vec<u8>>> {
 struct AgentProcess {
     order: AgentOrder,
     streams: Vec<HeldStream>,
+    tls: TlsSessions,
     sources: SourcePorts,
     counters: StreamCounters,
     /// Streams by their row in the table, edge-triggered for all events at once: one system call
@@ -154,6 +157,7 @@ impl AgentProcess {
             epoll: epoll::create(CreateFlags::CLOEXEC).map_err(|error| wrong(&error))?,
             events: Vec::with_capacity(MAX_EVENTS),
             streams,
+            tls: TlsSessions::new(&order)?,
             buffer: vec![0; RECEIVE_BUFFER_BYTES],
             started: now,
             opening_since: None,
@@ -297,6 +301,7 @@ impl AgentProcess {
             if self.streams[slot].is_open() {
                 self.counters.counts.open -= 1;
                 self.counters.counts.renewed += 1;
+                self.tls.close(slot, self.streams[slot].socket.as_ref());
                 self.streams[slot] = HeldStream::default();
                 self.begin_stream(slot);
                 return;
@@ -361,16 +366,19 @@ impl AgentProcess {
         };
         if stream.is_connecting() {
             let goal = &self.order.targets[slot % self.order.targets.len()];
-            let asked = socket::connect_result(socket)
-                .and_then(|()| socket::send_request(socket, goal.request.as_bytes()));
+            let has_tls = self.tls.is_needed(slot);
+            let connected = socket::connect_result(socket).map_err(SessionError::Socket);
+            let asked = connected.and_then(|()| match has_tls {
+                true => self.tls.begin(slot, socket),
+                false => socket::send_request(socket, goal.request.as_bytes())
+                    .map_err(SessionError::Socket),
+            });
             match asked {
+                Ok(()) if has_tls => stream.mark_handshake_begun(),
                 Ok(()) => stream.mark_request_sent(),
                 // Still connecting.
-                Err(Errno::AGAIN | Errno::NOTCONN) => return,
-                Err(error) => {
-                    let (loss, why) = socket::describe_loss(error, goal.address, None);
-                    return self.lose_stream(slot, loss, Some(why));
-                }
+                Err(SessionError::Socket(Errno::AGAIN | Errno::NOTCONN)) => return,
+                Err(error) => return self.lose_session(slot, error),
             }
         }
         let is_over = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
@@ -400,20 +408,37 @@ impl AgentProcess {
                 }
             };
             if received == 0 {
-                let loss = stream.end_cause();
-                return self.lose_stream(slot, loss, None);
+                return self.lose_ended_stream(slot);
+            }
+            let request = &self.order.targets[slot % self.order.targets.len()].request;
+            let records = &mut self.buffer[..received];
+            let opened = match self.tls.receive(slot, socket, records, request) {
+                Ok(opened) => opened,
+                Err(error) => return self.lose_session(slot, error),
+            };
+            if let Some(done) = opened.as_ref().and_then(|opened| opened.handshake) {
+                self.counters.record_handshake(done);
+                stream.mark_request_sent();
             }
             let at = ReceiptTime {
                 tenths: tenths_of_ms_since(self.started),
                 us: numbered_message::monotonic_micros(),
             };
             let was_open = stream.is_open();
-            let fed = stream.receive(&self.buffer[..received], at, &mut self.counters);
+            let is_closed = opened.as_ref().is_some_and(|opened| opened.is_closed);
+            let fed = match opened.map(|opened| opened.plaintext) {
+                Some([]) => Ok(()),
+                Some(plaintext) => stream.receive(plaintext, at, &mut self.counters),
+                None => stream.receive(&self.buffer[..received], at, &mut self.counters),
+            };
             // Even if the stream was lost right after its head.
             let has_opened = !was_open && stream.is_open();
             self.connecting_count -= usize::from(has_opened);
             if let Err(loss) = fed {
                 return self.lose_stream(slot, loss, None);
+            }
+            if is_closed {
+                return self.lose_ended_stream(slot);
             }
             if has_opened && self.must_not_read(slot) {
                 return self.stop_reading(slot);
@@ -444,6 +469,26 @@ impl AgentProcess {
         }
     }
 
+    /// Counts a stream as lost whose server has ended the connection.
+    fn lose_ended_stream(&mut self, slot: usize) {
+        let (loss, why) = match self.tls.cut_reason(slot) {
+            None => (self.streams[slot].end_cause(), None),
+            Some(SessionCut::Truncated) => (LossCause::Closed, Some(TRUNCATED.to_owned())),
+            Some(SessionCut::Handshake(why)) => (LossCause::Tls, Some(why)),
+        };
+        self.lose_stream(slot, loss, why);
+    }
+
+    /// Counts a stream as lost whose session or socket failed.
+    fn lose_session(&mut self, slot: usize, error: SessionError) {
+        let target = self.target(slot);
+        let (loss, why) = match error {
+            SessionError::Socket(error) => socket::describe_loss(error, target.address, None),
+            SessionError::Tls(why) => (LossCause::Tls, format!("{}: {why}", target.address)),
+        };
+        self.lose_stream(slot, loss, Some(why));
+    }
+
     /// Counts a stream as lost.
     fn lose_stream(&mut self, slot: usize, loss: LossCause, why: Option<String>) {
         let stream = &mut self.streams[slot];
@@ -451,6 +496,7 @@ impl AgentProcess {
         let was_connecting = !stream.is_open();
         let is_unread = stream.has_stopped_reading();
         *stream = HeldStream::default();
+        self.tls.remove(slot);
         match was_connecting {
             true => self.connecting_count -= 1,
             false => self.counters.counts.open -= 1,
@@ -542,6 +588,8 @@ impl AgentProcess {
 fn tenths_of_ms_since(since: Instant) -> u32 {
     u32::try_from(since.elapsed().as_micros() / 100).unwrap_or(u32::MAX)
 }
+
+const TRUNCATED: &str = "the connection was closed without a close_notify";
 
 /// The read size: more than an event, and a burst of them for one stream.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;

@@ -11,9 +11,10 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use crate::report::StreamCounts;
+use crate::tls::TlsSettings;
 
 /// The version of the messages.
-pub(super) const PROTOCOL_VERSION: u32 = 2;
+pub(super) const PROTOCOL_VERSION: u32 = 3;
 
 /// One agent's share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,9 +29,11 @@ pub(super) struct AgentOrder {
     pub(super) rate: f64,
     /// Maximum connections in progress.
     pub(super) max_connecting: u32,
+    /// How sessions are made with targets that have a server name.
+    pub(super) tls: TlsSettings,
     /// Source addresses, used in turn; empty if the system chooses.
     pub(super) sources: Vec<SourceRange>,
-    /// For connecting and the response head.
+    /// For connecting, the TLS handshake and the response head.
     pub(super) timeout_ms: u64,
     /// A stream that receives nothing for this long is lost.
     pub(super) silence_ms: Option<u64>,
@@ -49,6 +52,8 @@ pub(super) struct AgentOrder {
 pub struct StreamTarget {
     /// The server.
     pub address: SocketAddr,
+    /// With TLS: the name that the server must prove.
+    pub server_name: Option<String>,
     /// Head and body.
     pub request: String,
 }
@@ -111,6 +116,9 @@ pub(super) struct AgentTick {
     pub(super) first_reasons: BTreeMap<String, String>,
     /// Since the last tick: microseconds and counts.
     pub(super) opening: Vec<(u64, u64)>,
+    /// Since the last tick: the TLS handshakes among them, full and resumed.
+    pub(super) full_handshakes: Vec<(u64, u64)>,
+    pub(super) resumed_handshakes: Vec<(u64, u64)>,
     /// Since the last tick.
     pub(super) latency: Vec<(u64, u64)>,
     /// Messages that arrived since the last tick.

@@ -23,6 +23,8 @@ pub(super) struct AgentTotals {
     max_open: u64,
     first_reasons: BTreeMap<String, String>,
     opening: Histogram<u64>,
+    full_handshakes: Histogram<u64>,
+    resumed_handshakes: Histogram<u64>,
     latency: Histogram<u64>,
     /// Publish-to-receipt latency since the last reading.
     interval_latency: Histogram<u64>,
@@ -53,6 +55,8 @@ impl AgentTotals {
             max_open: 0,
             first_reasons: BTreeMap::new(),
             opening: new_histogram()?,
+            full_handshakes: new_histogram()?,
+            resumed_handshakes: new_histogram()?,
             latency: new_histogram()?,
             interval_latency: new_histogram()?,
             messages: MessageReceipts {
@@ -66,6 +70,8 @@ impl AgentTotals {
     /// Adds an agent's tick; its last one ends it.
     pub(super) fn add_tick(&mut self, agent: usize, mut tick: AgentTick, is_done: bool) {
         add_histogram(&mut self.opening, &tick.opening);
+        add_histogram(&mut self.full_handshakes, &tick.full_handshakes);
+        add_histogram(&mut self.resumed_handshakes, &tick.resumed_handshakes);
         add_histogram(&mut self.latency, &tick.latency);
         add_histogram(&mut self.interval_latency, &tick.latency);
         for arrived in &tick.messages {
@@ -76,6 +82,7 @@ impl AgentTotals {
         }
         // The distributions are added; the rest has a fixed size.
         (tick.opening, tick.latency) = (Vec::new(), Vec::new());
+        (tick.full_handshakes, tick.resumed_handshakes) = (Vec::new(), Vec::new());
         tick.messages = Vec::new();
         let known = &mut self.agents[agent];
         (known.tick, known.is_done) = (tick, is_done);
@@ -160,6 +167,8 @@ impl AgentTotals {
             }
         }
         hold.opening = summarize_histogram(&self.opening);
+        hold.full_handshakes = summarize_histogram(&self.full_handshakes);
+        hold.resumed_handshakes = summarize_histogram(&self.resumed_handshakes);
         if let Some(published) = &mut hold.published {
             published.latency = summarize_histogram(&self.latency);
             published.last_receipt = self.messages.last();

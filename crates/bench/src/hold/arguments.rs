@@ -23,12 +23,14 @@ use crate::report::ReportResult;
 use crate::run::exit_code;
 use crate::target::{RequestTemplate, Target, parse_headers};
 use crate::text::progress::hold_progress_line;
+use crate::tls::{TlsArguments, TlsClient};
 use crate::{context, output};
 
 /// What `hold` takes.
 #[derive(Debug, Args)]
 pub struct HoldArguments {
-    /// Where a stream is asked for: `http://HOST:PORT/PATH`; streams are spread evenly over several
+    /// Where a stream is asked for: `http://HOST:PORT/PATH` or `https://...`; streams are spread
+    /// evenly over several
     #[arg(required = true, value_name = "URL")]
     pub(crate) urls: Vec<String>,
     /// Streams
@@ -46,7 +48,7 @@ pub struct HoldArguments {
     /// What it is given beyond that
     #[arg(long, default_value = "5s", value_parser = parse_duration, value_name = "TIME")]
     pub(crate) grace: Duration,
-    /// How long a connection and the head of its response may take together
+    /// How long a connection, its TLS handshake and the head of its response may take together
     #[arg(long, default_value = "30s", value_parser = parse_duration, value_name = "TIME")]
     pub(crate) timeout: Duration,
     /// A header field of the streams' requests; may be repeated
@@ -79,6 +81,8 @@ pub struct HoldArguments {
     /// The same for all processes whose command line contains this
     #[arg(long, value_name = "TEXT", conflicts_with = "server_pid")]
     pub(crate) server_match: Option<String>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArguments,
     /// No live line
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -136,7 +140,9 @@ fn hold_plan(
     live: &LiveLine,
     descriptors: Option<u64>,
 ) -> Result<HoldPlan, String> {
-    let goals = stream_targets(arguments)?;
+    let tls = arguments.tls.settings()?;
+    let client = TlsClient::new(tls.clone());
+    let goals = stream_targets(arguments, &client)?;
     let shares = streams_per_agent(arguments.streams, arguments.agents, descriptors)?;
     let sources = agent_sources(arguments, &goals, &shares)?;
     Ok(HoldPlan {
@@ -151,8 +157,9 @@ fn hold_plan(
         timeout: arguments.timeout,
         churn: arguments.churn.unwrap_or(0.0),
         unread_one_in: arguments.unread,
-        publish: publish_spec(arguments)?,
-        probe: probe_spec(arguments)?,
+        publish: publish_spec(arguments, &client)?,
+        probe: probe_spec(arguments, &client)?,
+        tls,
         servers: server_processes(arguments)?,
         baseline_time: BASELINE_TIME,
         sample_interval: SAMPLE_INTERVAL,
@@ -161,7 +168,10 @@ fn hold_plan(
 }
 
 /// The addresses of the URLs, and the request for each.
-fn stream_targets(arguments: &HoldArguments) -> Result<Vec<StreamTarget>, String> {
+fn stream_targets(
+    arguments: &HoldArguments,
+    client: &TlsClient,
+) -> Result<Vec<StreamTarget>, String> {
     let mut headers = parse_headers(&arguments.headers)?;
     if !has_header(&headers, "accept") {
         headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
@@ -171,7 +181,7 @@ fn stream_targets(arguments: &HoldArguments) -> Result<Vec<StreamTarget>, String
         ..RequestTemplate::default()
     };
     let goal = |url: &String| {
-        let request = encode_request(url, &template)?;
+        let request = encode_request(url, &template, client)?;
         let Address::Tcp(address) = request.address else {
             return Err(format!("`{url}`: streams are held over TCP"));
         };
@@ -180,14 +190,22 @@ fn stream_targets(arguments: &HoldArguments) -> Result<Vec<StreamTarget>, String
                 "`{url}`: its request is longer than {MAX_REQUEST_BYTES} bytes"
             ));
         }
-        let request = header_text(url, &request)?;
-        Ok(StreamTarget { address, request })
+        let server_name = request.tls.as_ref().map(|tls| tls.server_name.to_str());
+        Ok(StreamTarget {
+            address,
+            server_name: server_name.map(Into::into),
+            request: header_text(url, &request)?,
+        })
     };
     arguments.urls.iter().map(goal).collect()
 }
 
-fn encode_request(url: &str, template: &RequestTemplate) -> Result<EncodedRequest, String> {
-    Ok(Target::from_url(url, None)?.encode_request(template, 1)?)
+fn encode_request(
+    url: &str,
+    template: &RequestTemplate,
+    client: &TlsClient,
+) -> Result<EncodedRequest, String> {
+    Ok(Target::from_url(url, None, client)?.encode_request(template, 1)?)
 }
 
 fn header_text(url: &str, request: &EncodedRequest) -> Result<String, String> {
@@ -248,7 +266,10 @@ fn agent_sources(
     }
 }
 
-fn publish_spec(arguments: &HoldArguments) -> Result<Option<PublishSpec>, String> {
+fn publish_spec(
+    arguments: &HoldArguments,
+    client: &TlsClient,
+) -> Result<Option<PublishSpec>, String> {
     let given = &arguments.publish;
     let Some(url) = &given.url else {
         return Ok(None);
@@ -271,7 +292,7 @@ fn publish_spec(arguments: &HoldArguments) -> Result<Option<PublishSpec>, String
         headers,
         ..RequestTemplate::default()
     };
-    let request = encode_request(url, &template)?;
+    let request = encode_request(url, &template, client)?;
     let mut head = header_text(url, &request)?;
     // Without the blank line.
     head.truncate(head.trim_end().len() + 2);
@@ -279,6 +300,7 @@ fn publish_spec(arguments: &HoldArguments) -> Result<Option<PublishSpec>, String
         target: url.clone(),
         open_loop: OpenLoopSettings {
             address: request.address,
+            tls: request.tls,
             rate: given.publish_rate,
             timeout: arguments.timeout,
         },
@@ -295,15 +317,16 @@ fn grip_body(channel: &str) -> String {
     serde_json::json!({ "items": [{ "channel": channel, "formats": formats }] }).to_string()
 }
 
-fn probe_spec(arguments: &HoldArguments) -> Result<Option<ProbeSpec>, String> {
+fn probe_spec(arguments: &HoldArguments, client: &TlsClient) -> Result<Option<ProbeSpec>, String> {
     let Some(url) = &arguments.probe else {
         return Ok(None);
     };
-    let request = encode_request(url, &RequestTemplate::default())?;
+    let request = encode_request(url, &RequestTemplate::default(), client)?;
     Ok(Some(ProbeSpec {
         target: url.clone(),
         open_loop: OpenLoopSettings {
             address: request.address,
+            tls: request.tls,
             rate: arguments.probe_rate,
             timeout: PROBE_TIMEOUT,
         },

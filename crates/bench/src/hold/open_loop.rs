@@ -16,7 +16,7 @@ use penstock_client::{Client, ClientError};
 use penstock_runtime::loops::block_on;
 
 use super::numbered_message::monotonic_micros;
-use crate::load::Address;
+use crate::load::{Address, TlsTarget};
 use crate::text::units::{to_count, to_f64};
 
 /// Makes the requests and counts their outcomes. Moments are those of [`monotonic_micros`].
@@ -53,6 +53,8 @@ struct OpenLoopState<S> {
 pub struct OpenLoopSettings {
     /// Where to connect.
     pub address: Address,
+    /// Who must be there, if connections have TLS.
+    pub tls: Option<TlsTarget>,
     /// Requests per second.
     pub rate: f64,
     /// For connecting, and for a response.
@@ -131,10 +133,11 @@ impl<S: OpenLoopWorkload> OpenLoopState<S> {
     async fn run(&self) {
         let OpenLoopSettings {
             address,
+            tls,
             rate,
             timeout,
         } = &self.settings;
-        let mut client = Client::new(address.clone());
+        let mut client = Client::new(address.clone()).with_tls(tls.clone());
         // The first request reports a failure.
         let _ = client.connect(*timeout).await;
         loop {

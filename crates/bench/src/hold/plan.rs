@@ -13,6 +13,7 @@ use super::publisher::PublishSpec;
 use crate::deploy::resource_usage::ProcessTree;
 use crate::report::{HoldSample, StreamCounts};
 use crate::text::units::to_f64;
+use crate::tls::TlsSettings;
 
 /// The plan.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub struct HoldPlan {
     pub churn: f64,
     /// One stream in this many is never read.
     pub unread_one_in: Option<u32>,
+    /// How sessions with `https://` are made.
+    pub tls: TlsSettings,
     /// The messages to publish meanwhile.
     pub publish: Option<PublishSpec>,
     /// The probe's requests meanwhile.
@@ -96,6 +99,7 @@ impl HoldPlan {
             streams: share,
             rate: self.rate * part,
             max_connecting: (MAX_CONNECTING / agents.max(1)).max(MIN_CONNECTING),
+            tls: self.tls.clone(),
             sources: self.sources.get(agent).cloned().unwrap_or_default(),
             timeout_ms: ms(self.timeout),
             silence_ms: self.heartbeat.map(|beat| ms(beat + self.grace)),

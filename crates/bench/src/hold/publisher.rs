@@ -101,7 +101,10 @@ impl OpenLoopWorkload for PublisherCounters {
         let took = monotonic_micros().saturating_sub(begun).max(1);
         self.accepting.saturating_record(took);
         let published = &mut self.published;
-        let is_refused = matches!(&outcome, Ok(_) | Err(ClientError::Connect(_)));
+        let is_refused = matches!(
+            &outcome,
+            Ok(_) | Err(ClientError::Connect(_) | ClientError::Handshake(_))
+        );
         let why = match outcome {
             Ok(200..=299) => {
                 published.accepted += 1;
@@ -162,6 +165,7 @@ mod tests {
             target: String::new(),
             open_loop: OpenLoopSettings {
                 address: Address::Unix("/nowhere".into()),
+                tls: None,
                 rate: 1.0,
                 timeout: Duration::from_secs(1),
             },
@@ -188,6 +192,7 @@ mod tests {
             (Ok(202), true),
             (Ok(403), false),
             (Err(ClientError::Connect(error())), false),
+            (Err(ClientError::Handshake(error().into())), false),
             (Err(ClientError::Io(error())), true),
         ] {
             assert!(done.next_request(7, 0).is_some());
@@ -197,7 +202,7 @@ mod tests {
             assert_eq!(done.last, last);
         }
         let found = &done.published;
-        assert_eq!((found.accepted, found.refused, found.uncertain), (2, 2, 1));
+        assert_eq!((found.accepted, found.refused, found.uncertain), (2, 3, 1));
         assert_eq!(found.first_failure.as_deref(), Some("response status 403"));
     }
 }

@@ -1,7 +1,7 @@
 //! One connection of a load: a task on one event loop that takes the next request, sends it,
 //! reads the response and repeats.
 //!
-//! `engine` starts the connections. A connection keeps one stream per address of the load's
+//! `engine` starts the connections. A connection keeps one stream per server of the load's
 //! requests and opens what the next request needs. Per request: no allocation, one send, one
 //! receive for a small response, and one or two clock readings.
 
@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
+use super::recorder::Recorder;
 use super::response_reader::{FeedResult, RequestContext, ResponseFailure, ResponseReader};
-use super::shared_run::{LoadState, RequestResult, ScheduledRequest, SharedRun};
+use super::shared_run::{LoadServer, LoadState, RequestResult, ScheduledRequest, SharedRun};
+use crate::tls::describe_failure;
 
 #[derive(Debug)]
 pub(super) struct LoadConnection {
@@ -23,7 +25,7 @@ pub(super) struct LoadConnection {
     load: usize,
     /// Its number among the load's on this loop.
     slot: usize,
-    /// One per address of the load.
+    /// One per server of the load.
     streams: Vec<Option<OpenStream>>,
     deadline: LazyDeadline,
     response: ResponseReader,
@@ -39,7 +41,7 @@ struct OpenStream {
 }
 
 struct RequestExchange<'a> {
-    address: usize,
+    server: usize,
     unsent: &'a [u8],
     /// The socket accepts no more; a response sent before the close may still be readable.
     send_failed: bool,
@@ -48,9 +50,9 @@ struct RequestExchange<'a> {
 
 impl LoadConnection {
     pub(super) fn new(run: Arc<SharedRun>, load: usize, slot: usize) -> Self {
-        let addresses = run.loads[load].addresses.len();
+        let servers = run.loads[load].servers.len();
         let mut streams = Vec::new();
-        streams.resize_with(addresses, || None);
+        streams.resize_with(servers, || None);
         Self {
             run,
             load,
@@ -85,7 +87,7 @@ impl LoadConnection {
     /// reports it.
     async fn open_ahead(&mut self) {
         let shared = &self.run.loads[self.load];
-        if shared.load.keep_alive && shared.addresses.len() == 1 {
+        if shared.load.keep_alive && shared.servers.len() == 1 {
             let _ = self.connect(0, false).await;
         }
         self.run.ready_connections.fetch_add(1, Ordering::AcqRel);
@@ -143,13 +145,13 @@ impl LoadConnection {
         sent: Instant,
     ) -> Instant {
         let shape = &shared.load.requests[request.request_index];
-        let address = shared.address_of[request.request_index];
+        let server = shared.server_of[request.request_index];
         let mut start = request.due.unwrap_or(sent);
         let mut is_again = false;
         loop {
             let mut begun = sent;
-            if self.streams[address].is_none() {
-                match self.connect(address, request.is_counted).await {
+            if self.streams[server].is_none() {
+                match self.connect(server, request.is_counted).await {
                     Ok(opened) => begun = opened,
                     Err(failure) => {
                         let ended = RequestResult::new_unsent(request, failure, clock::now());
@@ -163,7 +165,7 @@ impl LoadConnection {
                     start = begun;
                 }
             }
-            let follows = self.streams[address]
+            let follows = self.streams[server]
                 .as_ref()
                 .is_some_and(|it| it.has_served);
             self.response.begin(RequestContext {
@@ -172,7 +174,7 @@ impl LoadConnection {
             });
             self.deadline.set(begun + shared.load.timeout);
             let mut exchange = RequestExchange {
-                address,
+                server,
                 unsent: &shape.bytes,
                 send_failed: false,
                 first_byte: None,
@@ -184,7 +186,7 @@ impl LoadConnection {
                 && !is_again
                 && exchange.first_byte.is_none()
             {
-                self.streams[address] = None;
+                self.streams[server] = None;
                 if request.is_counted {
                     self.run
                         .with_recorder(self.load, |recorder| recorder.counts.retried += 1);
@@ -207,11 +209,16 @@ impl LoadConnection {
     ) -> Instant {
         let keeps = self.run.loads[self.load].load.keep_alive;
         let may_stay = outcome.is_ok() && self.response.keep_alive && exchange.unsent.is_empty();
-        match &mut self.streams[exchange.address] {
+        match &mut self.streams[exchange.server] {
             Some(held) if keeps && may_stay && !exchange.send_failed => held.has_served = true,
             other => *other = None,
         }
         let now = outcome.unwrap_or_else(|_| clock::now());
+        if outcome == Err(ResponseFailure::Tls) && request.is_counted {
+            self.run.with_recorder(self.load, |recorder| {
+                recorder.record_tls_failure(|| INVALID_SESSION.to_owned());
+            });
+        }
         let ended = RequestResult {
             request,
             outcome: outcome.map(|_| self.response.status),
@@ -232,7 +239,7 @@ impl LoadConnection {
         cx: &mut Context<'_>,
         exchange: &mut RequestExchange<'_>,
     ) -> Poll<Result<Instant, ResponseFailure>> {
-        let Some(held) = &self.streams[exchange.address] else {
+        let Some(held) = &self.streams[exchange.server] else {
             return Poll::Ready(Err(ResponseFailure::Closed));
         };
         if !exchange.unsent.is_empty() {
@@ -262,32 +269,63 @@ impl LoadConnection {
             .map(|()| Err(ResponseFailure::Timeout))
     }
 
-    /// Opens the stream to an address; returns when it was open.
+    /// Opens the stream to a server; returns when it was open.
     async fn connect(
         &mut self,
-        address: usize,
+        server: usize,
         is_counted: bool,
     ) -> Result<Instant, ResponseFailure> {
         let shared = &self.run.loads[self.load];
-        let started = clock::now();
-        let opening = shared.addresses[address].connect();
-        let stream = match clock::timeout_at(started + shared.load.timeout, opening).await {
-            None => return Err(ResponseFailure::Timeout),
-            Some(Err(_)) => return Err(ResponseFailure::ConnectFailed),
-            Some(Ok(stream)) => stream,
-        };
-        let now = clock::now();
+        let opening = self.open_stream(&shared.servers[server], is_counted);
+        let (stream, now) = clock::timeout(shared.load.timeout, opening)
+            .await
+            .unwrap_or(Err(ResponseFailure::Timeout))?;
         self.reconnect_delay = MIN_RECONNECT_DELAY;
-        self.streams[address] = Some(OpenStream {
+        self.streams[server] = Some(OpenStream {
             stream,
             has_served: false,
         });
-        if is_counted {
-            self.run.with_recorder(self.load, |recorder| {
-                recorder.record_connection(now - started);
-            });
-        }
         Ok(now)
+    }
+
+    /// Connects, and makes a session with a server that has TLS.
+    async fn open_stream(
+        &self,
+        server: &LoadServer,
+        is_counted: bool,
+    ) -> Result<(Stream, Instant), ResponseFailure> {
+        let started = clock::now();
+        let connected = server.address.connect().await;
+        let stream = connected.map_err(|_| ResponseFailure::ConnectFailed)?;
+        let connected = clock::now();
+        let record = |take: &dyn Fn(&mut Recorder)| {
+            if is_counted {
+                self.run.with_recorder(self.load, take);
+            }
+        };
+        record(&|recorder| recorder.record_connection(connected - started));
+        let Some(tls) = &server.tls else {
+            return Ok((stream, connected));
+        };
+        let session = match tls.connect(&stream).await {
+            Ok(session) => session,
+            Err(error) => {
+                let why = || format!("{}: {}", tls.server_name.to_str(), describe_failure(&error));
+                record(&|recorder| recorder.record_tls_failure(why));
+                return Err(ResponseFailure::Tls);
+            }
+        };
+        let now = clock::now();
+        let info = session.info();
+        self.run.with_tls_recorder(self.load, |recorder| {
+            recorder.record_session(info.version, &info.cipher);
+        });
+        record(&|recorder| {
+            let tls = recorder.tls.as_mut();
+            tls.into_iter()
+                .for_each(|tls| tls.record_handshake(now - connected, info.is_resumed));
+        });
+        Ok((session.over(stream), now))
     }
 
     /// Waits before the next attempt to connect, longer each time; a timeout was a wait by itself.
@@ -324,6 +362,18 @@ impl RequestExchange<'_> {
         }
     }
 
+    /// The cause of a failed read.
+    fn describe_error(&self, kind: io::ErrorKind) -> ResponseFailure {
+        match kind {
+            io::ErrorKind::TimedOut => ResponseFailure::Timeout,
+            // TLS: the connection ended without a close_notify, so the response was cut.
+            io::ErrorKind::UnexpectedEof if !self.send_failed => ResponseFailure::Closed,
+            // TLS: an alert of the server, or a record that it cannot have sent.
+            io::ErrorKind::InvalidData => ResponseFailure::Tls,
+            _ => ResponseFailure::Reset,
+        }
+    }
+
     /// Receives once; returns the effect on the response, and the number of bytes.
     fn poll_receive(
         &mut self,
@@ -349,12 +399,13 @@ impl RequestExchange<'_> {
                     }
                     (incoming.feed(&buffer[..count]), count as u64)
                 }
-                Err(e) if e.kind() == io::ErrorKind::TimedOut => (Err(ResponseFailure::Timeout), 0),
-                Err(_) => (Err(ResponseFailure::Reset), 0),
+                Err(e) => (Err(self.describe_error(e.kind())), 0),
             })
         })
     }
 }
+
+const INVALID_SESSION: &str = "a session ended with an alert or an invalid record";
 
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(1);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_millis(100);

@@ -405,8 +405,12 @@ fn new_loop_loads(run: &SharedRun, index: usize, count: usize) -> io::Result<Vec
                 let rate = rate / parts as f64;
                 ArrivalSchedule::new(clock::now(), rate, connections)
             });
+            let mut recorder = Recorder::new(arrivals.is_some());
+            if shared.servers.iter().any(|server| server.tls.is_some()) {
+                recorder = recorder.and_then(Recorder::with_tls);
+            }
             Ok(LoopLoad {
-                recorder: Recorder::new(arrivals.is_some()).map_err(io::Error::other)?,
+                recorder: recorder.map_err(io::Error::other)?,
                 picker: RequestPicker::new(load, index as u64),
                 arrivals,
                 in_progress_since: vec![None; connections],
@@ -506,8 +510,8 @@ pub fn raise_descriptor_limit() {
 /// Allows the open descriptors that a plan needs.
 fn allow_descriptors(plan: &LoadPlan) -> io::Result<()> {
     let of = |load: &Load| {
-        let addresses = LoadState::new(load).addresses.len();
-        u64::from(load.connections) * addresses as u64
+        let servers = LoadState::new(load).servers.len();
+        u64::from(load.connections) * servers as u64
     };
     let needed = plan.loads.iter().map(of).sum::<u64>() + SPARE_DESCRIPTORS;
     raise_descriptor_limit();

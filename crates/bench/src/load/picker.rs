@@ -66,6 +66,7 @@ mod tests {
     fn load(order: RequestOrder, weights: &[u32]) -> Load {
         let shape = |&weight: &u32| EncodedRequest {
             address: Address::Unix("x".into()),
+            tls: None,
             bytes: Bytes::new(),
             weight,
             is_head: false,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use hdrhistogram::{CreationError, Histogram};
 
 use super::response_reader::ResponseFailure;
+use super::tls_recorder::TlsRecorder;
 use crate::report::{ArrivalCounts, DurationSummary, LoadFigures};
 
 /// Counters and distributions of one load on one loop.
@@ -23,6 +24,8 @@ pub(super) struct Recorder {
     service: Histogram<u64>,
     lag: Histogram<u64>,
     is_open: bool,
+    /// Only with a server that has TLS.
+    pub(super) tls: Option<TlsRecorder>,
 }
 
 impl Recorder {
@@ -36,7 +39,14 @@ impl Recorder {
             service: new_histogram()?,
             lag: new_histogram()?,
             is_open,
+            tls: None,
         })
+    }
+
+    /// Adds the record of TLS sessions.
+    pub(super) fn with_tls(self) -> Result<Self, CreationError> {
+        let tls = Some(TlsRecorder::new()?);
+        Ok(Self { tls, ..self })
     }
 
     /// Clears everything.
@@ -48,6 +58,7 @@ impl Recorder {
         self.total.reset();
         self.service.reset();
         self.lag.reset();
+        self.tls.iter_mut().for_each(TlsRecorder::reset);
     }
 
     /// Records a complete response.
@@ -77,6 +88,7 @@ impl Recorder {
         let errors = &mut self.counts.errors;
         let cause = match failure {
             ResponseFailure::ConnectFailed => &mut errors.connect,
+            ResponseFailure::Tls => &mut errors.tls,
             ResponseFailure::Timeout => &mut errors.timeout,
             ResponseFailure::Reset => &mut errors.reset,
             ResponseFailure::Closed => &mut errors.closed,
@@ -89,6 +101,13 @@ impl Recorder {
     /// Records an opened connection.
     pub(super) fn record_connection(&mut self, took: Duration) {
         self.connect_times.saturating_record(to_microseconds(took));
+    }
+
+    /// Records why there is no TLS session, or not any more.
+    pub(super) fn record_tls_failure(&mut self, why: impl FnOnce() -> String) {
+        if let Some(tls) = &mut self.tls {
+            tls.record_failure(why);
+        }
     }
 
     /// Records that an arrival was assigned this long after its moment.
@@ -134,6 +153,7 @@ impl Recorder {
         sum.statuses.server_error += more.statuses.server_error;
         sum.statuses.other += more.statuses.other;
         sum.errors.connect += more.errors.connect;
+        sum.errors.tls += more.errors.tls;
         sum.errors.timeout += more.errors.timeout;
         sum.errors.reset += more.errors.reset;
         sum.errors.closed += more.errors.closed;
@@ -147,6 +167,9 @@ impl Recorder {
         add_histogram(&mut self.total, &other.total);
         add_histogram(&mut self.service, &other.service);
         add_histogram(&mut self.lag, &other.lag);
+        if let (Some(tls), Some(other)) = (&mut self.tls, &other.tls) {
+            tls.merge(other);
+        }
     }
 
     /// The 99th percentile of the lateness of arrivals although a connection was free.
@@ -170,6 +193,7 @@ impl Recorder {
             first_byte: summarize_histogram(&self.first_byte),
             total: summarize_histogram(&self.total),
             service: self.is_open.then(|| summarize_histogram(&self.service)),
+            tls: self.tls.as_ref().map(TlsRecorder::figures),
             ..self.counts.clone()
         }
     }
@@ -180,14 +204,14 @@ pub(crate) fn new_histogram() -> Result<Histogram<u64>, CreationError> {
     Histogram::new_with_bounds(1, MAX_MICROSECONDS, 3)
 }
 
-fn add_histogram(sum: &mut Histogram<u64>, other: &Histogram<u64>) {
+pub(super) fn add_histogram(sum: &mut Histogram<u64>, other: &Histogram<u64>) {
     // The bounds are equal: every value fits.
     let added = sum.add(other);
     debug_assert!(added.is_ok());
 }
 
 /// Rounded; avoids the 128-bit division of `as_micros`.
-fn to_microseconds(duration: Duration) -> u64 {
+pub(super) fn to_microseconds(duration: Duration) -> u64 {
     duration.as_secs() * 1_000_000 + u64::from((duration.subsec_nanos() + 500) / 1_000)
 }
 

@@ -18,6 +18,8 @@ use penstock_http::{
 pub(crate) enum ResponseFailure {
     #[error("no connection")]
     ConnectFailed,
+    #[error("TLS handshake failed, or an invalid record")]
+    Tls,
     #[error("not in time")]
     Timeout,
     #[error("connection reset")]

@@ -22,7 +22,8 @@ use super::arrivals::{Arrival, ArrivalSchedule, SendPermission};
 use super::picker::RequestPicker;
 use super::recorder::Recorder;
 use super::response_reader::ResponseFailure;
-use super::{Address, Load};
+use super::tls_recorder::TlsRecorder;
+use super::{Address, Load, TlsTarget};
 
 /// The state shared by all tasks of one execution.
 #[derive(Debug)]
@@ -48,10 +49,17 @@ pub(super) struct SharedRun {
 #[derive(Debug)]
 pub(super) struct LoadState {
     pub(super) load: Load,
-    /// The distinct addresses of its requests, and each request's index into them.
-    pub(super) addresses: Vec<Address>,
-    pub(super) address_of: Vec<usize>,
+    /// The distinct servers of its requests, and each request's index into them.
+    pub(super) servers: Vec<LoadServer>,
+    pub(super) server_of: Vec<usize>,
     pub(super) in_order: AtomicUsize,
+}
+
+/// The other end of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LoadServer {
+    pub(super) address: Address,
+    pub(super) tls: Option<TlsTarget>,
 }
 
 /// Written by one loop, read by the engine; alone in its cache line.
@@ -140,22 +148,26 @@ impl RequestResult {
 
 impl LoadState {
     pub(super) fn new(load: &Load) -> Self {
-        let mut addresses: Vec<Address> = Vec::new();
-        let address_of = load
+        let mut servers: Vec<LoadServer> = Vec::new();
+        let server_of = load
             .requests
             .iter()
             .map(|shape| {
-                let known = addresses.iter().position(|it| *it == shape.address);
+                let server = LoadServer {
+                    address: shape.address.clone(),
+                    tls: shape.tls.clone(),
+                };
+                let known = servers.iter().position(|it| *it == server);
                 known.unwrap_or_else(|| {
-                    addresses.push(shape.address.clone());
-                    addresses.len() - 1
+                    servers.push(server);
+                    servers.len() - 1
                 })
             })
             .collect();
         Self {
             load: load.clone(),
-            addresses,
-            address_of,
+            servers,
+            server_of,
             in_order: AtomicUsize::new(0),
         }
     }
@@ -267,6 +279,11 @@ impl SharedRun {
         self.with_load(load, |phase, it| {
             (phase == LoopPhase::Measured).then(|| take(&mut it.recorder))
         });
+    }
+
+    /// Works on a load's record of TLS, also outside the window.
+    pub(super) fn with_tls_recorder(&self, load: usize, take: impl FnOnce(&mut TlsRecorder)) {
+        self.with_load(load, |_, it| it.recorder.tls.as_mut().map(take));
     }
 
     /// Whether a request may begin, and whether it counts.

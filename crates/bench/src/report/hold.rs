@@ -40,6 +40,12 @@ pub struct HoldResult {
     pub first_reasons: BTreeMap<String, String>,
     /// From the start of a connection to the whole head of its response.
     pub opening: DurationSummary,
+    /// Full TLS handshakes: from the open connection to the session.
+    #[serde(default)]
+    pub full_handshakes: DurationSummary,
+    /// TLS handshakes that resumed an earlier session.
+    #[serde(default)]
+    pub resumed_handshakes: DurationSummary,
     /// Messages published at the same time.
     pub published: Option<PublishResult>,
     /// The requests sent at the same time.
@@ -94,6 +100,9 @@ pub struct LostStreams {
     pub refused: u64,
     /// The connection failed for another network reason.
     pub unreachable: u64,
+    /// The TLS handshake failed, or the server sent an alert or an invalid record.
+    #[serde(default)]
+    pub tls: u64,
     /// No connection and response in time.
     pub timeout: u64,
     /// Answered with another status than 200.
@@ -233,14 +242,15 @@ pub struct HoldSample {
 
 impl LostStreams {
     /// Each cause with its name.
-    pub fn causes(mut self) -> [(&'static str, u64); 12] {
+    pub fn causes(mut self) -> [(&'static str, u64); 13] {
         self.causes_mut().map(|(name, count)| (name, *count))
     }
 
-    fn causes_mut(&mut self) -> [(&'static str, &mut u64); 12] {
+    fn causes_mut(&mut self) -> [(&'static str, &mut u64); 13] {
         [
             ("refused", &mut self.refused),
             ("unreachable", &mut self.unreachable),
+            ("tls", &mut self.tls),
             ("timeout", &mut self.timeout),
             ("status", &mut self.status),
             ("malformed", &mut self.malformed),

@@ -28,6 +28,7 @@ pub(crate) fn run_report() -> Report {
     figures.statuses.server_error = 4;
     figures.errors = ErrorCounts {
         connect: 1,
+        tls: 0,
         timeout: 2,
         reset: 3,
         closed: 4,
@@ -175,6 +176,8 @@ pub(crate) fn hold_report() -> Report {
         statuses: [("503".to_owned(), 2)].into(),
         first_reasons: [("refused".to_owned(), "Connection refused".to_owned())].into(),
         opening: timings(2600),
+        full_handshakes: DurationSummary::default(),
+        resumed_handshakes: DurationSummary::default(),
         published: Some(PublishResult {
             target: "http://127.0.0.1:8090/publish/".to_owned(),
             channel: "a".to_owned(),

@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::placeholder::{PlaceholderScope, unknown_placeholder};
-use super::{Goal, LoadSpec, Metric, Scenario};
+use super::{Goal, LoadSpec, Metric, Scenario, TlsSpec};
 use crate::target::{PATH_RULE, is_request_path};
 
 /// More would be a mistake: there are not as many ports.
@@ -138,6 +138,7 @@ fn check_scenario(scenario: &Scenario, file: Section<'_>) -> Checked {
         let wanted = "one number: of several loads each has the same connections all the time";
         section.require(is_constant, "connections", wanted)?;
     }
+    check_tls(&scenario.tls, file)?;
     if let Some(companion) = &scenario.companion {
         let section = Section(&file.0.get_ref()["companion"]);
         check_start(&companion.start, &companion.files, &companion.url, section)?;
@@ -200,6 +201,15 @@ fn check_load(load: &LoadSpec, section: Section<'_>) -> Checked {
     section.require(is_status, "expect", "a status from 200 to 599")
 }
 
+fn check_tls(tls: &TlsSpec, file: Section<'_>) -> Checked {
+    let is_one = tls.ca.is_none() || !tls.insecure;
+    file.require(is_one, "tls", "either `ca` or `insecure`")?;
+    match tls.unknown_algorithm() {
+        None => Ok(()),
+        Some(why) => file.require(false, "tls", &why),
+    }
+}
+
 fn check_start(
     start: &[String],
     files: &[(String, String)],
@@ -213,11 +223,15 @@ fn check_start(
         let wanted = format!("`{name}` is not a path below {{{{dir}}}}");
         section.require(is_valid, "files", &wanted)?;
     }
-    let mut rests = ["http://", "unix:"]
+    let mut rests = ["http://", "https://", "unix:"]
         .iter()
         .filter_map(|kind| url.strip_prefix(kind));
     let is_url = rests.any(|rest| !rest.is_empty());
-    section.require(is_url, "url", "expected http://HOST:PORT or unix:PATH")
+    section.require(
+        is_url,
+        "url",
+        "expected http://HOST:PORT, https://HOST:PORT or unix:PATH",
+    )
 }
 
 fn check_goal(goal: &Goal, scenario: &Scenario, section: Section<'_>) -> Checked {

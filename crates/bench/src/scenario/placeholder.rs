@@ -26,7 +26,7 @@ impl PlaceholderScope {
     /// The scope of the texts below a key; `None` where braces have no meaning.
     pub(super) fn of_key(key: &str) -> Option<Self> {
         match key {
-            "setup" | "versions" | "paths_file" | "body_file" => Some(Self::Shared),
+            "setup" | "versions" | "paths_file" | "body_file" | "ca" => Some(Self::Shared),
             "files" | "start" | "env" | "url" => Some(Self::Start),
             _ => None,
         }

@@ -297,7 +297,7 @@ fn every_mistake_is_named_with_its_place() {
         ("{ A =", "{ \"A=B\" =", "28:7", "`A=B` is not the name"),
         (
             "\"unix:{{dir}}/a.sock\"",
-            "\"https://a\"",
+            "\"ftp://a\"",
             "29:7",
             "expected http",
         ),
@@ -367,6 +367,24 @@ fn every_mistake_is_named_with_its_place() {
             "missing field `url`",
         ),
         ("[[loads]]", "[[lods]]", "12:3", "unknown field `lods`"),
+        (
+            "[[loads]]",
+            "tls = { groups = [\"x448\"] }\n[[loads]]",
+            "12:7",
+            "no key exchange is named \"x448\"",
+        ),
+        (
+            "[[loads]]",
+            "tls = { ca = \"a\", insecure = true }\n[[loads]]",
+            "12:7",
+            "either `ca` or `insecure`",
+        ),
+        (
+            "[[loads]]",
+            "tls = { ca = \"{{dir}}/a\" }\n[[loads]]",
+            "12:14",
+            "no placeholder {{dir}}",
+        ),
         ("[[goals]]", "[[goals", "38:8", ""),
     ] {
         let text = WHOLE.replacen(old, new, 1);

@@ -62,6 +62,7 @@ pub(crate) fn failure_reasons(load: &LoadFigures) -> Vec<String> {
     let statuses = load.statuses;
     let kinds = [
         (errors.connect, "connections could not be made"),
+        (errors.tls, "TLS handshakes or sessions failed"),
         (errors.timeout, "requests timed out"),
         (errors.reset, "connections were reset within a request"),
         (
@@ -76,12 +77,14 @@ pub(crate) fn failure_reasons(load: &LoadFigures) -> Vec<String> {
     ];
     let kinds = kinds.iter().filter(|(count, _)| *count > 0);
     let kinds = kinds.map(|(count, what)| format!("{} {what}", units::group_thousands(*count)));
+    let tls = load.tls.as_ref().and_then(|tls| tls.first_failure.clone());
     let none = (load.requests == 0).then(|| "no request got a response".to_owned());
     let name = match load.name.as_str() {
         "" => String::new(),
         name => format!("{name}: "),
     };
-    let all = none.into_iter().chain(kinds).chain(unclean_reasons(load));
+    let all = none.into_iter().chain(kinds).chain(tls);
+    let all = all.chain(unclean_reasons(load));
     all.map(|reason| format!("{name}{reason}")).collect()
 }
 

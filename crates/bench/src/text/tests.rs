@@ -1,7 +1,7 @@
 //! The lines of reports as text.
 
 use super::*;
-use crate::report::{ArrivalCounts, test_reports};
+use crate::report::{ArrivalCounts, TlsFigures, test_reports};
 
 fn check(text: &str, expected: &[&str]) {
     for line in expected {
@@ -54,6 +54,56 @@ fn a_run_looks_as_users_of_apachebench_expect() {
     let expected =
         "NOTE: the load generator itself was the bottleneck: its thread was busy 99 % of the time";
     assert_eq!(last, expected);
+}
+
+#[test]
+fn sessions_and_handshakes_of_a_run_have_lines_of_their_own() {
+    let mut report = test_reports::run_report();
+    let ReportResult::Run(run) = &mut report.result else {
+        panic!("not a run");
+    };
+    run.figures.errors.tls = 2;
+    let handshakes = |count, us| DurationSummary {
+        count,
+        min: us,
+        mean: 2.0 * us as f64,
+        p50: us,
+        max: 3 * us,
+        ..DurationSummary::default()
+    };
+    let tls = TlsFigures {
+        sessions: [("TLSv1.3 AES_128_GCM_SHA256".to_owned(), 50)].into(),
+        full: handshakes(12, 1500),
+        resumed: handshakes(38, 400),
+        first_failure: Some("localhost: certificate expired".to_owned()),
+    };
+    run.figures.tls = Some(tls.clone());
+    let text = report_text(&report);
+    check(
+        &text,
+        &[
+            "   (connect: 1, TLS: 2, time-out: 2, ",
+            "TLS sessions:           TLSv1.3 AES_128_GCM_SHA256: 50\n\
+             TLS handshakes:         50, of which 38 resumed a session\n   \
+             localhost: certificate expired\nTotal transferred: ",
+            "Handshake:      1.500    3.000    0.000    1.500    4.500\n\
+             Resumed:        0.400    0.800    0.000    0.400    1.200\n",
+        ],
+    );
+    let ReportResult::Run(run) = &mut report.result else {
+        panic!("not a run");
+    };
+    run.figures.tls = Some(TlsFigures {
+        sessions: std::collections::BTreeMap::new(),
+        resumed: DurationSummary::default(),
+        ..tls
+    });
+    let text = report_text(&report);
+    check(
+        &text,
+        &["TLS sessions:           none\nTLS handshakes:         12, of which 0 "],
+    );
+    assert!(!text.contains("Resumed:"));
 }
 
 #[test]

@@ -13,6 +13,8 @@
 )]
 
 mod server;
+mod socket;
+mod tls;
 
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, ExitCode, Stdio};
@@ -26,6 +28,7 @@ use penstock_bench::hold::{
 };
 use penstock_bench::load::{Address, raise_descriptor_limit};
 use penstock_bench::report::{HoldResult, LostStreams};
+use penstock_bench::tls::TlsSettings;
 use rustix::process::{Pid, Signal, kill_process};
 use server::Server;
 
@@ -52,6 +55,15 @@ const TESTS: &[(&str, fn())] = &[
         streams_are_opened_again_and_some_never_read,
     ),
     ("a_stream_costs_little_memory", a_stream_costs_little_memory),
+    ("holds_streams_with_tls", tls::holds_streams_with_tls),
+    (
+        "every_loss_with_tls_has_its_name",
+        tls::every_loss_with_tls_has_its_name,
+    ),
+    (
+        "a_stream_with_tls_costs_bounded_memory",
+        tls::a_stream_with_tls_costs_bounded_memory,
+    ),
     (
         "an_agent_that_is_killed_has_lost_its_streams",
         an_agent_that_is_killed_has_lost_its_streams,
@@ -385,6 +397,7 @@ fn an_agent_that_cannot_start_is_an_error() {
 fn plan(server: &Server, paths: &[&str], shares: &[u32]) -> HoldPlan {
     let goal = |path: &&str| StreamTarget {
         address: server.address,
+        server_name: None,
         request: format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"),
     };
     HoldPlan {
@@ -401,6 +414,7 @@ fn plan(server: &Server, paths: &[&str], shares: &[u32]) -> HoldPlan {
         unread_one_in: None,
         publish: None,
         probe: None,
+        tls: TlsSettings::default(),
         servers: Vec::new(),
         baseline_time: Duration::ZERO,
         sample_interval: Duration::from_millis(100),
@@ -432,6 +446,7 @@ fn asking(server: &Server, path: &str) -> ProbeSpec {
 fn pace(server: &Server, rate: f64) -> OpenLoopSettings {
     OpenLoopSettings {
         address: Address::Tcp(server.address),
+        tls: None,
         rate,
         timeout: Duration::from_secs(10),
     }
@@ -442,6 +457,7 @@ fn nowhere() -> StreamTarget {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     StreamTarget {
         address: listener.local_addr().unwrap(),
+        server_name: None,
         request: "GET / HTTP/1.1\r\n\r\n".to_owned(),
     }
 }
@@ -464,7 +480,11 @@ fn stand_in(address: SocketAddr) -> ExitCode {
     let request = "GET /chunked HTTP/1.1\r\nHost: test\r\n\r\n".to_owned();
     let plan = HoldPlan {
         targets: Vec::new(),
-        stream_targets: vec![StreamTarget { address, request }],
+        stream_targets: vec![StreamTarget {
+            address,
+            server_name: None,
+            request,
+        }],
         shares: vec![10, 10],
         sources: Vec::new(),
         rate: 1000.0,
@@ -476,6 +496,7 @@ fn stand_in(address: SocketAddr) -> ExitCode {
         unread_one_in: None,
         publish: None,
         probe: None,
+        tls: TlsSettings::default(),
         servers: Vec::new(),
         baseline_time: Duration::ZERO,
         sample_interval: Duration::from_secs(1),

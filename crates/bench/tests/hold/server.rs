@@ -11,6 +11,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustls::ServerConfig;
+
+use crate::socket::Socket;
+
 /// A server of streams on its own port.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -26,32 +30,39 @@ struct Shared {
     others: Mutex<Vec<TcpStream>>,
     published: AtomicUsize,
     mischief: bool,
+    tls: Option<Arc<ServerConfig>>,
 }
 
 struct Kept {
-    socket: TcpStream,
+    socket: Socket,
     is_chunked: bool,
 }
 
 impl Server {
     /// A correct server.
     pub(crate) fn start(beat: Duration) -> Self {
-        Self::with(beat, false)
+        Self::with(beat, false, None)
     }
 
     /// A server that publishes incorrectly: its first stream never gets the second message, its
     /// second one gets the third twice.
     pub(crate) fn mischievous(beat: Duration) -> Self {
-        Self::with(beat, true)
+        Self::with(beat, true, None)
     }
 
-    fn with(beat: Duration, mischief: bool) -> Self {
+    /// A correct server with TLS.
+    pub(crate) fn with_tls(beat: Duration, tls: Arc<ServerConfig>) -> Self {
+        Self::with(beat, false, Some(tls))
+    }
+
+    fn with(beat: Duration, mischief: bool, tls: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         // The default of 128 overflows, and resets connections, in a pause of a busy machine.
         rustix::net::listen(&listener, 4096).unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             mischief,
+            tls,
             ..Shared::default()
         });
         let accepting = Arc::clone(&shared);
@@ -104,9 +115,10 @@ impl Shared {
         }
     }
 
-    fn answer(self: &Arc<Self>, mut socket: TcpStream) -> io::Result<()> {
+    fn answer(self: &Arc<Self>, socket: TcpStream) -> io::Result<()> {
         socket.set_read_timeout(Some(DEADLINE))?;
         socket.set_nodelay(true)?;
+        let mut socket = Socket::new(socket, self.tls.as_ref());
         let mut pending = Vec::new();
         let Some(head) = head(&mut socket, &mut pending)? else {
             return Ok(());
@@ -125,23 +137,28 @@ impl Shared {
             "/503" => socket.write_all(b"HTTP/1.1 503 Full\r\nContent-Length: 0\r\n\r\n"),
             "/ended" => socket.write_all(format!("{CHUNKED}0\r\n\r\n").as_bytes()),
             "/closed" => socket.write_all(CHUNKED.as_bytes()),
+            "/until-close-announced" => {
+                socket.write_all(UNTIL_CLOSE.as_bytes())?;
+                socket.close_session()
+            }
+            "/until-close-cut" => socket.write_all(UNTIL_CLOSE.as_bytes()),
             "/reset" => {
                 socket.write_all(CHUNKED.as_bytes())?;
-                rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
+                rustix::net::sockopt::set_socket_linger(socket.tcp(), Some(Duration::ZERO))?;
                 Ok(())
             }
             "/malformed" => socket.write_all(b"+OK ready\r\n\r\n"),
             "/silent" => {
                 socket.write_all(CHUNKED.as_bytes())?;
-                self.others.lock().unwrap().push(socket);
+                self.others.lock().unwrap().push(socket.tcp().try_clone()?);
                 Ok(())
             }
             "/never" => {
-                self.others.lock().unwrap().push(socket);
+                self.others.lock().unwrap().push(socket.tcp().try_clone()?);
                 Ok(())
             }
             _ => {
-                self.others.lock().unwrap().push(socket.try_clone()?);
+                self.others.lock().unwrap().push(socket.tcp().try_clone()?);
                 let shared = Arc::clone(self);
                 std::thread::spawn(move || shared.serve(socket, pending, head));
                 Ok(())
@@ -149,10 +166,10 @@ impl Shared {
         }
     }
 
-    fn keep(&self, mut socket: TcpStream, head: &str, is_chunked: bool) -> io::Result<()> {
+    fn keep(&self, mut socket: Socket, head: &str, is_chunked: bool) -> io::Result<()> {
         socket.write_all(head.as_bytes())?;
         // A client that does not read must not block the others.
-        socket.set_nonblocking(true)?;
+        socket.tcp().set_nonblocking(true)?;
         self.streams
             .lock()
             .unwrap()
@@ -161,7 +178,7 @@ impl Shared {
     }
 
     /// Serves requests on a connection that is no stream.
-    fn serve(&self, mut socket: TcpStream, mut pending: Vec<u8>, first: String) {
+    fn serve(&self, mut socket: Socket, mut pending: Vec<u8>, first: String) {
         let mut next = Some(first);
         while let Some(head) = next {
             if head.starts_with("POST ") {
@@ -216,20 +233,16 @@ impl Kept {
             true => format!("{:x}\r\n{content}\r\n", content.len()),
             false => content.to_owned(),
         };
-        match self.socket.write(chunk.as_bytes()) {
-            // A partial chunk would break what follows.
-            Ok(count) => count == chunk.len(),
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-        }
+        self.socket.try_send(chunk.as_bytes())
     }
 }
 
 /// The next head, if the client continues.
-fn head_or_end(socket: &mut TcpStream, pending: &mut Vec<u8>) -> Option<String> {
+fn head_or_end(socket: &mut Socket, pending: &mut Vec<u8>) -> Option<String> {
     head(socket, pending).ok().flatten()
 }
 
-fn head(socket: &mut TcpStream, pending: &mut Vec<u8>) -> io::Result<Option<String>> {
+fn head(socket: &mut Socket, pending: &mut Vec<u8>) -> io::Result<Option<String>> {
     let mut chunk = [0; 4096];
     loop {
         let end = pending.windows(4).position(|four| four == b"\r\n\r\n");
@@ -244,7 +257,7 @@ fn head(socket: &mut TcpStream, pending: &mut Vec<u8>) -> io::Result<Option<Stri
     }
 }
 
-fn body(socket: &mut TcpStream, pending: &mut Vec<u8>, head: &str) -> io::Result<String> {
+fn body(socket: &mut Socket, pending: &mut Vec<u8>, head: &str) -> io::Result<String> {
     let length = head
         .lines()
         .find_map(|line| line.strip_prefix("Content-Length: "));

@@ -14,6 +14,7 @@ mod closed;
 mod failures;
 mod open;
 mod server;
+mod tls;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -41,6 +42,7 @@ fn load(address: Address, connections: u32) -> Load {
 fn shape(address: Address, line: &str) -> EncodedRequest {
     EncodedRequest {
         address,
+        tls: None,
         bytes: format!("{line} HTTP/1.1\r\nHost: test\r\n\r\n").into(),
         weight: 1,
         is_head: line.starts_with("HEAD"),

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use penstock_bench::load::Address;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// The usual response.
 pub(crate) const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
@@ -42,6 +43,7 @@ pub(crate) struct Connection {
 enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<StreamOwned<ServerConnection, TcpStream>>),
 }
 
 impl Server {
@@ -54,6 +56,23 @@ impl Server {
             socket.set_nodelay(true)?;
             socket.set_read_timeout(Some(DEADLINE))?;
             Ok(Socket::Tcp(socket))
+        })
+    }
+
+    /// As [`Server::start`], with TLS. The script gets the connection before the handshake, which
+    /// its first read or write makes.
+    pub(crate) fn start_tls(
+        config: Arc<ServerConfig>,
+        script: impl Fn(&mut Connection) + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        Self::accept(Address::Tcp(address), script, move || {
+            let (socket, _) = listener.accept()?;
+            socket.set_nodelay(true)?;
+            socket.set_read_timeout(Some(DEADLINE))?;
+            let session = ServerConnection::new(Arc::clone(&config)).map_err(io::Error::other)?;
+            Ok(Socket::Tls(Box::new(StreamOwned::new(session, socket))))
         })
     }
 
@@ -153,6 +172,7 @@ impl Connection {
             let count = match &mut self.socket {
                 Socket::Tcp(socket) => socket.read(&mut buffer),
                 Socket::Unix(socket) => socket.read(&mut buffer),
+                Socket::Tls(socket) => socket.read(&mut buffer),
             };
             match count {
                 Ok(0) | Err(_) => return None,
@@ -168,6 +188,7 @@ impl Connection {
             let read = match &mut self.socket {
                 Socket::Tcp(socket) => socket.read(&mut buffer),
                 Socket::Unix(socket) => socket.read(&mut buffer),
+                Socket::Tls(socket) => socket.read(&mut buffer),
             };
             match read {
                 Ok(0) | Err(_) => return,
@@ -182,7 +203,36 @@ impl Connection {
         let _ = match &mut self.socket {
             Socket::Tcp(socket) => socket.write_all(text.as_bytes()),
             Socket::Unix(socket) => socket.write_all(text.as_bytes()),
+            Socket::Tls(socket) => {
+                let sent = socket.write_all(text.as_bytes());
+                sent.and_then(|()| socket.flush())
+            }
         };
+    }
+
+    /// Announces the end of a TLS session, which a close alone does not.
+    pub(crate) fn close_session(&mut self) {
+        if let Socket::Tls(socket) = &mut self.socket {
+            socket.conn.send_close_notify();
+            let _ = socket.flush();
+        }
+    }
+
+    /// Changes the keys of a TLS session, which sends a message beside the responses.
+    pub(crate) fn update_keys(&mut self) {
+        if let Socket::Tls(socket) = &mut self.socket {
+            let _ = socket.conn.refresh_traffic_keys();
+            let _ = socket.flush();
+        }
+    }
+
+    /// The socket below a TLS session.
+    pub(crate) fn socket(&mut self) -> &mut TcpStream {
+        match &mut self.socket {
+            Socket::Tls(socket) => &mut socket.sock,
+            Socket::Tcp(socket) => socket,
+            Socket::Unix(_) => panic!("not a TCP socket"),
+        }
     }
 
     /// Waits for a request and leaves it unread: the close that follows is a reset.

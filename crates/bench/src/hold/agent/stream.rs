@@ -43,6 +43,8 @@ const _: () = assert!(size_of::<HeldStream>() <= 96);
 enum StreamStage {
     #[default]
     Connecting,
+    /// The TLS handshake.
+    Handshake,
     Head,
     Body(BodyDecoder),
     UntilClose,
@@ -73,6 +75,11 @@ impl HeldStream {
         }
     }
 
+    /// Marks that the connection is open and the handshake begun.
+    pub(super) fn mark_handshake_begun(&mut self) {
+        self.stage = StreamStage::Handshake;
+    }
+
     /// Marks that the request was sent.
     pub(super) fn mark_request_sent(&mut self) {
         self.stage = StreamStage::Head;
@@ -84,7 +91,8 @@ impl HeldStream {
 
     /// Whether it is held: the head of its response has arrived.
     pub(super) fn is_open(&self) -> bool {
-        self.socket.is_some() && !matches!(self.stage, StreamStage::Connecting | StreamStage::Head)
+        use StreamStage::{Connecting, Handshake, Head};
+        self.socket.is_some() && !matches!(self.stage, Connecting | Handshake | Head)
     }
 
     /// Stops reading; no messages are expected from now on.
@@ -215,7 +223,7 @@ impl HeldStream {
         tally: &mut StreamCounters,
     ) -> Result<(), LossCause> {
         match stage {
-            StreamStage::Connecting | StreamStage::Head => Ok(()),
+            StreamStage::Connecting | StreamStage::Handshake | StreamStage::Head => Ok(()),
             StreamStage::UntilClose => {
                 self.read_lines(bytes, at, tally);
                 Ok(())

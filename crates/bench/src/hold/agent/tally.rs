@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hdrhistogram::{CreationError, Histogram};
 
+use super::tls_sessions::CompletedHandshake;
 use crate::hold::agent_protocol::{AgentTick, MessageReceipt};
 use crate::hold::numbered_message::{MessageFinder, NumberedMessage};
 use crate::load::new_histogram;
@@ -22,6 +23,8 @@ pub(super) enum LossCause {
     Refused,
     #[error("the server is unreachable")]
     Unreachable,
+    #[error("TLS handshake failed")]
+    Tls,
     #[error("no connection and response in time")]
     Timeout,
     #[error("response status {0}")]
@@ -51,6 +54,8 @@ pub(super) struct StreamCounters {
     reported_causes: BTreeSet<&'static str>,
     first_reasons: BTreeMap<String, String>,
     opening: Histogram<u64>,
+    full_handshakes: Histogram<u64>,
+    resumed_handshakes: Histogram<u64>,
     latency: Histogram<u64>,
     messages: Vec<MessageReceipt>,
 }
@@ -64,6 +69,8 @@ impl StreamCounters {
             reported_causes: BTreeSet::new(),
             first_reasons: BTreeMap::new(),
             opening: new_histogram()?,
+            full_handshakes: new_histogram()?,
+            resumed_handshakes: new_histogram()?,
             latency: new_histogram()?,
             messages: Vec::new(),
         })
@@ -75,6 +82,15 @@ impl StreamCounters {
         self.counts.open += 1;
         self.counts.max_open = self.counts.max_open.max(self.counts.open);
         self.opening.saturating_record(took);
+    }
+
+    /// Counts a TLS handshake.
+    pub(super) fn record_handshake(&mut self, done: CompletedHandshake) {
+        let times = match done.is_resumed {
+            true => &mut self.resumed_handshakes,
+            false => &mut self.full_handshakes,
+        };
+        times.saturating_record(done.took);
     }
 
     /// Counts a lost stream.
@@ -116,6 +132,8 @@ impl StreamCounters {
             statuses: self.statuses.clone(),
             first_reasons: std::mem::take(&mut self.first_reasons),
             opening: drain_histogram(&mut self.opening),
+            full_handshakes: drain_histogram(&mut self.full_handshakes),
+            resumed_handshakes: drain_histogram(&mut self.resumed_handshakes),
             latency: drain_histogram(&mut self.latency),
             messages: std::mem::take(&mut self.messages),
             ..AgentTick::default()
@@ -129,6 +147,7 @@ impl LossCause {
         match self {
             Self::Refused => "refused",
             Self::Unreachable => "unreachable",
+            Self::Tls => "tls",
             Self::Timeout => "timeout",
             Self::Status(_) => "status",
             Self::Malformed => "malformed",
@@ -201,6 +220,7 @@ mod tests {
         let all = [
             LossCause::Refused,
             LossCause::Unreachable,
+            LossCause::Tls,
             LossCause::Timeout,
             LossCause::Status(404),
             LossCause::Malformed,
@@ -220,7 +240,7 @@ mod tests {
             let found = causes.iter().find(|(name, _)| *name == loss.name());
             assert_eq!(found.unwrap().1, 1, "{loss:?}");
         }
-        assert_eq!(lost.total(), 11);
+        assert_eq!(lost.total(), 12);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 
 use super::*;
+use crate::tls::TlsSettings;
 
 /// The agent's answers to these lines and the end of input.
 fn says(lines: &str) -> Vec<String> {
@@ -23,11 +24,13 @@ fn order(change: impl FnOnce(&mut AgentOrder)) -> String {
         protocol: PROTOCOL_VERSION,
         targets: vec![StreamTarget {
             address: "127.0.0.1:1".parse().unwrap(),
+            server_name: None,
             request: String::new(),
         }],
         streams: 3,
         rate: 1.0,
         max_connecting: 1,
+        tls: TlsSettings::default(),
         sources: Vec::new(),
         timeout_ms: 1000,
         silence_ms: None,
@@ -44,7 +47,7 @@ fn order(change: impl FnOnce(&mut AgentOrder)) -> String {
 fn an_agent_ends_with_its_input() {
     assert_eq!(says(""), [""; 0]);
     assert_eq!(says("{\"protocol\":1"), [""; 0], "no whole order");
-    assert_eq!(says(&order(|_| {})), ["{\"ready\":{\"protocol\":2}}"]);
+    assert_eq!(says(&order(|_| {})), ["{\"ready\":{\"protocol\":3}}"]);
 }
 
 #[test]
@@ -59,6 +62,17 @@ fn an_order_that_cannot_be_executed_is_refused_in_words() {
         (
             order(|order| order.rate = -1.0),
             "without a stream target or a rate",
+        ),
+        (
+            order(|order| order.targets[0].server_name = Some("a b".to_owned())),
+            "no host name",
+        ),
+        (
+            order(|order| {
+                order.targets[0].server_name = Some("localhost".to_owned());
+                order.tls.groups = vec!["x".to_owned()];
+            }),
+            "no key exchange is named",
         ),
     ] {
         let words = says(&line);

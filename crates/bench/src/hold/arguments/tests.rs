@@ -29,7 +29,12 @@ fn a_plan_has_what_was_asked_for() {
     assert!(plan.sources.iter().all(|sources| sources.len() == 1));
     assert_eq!(plan.hold, Duration::from_secs(600));
     assert_eq!(plan.heartbeat, Some(Duration::from_secs(15)));
-    let StreamTarget { address, request } = &plan.stream_targets[1];
+    let StreamTarget {
+        address,
+        server_name,
+        request,
+    } = &plan.stream_targets[1];
+    assert!(server_name.is_none());
     assert_eq!(address.port(), 82);
     assert_eq!(
         request,
