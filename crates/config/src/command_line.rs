@@ -12,7 +12,7 @@ pub(crate) const PLACEHOLDERS: [&str; 3] = ["{port}", "{socket}", "{fd}"];
 
 /// Splits at blanks; `'...'` is taken as it is, in `"..."` a backslash goes before `"` and `\`,
 /// outside of both before anything. None when a quote or backslash is left open.
-pub(crate) fn split_command(text: &str) -> Option<Vec<String>> {
+pub fn split_command(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut rest = text.chars();

@@ -59,6 +59,7 @@ mod work;
 pub use address::InvalidServerAddr;
 pub use cache::STORABLE_STATUSES;
 pub use channel::{ChannelPart, ChannelPattern, InvalidChannelPattern, MAX_CHANNEL_BYTES};
+pub use command_line::split_command;
 pub use describe::{explain_key, reference_page};
 pub use disk::MAX_ERROR_PAGE_BYTES;
 pub use entropy::is_hard_to_guess;

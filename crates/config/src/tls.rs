@@ -21,7 +21,8 @@ pub(crate) const DIRECTORY_EXPECTED: &str =
 pub(crate) const STORAGE_EXPECTED: &str = "\"redis\", or the path of a folder";
 
 /// What `acme.challenges` may have.
-pub(crate) const CHALLENGES_EXPECTED: &str = "\"http-01\", \"tls-alpn-01\" or \"dns-01\"";
+pub(crate) const CHALLENGES_EXPECTED: &str =
+    "\"http-01\", \"tls-alpn-01\", \"dns-01\" or \"dns-persist-01\"";
 
 /// Authorities that have a word.
 const KNOWN_DIRECTORIES: [&str; 3] = ["letsencrypt", "letsencrypt-staging", "zerossl"];
@@ -180,7 +181,9 @@ pub(crate) fn check_listeners(top: &Section<'_>, server: &Server, sites: &[Site]
 
 /// Reports hosts that no challenge can prove control over.
 pub(crate) fn check_challenges(top: &Section<'_>, acme: &Acme, sites: &[Site]) {
-    let has_dns = acme.challenges.contains(&ChallengeKind::Dns01);
+    let is_dns =
+        |kind: &ChallengeKind| matches!(kind, ChallengeKind::Dns01 | ChallengeKind::DnsPersist01);
+    let has_dns = acme.challenges.iter().any(is_dns);
     let mut automatic = sites.iter().filter(|site| site.tls == SiteTls::Auto);
     let has_open_site = automatic.clone().any(|site| site.hosts.is_empty());
     if has_open_site && acme.on_demand.is_none() {
@@ -197,8 +200,8 @@ pub(crate) fn check_challenges(top: &Section<'_>, acme: &Acme, sites: &[Site]) {
         && acme.on_demand.is_none()
     {
         let problem = format!(
-            "a certificate for {host} needs the challenge \"dns-01\": set `challenges` and \
-             `dns_hook` in [acme]"
+            "a certificate for {host} needs the challenge \"dns-01\" or \"dns-persist-01\": \
+             set `challenges` in [acme]"
         );
         top.report_key("sites", problem);
     }

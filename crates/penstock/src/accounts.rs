@@ -95,7 +95,7 @@ fn resolve_account(
 pub(crate) struct AppAccounts {
     /// By name; `None` is the server's own user.
     by_name: BTreeMap<String, Option<Account>>,
-    /// Users with applications that may run without isolation.
+    /// Users with applications that may run without isolation; `None` is the server's.
     without_isolation: Vec<Option<String>>,
 }
 
@@ -110,6 +110,9 @@ impl AppAccounts {
         let (uid, gid) = account::effective_ids();
         let own = server.map_or((uid, gid), |it| (it.account.user.uid, it.account.gid));
         let mut unconfined = Vec::new();
+        if config.acme.dns_hook.is_some() {
+            unconfined.push(None);
+        }
         for (name, app) in &config.apps {
             let section = format!("apps.{name}");
             let found = resolve_account(&section, app.user.as_deref(), app.group.as_deref())?;

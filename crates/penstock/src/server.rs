@@ -65,7 +65,7 @@ use crate::logs;
 use crate::publishing::PublishSetup;
 use crate::refused_syscalls;
 use crate::service_manager::ServiceNotifier;
-use crate::tls_service::TlsService;
+use crate::tls_service::{AcmeEnvironment, TlsService};
 use crate::upgrade_protocol::Predecessor;
 use crate::watchdog::Watchdog;
 use crate::wiring::{self, BuiltSettings};
@@ -391,7 +391,7 @@ impl Server {
             &config,
             &components,
             &hub_service,
-            prepared,
+            (prepared, tls.http_challenges()),
             &[],
             count,
             options.development,
@@ -497,6 +497,7 @@ impl Server {
         predecessor: Option<Predecessor>,
         word: Option<daemon::ReadinessSender>,
     ) -> Result<(), String> {
+        self.configure_acme().await;
         if let Some(mut old) = predecessor {
             self.wait_for_apps().await?;
             self.receive_hub(old.hub.take());
@@ -529,6 +530,25 @@ impl Server {
         left.map_err(|error| error.to_string()).flatten()?;
         word.report_ready();
         Ok(())
+    }
+
+    /// Gets certificates for the sites of the active configuration, from the storage or an authority.
+    async fn configure_acme(&self) {
+        let (config, pool) = {
+            let live = self.live_state();
+            (live.config.clone(), default_pool(&live.components.pools))
+        };
+        let Some(event_loop) = self.loops.handles().first() else {
+            return;
+        };
+        let environment = AcmeEnvironment {
+            launcher: Arc::clone(&self.options.launcher),
+            pool,
+            event_loop: event_loop.clone(),
+        };
+        if let Err(error) = self.tls.configure_acme(&config, &environment).await {
+            log::error!("tls: no certificates by ACME: {error}");
+        }
     }
 
     /// Goes on with the histories of the last run, where they are kept. Blocks.

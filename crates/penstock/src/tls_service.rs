@@ -10,6 +10,9 @@
 //!   metrics say why.
 //! - No start waits for a certificate authority: a self-signed certificate stands in.
 
+mod acme;
+mod dns_hook;
+mod on_demand;
 mod paths;
 mod site_certificates;
 mod watch;
@@ -18,15 +21,18 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use penstock_config::{ClientCertificateMode, Config, SiteTls, TlsProfile, UnknownNames};
+use penstock_exchange::HttpChallenges;
 use penstock_tls::held::TrafficKeyLog;
 use penstock_tls::{
-    CertificateStatus, CertificateStore, ClientCertificates, LocalAuthority, PolicyId,
-    ServerCertificate, ServerSessions, ServerTls, ServerTlsOptions, StoreContents, TicketKeys,
-    UnknownHosts, server_config,
+    CertificateStatus, CertificateStore, ChallengeCertificates, ClientCertificates, LocalAuthority,
+    OnDemandNames, PolicyId, ServerCertificate, ServerSessions, ServerTls, ServerTlsOptions,
+    StoreContents, TicketKeys, UnknownHosts, server_config,
 };
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::DefaultTimeProvider;
 
+pub(crate) use self::acme::AcmeEnvironment;
+use self::acme::AcmeHooks;
 use self::paths::local_authority_folder;
 use self::site_certificates::SiteEntry;
 pub(crate) use self::site_certificates::SiteProblem;
@@ -36,6 +42,7 @@ pub(crate) use self::site_certificates::SiteProblem;
 pub(crate) struct TlsService {
     store: Arc<CertificateStore>,
     tickets: Arc<TicketKeys>,
+    hooks: Arc<AcmeHooks>,
     /// Held for the change of a certificate, never across an await.
     current: Mutex<CurrentSites>,
 }
@@ -58,8 +65,12 @@ pub(crate) struct PreparedTls {
 
 impl TlsService {
     pub(crate) fn new() -> Arc<Self> {
+        let hooks = Arc::new(AcmeHooks::default());
+        let challenges: Arc<dyn ChallengeCertificates> = Arc::clone(&hooks) as _;
+        let on_demand: Arc<dyn OnDemandNames> = Arc::clone(&hooks) as _;
         Arc::new(Self {
-            store: Arc::new(CertificateStore::new(None, None)),
+            store: Arc::new(CertificateStore::new(Some(challenges), Some(on_demand))),
+            hooks,
             tickets: Arc::new(TicketKeys::new(Arc::new(DefaultTimeProvider))),
             current: Mutex::default(),
         })
@@ -157,6 +168,11 @@ impl TlsService {
         let mut current = self.current.lock();
         *current = sites;
         self.store.replace(current.contents());
+    }
+
+    /// The challenges over HTTP that are pending.
+    pub(crate) fn http_challenges(&self) -> Arc<dyn HttpChallenges> {
+        Arc::clone(&self.hooks) as _
     }
 
     /// The keys of tickets, for the next process of an upgrade.

@@ -14,8 +14,8 @@ use penstock_config::{
 use penstock_edge::{AccessLog, ErrorPages, Filters, Route, RouteTable, Settings, Site};
 use penstock_exchange::buffering::{BufferingSettings, TempSpace};
 use penstock_exchange::{
-    Handler, HandlerProgress, InlineResponse, Reply, Request, RequestView, TrustedProxies,
-    parse_network,
+    Handler, HandlerProgress, HttpChallenges, InlineResponse, Reply, Request, RequestView,
+    TrustedProxies, parse_network,
 };
 use penstock_files::{FilesHandler, FilesSetup};
 use penstock_grip::WebSocketSupport;
@@ -50,7 +50,7 @@ pub(crate) fn build_settings(
     config: &Config,
     components: &Components,
     hub_service: &HubService,
-    tls: Option<PreparedTls>,
+    (tls, http_challenges): (Option<PreparedTls>, Arc<dyn HttpChallenges>),
     old_routes: &[CachedRoute],
     loops: usize,
     development: bool,
@@ -165,7 +165,7 @@ pub(crate) fn build_settings(
         is_development: development,
         stream_refusal: Some(Arc::new(hub_service.hub.clone())),
         tls: tls.as_ref().map(|tls| Arc::clone(&tls.sessions)),
-        http_challenges: None,
+        http_challenges: Some(http_challenges),
     };
     Ok(BuiltSettings {
         settings,

@@ -144,7 +144,8 @@ section! {
             default "the authority's default", example r#""shortlived""#,
             by check(crate::headers::is_token);
         /// How control over a name is proved, in the order of preference. Wildcards need
-        /// `"dns-01"`.
+        /// `"dns-01"` or `"dns-persist-01"`, which is a record that you set once: the log shows it
+        /// after the first attempt.
         challenges: Vec<ChallengeKind> = vec![ChallengeKind::TlsAlpn01, ChallengeKind::Http01],
             Texts(crate::tls::CHALLENGES_EXPECTED), shows r#"["tls-alpn-01", "http-01"]"#,
             example r#"["dns-01"]"#, by hand;
@@ -179,6 +180,8 @@ pub enum ChallengeKind {
     TlsAlpn01,
     /// By a DNS record (RFC 8555 §8.4).
     Dns01,
+    /// By a DNS record that is set once by hand (draft-ietf-acme-dns-persist).
+    DnsPersist01,
 }
 
 impl ChallengeKind {
@@ -188,6 +191,7 @@ impl ChallengeKind {
             "http-01" => Some(Self::Http01),
             "tls-alpn-01" => Some(Self::TlsAlpn01),
             "dns-01" => Some(Self::Dns01),
+            "dns-persist-01" => Some(Self::DnsPersist01),
             _ => None,
         }
     }

@@ -79,7 +79,7 @@ fn names_what_does_not_fit() {
         (with(tls, "tls = \"auto\"", ""), "name its `hosts`"),
         (
             with(tls, "hosts = [\"*.a.example\"]\ntls = \"auto\"", ""),
-            "needs the challenge \"dns-01\"",
+            "needs the challenge \"dns-01\" or",
         ),
         (
             with(tls, "tls = \"on\"", ""),

@@ -139,7 +139,7 @@ impl Server {
                     &config,
                     &components,
                     &hub_service,
-                    prepared,
+                    (prepared, tls.http_challenges()),
                     &routes,
                     count,
                     development,
@@ -163,6 +163,7 @@ impl Server {
             }
         };
         let (done, gone) = self.swap_config(config, built, opened, components);
+        self.configure_acme().await;
         // After the reload is reported as done, new connections reach the new listeners only.
         let deadline = clock::now() + LISTENER_CLOSE_TIMEOUT;
         for serving in &gone {

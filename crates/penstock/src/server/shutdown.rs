@@ -109,6 +109,7 @@ impl Server {
             // Processes that still run die with this process.
             () = signals.wait_for_second_stop(&self) => log::warn!("server: stopping now: second stop request"),
         }
+        self.tls.stop_acme().await;
         self.save_history().await;
         if let Some(bus) = self.hub_service.bus() {
             // From here on publishers get 503; all messages accepted before are sent.

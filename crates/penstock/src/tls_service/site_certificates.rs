@@ -27,6 +27,8 @@ pub(super) struct SiteEntry {
     /// Of the files, when they were read last.
     pub(super) stamp: Option<FileStamp>,
     last_error: Option<String>,
+    /// A client has asked for it, and no site names it.
+    is_on_demand: bool,
 }
 
 /// Why a site has no certificate.
@@ -65,6 +67,7 @@ impl SiteEntry {
             certificates: Vec::new(),
             stamp: None,
             last_error: None,
+            is_on_demand: false,
         };
         match site.tls {
             SiteTls::Off => Vec::new(),
@@ -82,6 +85,37 @@ impl SiteEntry {
 
     pub(super) fn certificates(&self) -> &[ServerCertificate] {
         &self.certificates
+    }
+
+    /// Whether its certificates come by ACME.
+    pub(super) fn is_automatic(&self) -> bool {
+        self.origin == SiteTls::Auto
+    }
+
+    /// Whether it is the site of names on demand.
+    pub(super) fn is_automatic_for_any_host(&self) -> bool {
+        self.is_automatic() && self.hosts.is_empty()
+    }
+
+    /// Whether it was made for this name on demand.
+    pub(super) fn is_on_demand_for(&self, host: &str) -> bool {
+        self.is_on_demand && self.hosts == [host]
+    }
+
+    /// An entry for a name on demand, which this is the site of.
+    pub(super) fn on_demand(&self, host: &str, certificate: ServerCertificate) -> Self {
+        Self {
+            hosts: vec![host.to_owned()],
+            certificates: vec![certificate],
+            is_on_demand: true,
+            ..self.clone()
+        }
+    }
+
+    /// Replaces its certificate.
+    pub(super) fn replace(&mut self, certificate: ServerCertificate) {
+        self.certificates = vec![certificate];
+        self.last_error = None;
     }
 
     /// Gets its certificate. `known` are those in use, which serve a site by ACME until it has others.
