@@ -47,6 +47,24 @@ fn an_exact_host_wins_over_a_wildcard_and_a_wildcard_is_one_label() {
 }
 
 #[test]
+fn of_two_sites_with_one_host_the_first_has_it() {
+    let authority = TestAuthority::new("Root");
+    let names = ["a.test", "*.a.test"];
+    let (first, second) = (
+        authority.issue(&names).load(),
+        authority.issue(&names).load(),
+    );
+    let certificates = store_with(store(&[(&names, &[&first]), (&names, &[&second])]));
+    for name in ["a.test", "b.a.test"] {
+        assert_eq!(
+            served(&certificates, &authority, name),
+            Some(der(&first)),
+            "{name}"
+        );
+    }
+}
+
+#[test]
 fn hosts_are_found_in_every_form() {
     let certificate = stand_in(&["a.test".to_owned()], now()).unwrap();
     let hosts: &[&str] = &["a.test", "10.0.0.1", "[2001:DB8::1]"];

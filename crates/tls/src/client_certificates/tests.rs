@@ -67,18 +67,11 @@ fn requested_certificates_may_be_absent_and_must_be_valid() {
     }
 }
 
-#[test]
-fn revoked_client_certificates_are_refused() {
-    let server = Server::new();
-    let clients = TestAuthority::new("Clients");
-    let serial = |params: &mut rcgen::CertificateParams, number: u8| {
-        params.serial_number = Some(rcgen::SerialNumber::from_slice(&[number]));
-    };
-    let revoked = clients.issue_with(&["revoked"], |params| serial(params, 7));
-    let valid = clients.issue_with(&["valid"], |params| serial(params, 8));
+/// The list of an authority with the serial number 7, until `next_update`.
+fn revocation_list(authority: &TestAuthority, next_update: u64) -> String {
     let list = rcgen::CertificateRevocationListParams {
         this_update: moment(NOW - DAY),
-        next_update: moment(NOW + DAY),
+        next_update: moment(next_update),
         crl_number: rcgen::SerialNumber::from_slice(&[1]),
         issuing_distribution_point: None,
         revoked_certs: vec![rcgen::RevokedCertParams {
@@ -89,7 +82,19 @@ fn revoked_client_certificates_are_refused() {
         }],
         key_identifier_method: rcgen::KeyIdMethod::Sha256,
     };
-    let list = list.signed_by(&clients.0).unwrap().pem().unwrap();
+    list.signed_by(&authority.0).unwrap().pem().unwrap()
+}
+
+#[test]
+fn revoked_client_certificates_are_refused() {
+    let server = Server::new();
+    let clients = TestAuthority::new("Clients");
+    let serial = |params: &mut rcgen::CertificateParams, number: u8| {
+        params.serial_number = Some(rcgen::SerialNumber::from_slice(&[number]));
+    };
+    let revoked = clients.issue_with(&["revoked"], |params| serial(params, 7));
+    let valid = clients.issue_with(&["valid"], |params| serial(params, 8));
+    let list = revocation_list(&clients, NOW + DAY);
     let mode = ClientCertificateMode::Require;
     let authorities = clients.pem();
     let requirements =
@@ -107,6 +112,28 @@ fn revoked_client_certificates_are_refused() {
     let error = refused.map(|_| ()).unwrap_err().server.unwrap();
     let expected = rustls::Error::InvalidCertificate(rustls::CertificateError::Revoked);
     assert_eq!(error, expected);
+}
+
+#[test]
+fn a_revocation_list_that_is_out_of_date_lets_no_client_in() {
+    let server = Server::new();
+    let clients = TestAuthority::new("Clients");
+    let list = revocation_list(&clients, NOW - 1);
+    let (mode, authorities) = (ClientCertificateMode::Require, clients.pem());
+    let requirements =
+        ClientCertificates::from_pem(mode, authorities.as_bytes(), Some(list.as_bytes())).unwrap();
+    let client_certificates = Some(requirements);
+    let tls = server_config(ServerTlsOptions {
+        client_certificates,
+        ..server.options()
+    })
+    .unwrap();
+    let client = server.client_with(&clients.issue(&["someone"]));
+    let refused = handshake(&client, &tls.config, "a.test")
+        .map(|_| ())
+        .unwrap_err();
+    let error = refused.server.unwrap().to_string();
+    assert!(error.contains("revocation list"), "{error}");
 }
 
 #[test]

@@ -165,10 +165,15 @@ fn keys_move_to_another_process() {
 #[test]
 fn keys_of_its_own_stay_open_after_an_import() {
     let ((old, _), (new, _)) = (keys(), keys());
-    old.encrypt(b"old").unwrap();
+    let earlier = old.encrypt(b"old").unwrap();
     let own = new.encrypt(b"own").unwrap();
     assert_eq!(new.import(&old.export()), Ok(2));
     assert_eq!(new.decrypt(&own).unwrap(), b"own");
+    // Nor does another import drop those of an earlier one.
+    let (third, _) = keys();
+    third.encrypt(b"third").unwrap();
+    assert_eq!(new.import(&third.export()), Ok(3));
+    assert_eq!(new.decrypt(&earlier).unwrap(), b"old");
 }
 
 #[test]
