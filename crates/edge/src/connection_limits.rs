@@ -195,6 +195,7 @@ mod tests {
             stream_refusal: None,
             tls: None,
             http_challenges: None,
+            shared_challenges: None,
         };
         let edge = Arc::new(Edge::new(settings, 1));
         let address =

@@ -41,6 +41,7 @@ use crate::filters::Filters;
 use crate::router::{HandlerChain, OwnedRoute, Route, RouteMatch, strip_port};
 use crate::{Edge, Settings, faults};
 
+pub use http_challenge::shared_challenge_route;
 pub(crate) use record::SendError;
 
 /// The connection that a request came by, as far as routing, handlers and records need it.
@@ -157,6 +158,13 @@ impl<'c> ConnectionContext<'c> {
             && let Some(response) = http_challenge::respond(&**challenges, head)
         {
             return RouteMatch::EdgeResponse(Ok(Box::new(response)));
+        }
+        if let Some(route) = &settings.shared_challenges
+            && !is_https
+            && http_challenge::token(head).is_some()
+            && let Ok(path) = RequestPath::from_head(head)
+        {
+            return RouteMatch::Route(path, route);
         }
         settings.routes.match_request(head, forwarded, is_https)
     }

@@ -47,6 +47,7 @@ pub use accept::{accept_connections, serve_connection};
 pub use access_log::AccessLog;
 pub use connection_limits::DescriptorBudget;
 pub use error_pages::ErrorPages;
+pub use exchange::shared_challenge_route;
 pub use filters::Filters;
 pub use handover::EdgeAdopter;
 pub use router::{HandlerChain, Route, RouteTable, Site};
@@ -94,6 +95,9 @@ pub struct Settings {
     pub tls: Option<Arc<ServerSessions>>,
     /// The pending challenges of ACME over HTTP.
     pub http_challenges: Option<Arc<dyn HttpChallenges>>,
+    /// Answers challenges that another server of the same storage has begun; `None` where there is
+    /// none.
+    pub shared_challenges: Option<Route>,
 }
 
 /// A loop's reference to the settings.

@@ -69,6 +69,7 @@ impl TestEdge {
             stream_refusal: None,
             tls: None,
             http_challenges: None,
+            shared_challenges: None,
         };
         adjust(&mut settings);
         let socket = net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -43,7 +43,7 @@ pub use handler::{
 pub use held_connection::{
     HeldConnection, HeldConnectionMut, HeldSocket, RecordLayer, SealedRecords,
 };
-pub use http_challenges::HttpChallenges;
+pub use http_challenges::{HttpChallenges, SharedChallenges};
 pub use mount::Mount;
 pub use request::{ListenerInfo, Request, RequestPath};
 pub use response::{FrontEndInstructions, HandlerName, RequestTiming, Response};

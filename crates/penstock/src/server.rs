@@ -344,6 +344,7 @@ fn internal_edge(config: &Config, handler: Arc<dyn Handler>, shows_causes: bool)
         stream_refusal: None,
         tls: None,
         http_challenges: None,
+        shared_challenges: None,
     };
     Arc::new(Edge::new(settings, 1))
 }
@@ -391,7 +392,7 @@ impl Server {
             &config,
             &components,
             &hub_service,
-            (prepared, tls.http_challenges()),
+            (prepared, tls.challenges(&config)),
             &[],
             count,
             options.development,
@@ -410,6 +411,7 @@ impl Server {
             stream_refusal: None,
             tls: None,
             http_challenges: None,
+            shared_challenges: None,
         };
         let descriptors = DescriptorBudget::new(penstock_sys::descriptors::soft_limit());
         let watchdog = Watchdog::start(loops.handles(), options.manager.clone());

@@ -20,7 +20,8 @@ mod watch;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use penstock_config::{ClientCertificateMode, Config, SiteTls, TlsProfile, UnknownNames};
+use penstock_config::{AcmeStorage, ClientCertificateMode, Config, SiteTls, TlsProfile, UnknownNames};
+use penstock_edge::{Route, shared_challenge_route};
 use penstock_exchange::HttpChallenges;
 use penstock_tls::held::TrafficKeyLog;
 use penstock_tls::{
@@ -52,6 +53,15 @@ pub(crate) struct TlsService {
 struct CurrentSites {
     entries: Vec<SiteEntry>,
     unknown: UnknownHosts,
+}
+
+/// The answers to challenges over HTTP, for the front end.
+#[derive(Debug)]
+pub(crate) struct AcmeChallenges {
+    /// Those of this server.
+    pub(crate) pending: Arc<dyn HttpChallenges>,
+    /// Those of others with the same storage.
+    pub(crate) shared: Option<Route>,
 }
 
 /// What a configuration means, built and not yet in place.
@@ -170,9 +180,13 @@ impl TlsService {
         self.store.replace(current.contents());
     }
 
-    /// The challenges over HTTP that are pending.
-    pub(crate) fn http_challenges(&self) -> Arc<dyn HttpChallenges> {
-        Arc::clone(&self.hooks) as _
+    /// The answers to challenges over HTTP.
+    pub(crate) fn challenges(&self, config: &Config) -> AcmeChallenges {
+        AcmeChallenges {
+            pending: Arc::clone(&self.hooks) as _,
+            shared: (config.acme.storage == Some(AcmeStorage::Redis))
+                .then(|| shared_challenge_route(Arc::clone(&self.hooks) as _)),
+        }
     }
 
     /// The keys of tickets, for the next process of an upgrade.
@@ -180,9 +194,16 @@ impl TlsService {
         &self.tickets
     }
 
-    /// Every certificate that is in use.
+    /// Every certificate that is in use, with the last error of its authority.
     pub(crate) fn snapshot(&self) -> Vec<CertificateStatus> {
-        self.store.snapshot()
+        let mut certificates = self.store.snapshot();
+        for ordered in self.acme_states() {
+            let is_for = |it: &&mut CertificateStatus| it.hosts == [&*ordered.name];
+            if let Some(certificate) = certificates.iter_mut().find(is_for) {
+                certificate.last_error = ordered.last_error;
+            }
+        }
+        certificates
     }
 }
 

@@ -14,7 +14,7 @@ use penstock_config::{
 use penstock_edge::{AccessLog, ErrorPages, Filters, Route, RouteTable, Settings, Site};
 use penstock_exchange::buffering::{BufferingSettings, TempSpace};
 use penstock_exchange::{
-    Handler, HandlerProgress, HttpChallenges, InlineResponse, Reply, Request, RequestView,
+    Handler, HandlerProgress, InlineResponse, Reply, Request, RequestView,
     TrustedProxies, parse_network,
 };
 use penstock_files::{FilesHandler, FilesSetup};
@@ -31,7 +31,7 @@ use crate::hub_service::HubService;
 use crate::logs;
 use crate::sendfile_grant;
 use crate::served_dirs::ServedDirs;
-use crate::tls_service::PreparedTls;
+use crate::tls_service::{AcmeChallenges, PreparedTls};
 use crate::work;
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(crate) fn build_settings(
     config: &Config,
     components: &Components,
     hub_service: &HubService,
-    (tls, http_challenges): (Option<PreparedTls>, Arc<dyn HttpChallenges>),
+    (tls, challenges): (Option<PreparedTls>, AcmeChallenges),
     old_routes: &[CachedRoute],
     loops: usize,
     development: bool,
@@ -165,7 +165,8 @@ pub(crate) fn build_settings(
         is_development: development,
         stream_refusal: Some(Arc::new(hub_service.hub.clone())),
         tls: tls.as_ref().map(|tls| Arc::clone(&tls.sessions)),
-        http_challenges: Some(http_challenges),
+        http_challenges: Some(challenges.pending),
+        shared_challenges: challenges.shared,
     };
     Ok(BuiltSettings {
         settings,

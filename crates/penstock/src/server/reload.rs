@@ -139,7 +139,7 @@ impl Server {
                     &config,
                     &components,
                     &hub_service,
-                    (prepared, tls.http_challenges()),
+                    (prepared, tls.challenges(&config)),
                     &routes,
                     count,
                     development,

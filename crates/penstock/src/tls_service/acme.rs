@@ -6,6 +6,7 @@
 //! - The service runs on tokio's thread; event loops only look into what it has published.
 //! - A configuration with another `[acme]` gets another service.
 
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use penstock_acme::{
     ServiceOptions, Storage,
 };
 use penstock_config::{Acme, AcmeStorage, ChallengeKind, Config, SiteTls};
-use penstock_exchange::HttpChallenges;
+use penstock_exchange::{HttpChallenges, SharedChallenges};
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
 use penstock_sys::process::Launcher;
@@ -51,6 +52,7 @@ struct RunningService {
     service: CertificateService,
     settings: Acme,
     redis: Option<penstock_config::Secret>,
+    runtime: tokio::runtime::Handle,
 }
 
 /// What the service needs of the server.
@@ -89,6 +91,23 @@ impl HttpChallenges for AcmeHooks {
         self.challenges
             .http_response(token)
             .map(|it| it.to_string())
+    }
+}
+
+impl SharedChallenges for AcmeHooks {
+    fn find_key_authorization(
+        &self,
+        token: String,
+    ) -> Pin<Box<dyn Future<Output = Option<String>> + Send>> {
+        let running = self.running.lock().clone();
+        Box::pin(async move {
+            let RunningService {
+                service, runtime, ..
+            } = running?;
+            // Its timers need tokio's thread.
+            let lookup = runtime.spawn(async move { service.find_http_response(&token).await });
+            lookup.await.ok().flatten()
+        })
     }
 }
 
@@ -172,6 +191,7 @@ impl TlsService {
             service: service.clone(),
             settings: acme.clone(),
             redis: config.server.redis.clone(),
+            runtime: tokio::runtime::Handle::current(),
         });
         Ok(service)
     }
@@ -185,7 +205,7 @@ impl TlsService {
     }
 
     /// The states of certificates by ACME.
-    pub(crate) fn acme_snapshot(&self) -> Vec<penstock_acme::CertificateStatus> {
+    pub(super) fn acme_states(&self) -> Vec<penstock_acme::CertificateStatus> {
         let running = self.hooks.running.lock().clone();
         running.map(|it| it.service.snapshot()).unwrap_or_default()
     }
@@ -283,6 +303,12 @@ fn service_settings(acme: &Acme) -> Result<AcmeSettings, String> {
         ChallengeKind::DnsPersist01 => penstock_acme::ChallengeKind::DnsPersist01,
     });
     settings.challenges = challenges.collect();
+    if acme.storage == Some(AcmeStorage::Redis) {
+        // A validation may reach any server, and only answers over HTTP are shared.
+        settings
+            .challenges
+            .sort_by_key(|kind| *kind == penstock_acme::ChallengeKind::TlsAlpn01);
+    }
     if let Some(on_demand) = &acme.on_demand {
         settings.limits.max_on_demand_orders =
             u32::try_from(on_demand.max_orders).unwrap_or(u32::MAX);
