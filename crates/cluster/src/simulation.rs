@@ -6,6 +6,7 @@
 //! it.
 
 mod checks;
+mod moves;
 mod redis;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -14,10 +15,12 @@ use std::time::{Duration, Instant};
 
 use penstock_hub::Publication;
 
+use self::moves::MovingSubscriber;
 use self::redis::{
     FakeCommand, FakeRedis, FakeRedisConnection, FakeReply, PubSubCommand, PubSubReply,
 };
 use crate::bus_state_machine::{BusStateMachine, DeliveryMode};
+use crate::catch_ups::CatchUps;
 use crate::entry::{ChannelName, NodeId};
 use crate::followed_channels::BusEffect;
 use crate::outbox::Outbox;
@@ -53,6 +56,7 @@ struct ClusterSimulation {
     connections: Vec<FakeRedisConnection>,
     nodes: Vec<SimulatedNode>,
     published: Vec<PublishedMessage>,
+    moves: Vec<MovingSubscriber>,
 }
 
 #[derive(Debug)]
@@ -74,6 +78,9 @@ struct SimulatedNode {
     /// Clients that subscribe when the channel is live, at the latest then.
     expected: HashMap<ChannelName, Instant>,
     channels: BTreeMap<ChannelName, ObservedChannel>,
+    /// Channels whose publications arrive.
+    live: HashSet<ChannelName>,
+    catch_ups: CatchUps,
 }
 
 /// What a channel's subscribers at a server got.
@@ -82,6 +89,10 @@ struct ObservedChannel {
     since: Option<u64>,
     log: Vec<(u64, Received)>,
     history: Vec<Arc<str>>,
+    /// The id of the last message here; one that is nowhere else for an announced gap.
+    last_id: Option<Arc<str>>,
+    /// Nothing was published before the history.
+    is_whole: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +120,8 @@ impl ClusterSimulation {
                     is_listening: false,
                     expected: HashMap::new(),
                     channels: BTreeMap::new(),
+                    live: HashSet::new(),
+                    catch_ups: CatchUps::default(),
                 }
             })
             .collect();
@@ -120,6 +133,7 @@ impl ClusterSimulation {
             connections: Vec::new(),
             nodes,
             published: Vec::new(),
+            moves: Vec::new(),
         }
     }
 
@@ -132,7 +146,13 @@ impl ClusterSimulation {
             15..45 => self.serve(),
             45..75 => self.deliver_to_node(),
             75..82 => self.pump(node),
-            82..86 => self.subscribe(node, channel),
+            82..84 => self.subscribe(node, channel),
+            // What a Redis without its data is sent again may come to a moved subscriber twice.
+            84..86 if faults == Faults::Data => {}
+            84..86 => {
+                let to = self.rng.below(self.nodes.len());
+                self.move_subscriber(node, to, channel);
+            }
             86 => self.unsubscribe(node, &channel),
             // Without faults Redis is never slow enough to be left alone.
             87..92 if faults == Faults::None => self.advance(Duration::from_millis(1)),
@@ -224,6 +244,7 @@ impl ClusterSimulation {
                 Some(PubSubReply::Pong(at)) => {
                     node.is_listening = false;
                     node.machine.mark_complete_until(at);
+                    node.catch_ups.note_pong(at);
                 }
                 Some(PubSubReply::Entry(entry)) => node.machine.on_entry(self.now, *entry),
                 None => {}
@@ -234,6 +255,7 @@ impl ClusterSimulation {
 
     /// A server asks what it has to ask.
     fn pump(&mut self, number: usize) {
+        let instant = self.instant();
         let node = &mut self.nodes[number];
         let Some(link) = node.link else {
             return;
@@ -265,9 +287,10 @@ impl ClusterSimulation {
                 connection.pubsub_commands.extend(listen);
             }
             if connection.pubsub_commands.is_empty() {
+                node.catch_ups.note_ping(instant);
                 connection
                     .pubsub_commands
-                    .push_back(PubSubCommand::Ping(self.now));
+                    .push_back(PubSubCommand::Ping(instant));
             }
             node.is_listening = true;
         }
@@ -296,6 +319,8 @@ impl ClusterSimulation {
             let left = self.rng.below(connection.commands.len() + 1);
             connection.commands.truncate(left);
             node.machine.on_disconnected(self.now);
+            node.live.clear();
+            node.catch_ups.clear();
         }
     }
 
@@ -379,6 +404,7 @@ impl ClusterSimulation {
                     let id = publication.id.unwrap();
                     let seen = node.channels.entry(publication.channel).or_default();
                     seen.history.push(id.clone());
+                    seen.last_id = Some(id.clone());
                     if seen.since.is_some() {
                         seen.log.push((self.step, Received::Message(id)));
                     }
@@ -388,14 +414,23 @@ impl ClusterSimulation {
                         .messages
                         .into_iter()
                         .map(|(publication, _)| publication.id.unwrap());
-                    node.channels.entry(channel).or_default().history = ids.collect();
+                    let seen = node.channels.entry(channel).or_default();
+                    seen.history = ids.collect();
+                    seen.is_whole = history.is_whole;
+                    if let Some(last) = seen.history.last() {
+                        seen.last_id = Some(last.clone());
+                    }
                 }
                 BusEffect::AnnounceGap(channel) => {
                     let seen = node.channels.entry(channel).or_default();
                     seen.log.push((self.step, Received::Gap));
+                    seen.last_id = Some("gap".into());
                 }
-                BusEffect::ChannelLive(channel) => drop(live.insert(channel)),
-                BusEffect::ChannelNotLive(_) => {}
+                BusEffect::ChannelLive(channel) => {
+                    node.live.insert(channel.clone());
+                    live.insert(channel);
+                }
+                BusEffect::ChannelNotLive(channel) => drop(node.live.remove(&channel)),
                 other => panic!("{other:?} is not for the hub"),
             }
         }
@@ -409,6 +444,7 @@ impl ClusterSimulation {
             seen.log.clear();
             node.machine.on_subscribed(now, &channel);
         }
+        self.take_moved(number);
     }
 
     /// Everything is well again, until nothing moves any more.
@@ -424,6 +460,7 @@ impl ClusterSimulation {
             assert!(node.machine.outbox.is_empty());
             assert!(node.machine.followed_channels.is_caught_up());
         }
+        assert!(self.moves.is_empty(), "{:?}", self.moves);
     }
 
     /// All servers do their pending work.
