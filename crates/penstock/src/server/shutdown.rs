@@ -16,6 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use penstock_apps::App;
+use penstock_edge::Edge;
 use penstock_hub::{DrainPlan, NextServer};
 use penstock_runtime::{clock, loops};
 use tokio::sync::mpsc;
@@ -28,7 +29,7 @@ use crate::components::default_pool;
 /// that no signal ends, as it waits for a disk, never reports it.
 const APPS_TIMEOUT_SLACK: Duration = Duration::from_secs(3);
 
-/// How long the admin interface may take to finish its responses at the very end.
+/// How long the internal listeners may take to finish their responses at the very end.
 const ADMIN_DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How often to check for empty queues.
@@ -79,6 +80,7 @@ impl Server {
             successor_pid => {
                 log::info!("server: stopping: process {successor_pid} has taken over, {open} here");
                 self.close_internal_listeners();
+                self.begin_internal_drain();
             }
         }
         let mut finished = None;
@@ -121,16 +123,7 @@ impl Server {
         // Callers take the end of this process for the end of both servers.
         clock::timeout_at(deadline, self.wait_for_hurried_predecessor()).await;
         self.close_internal_listeners();
-        let own = [
-            &self.admin_edge,
-            &self.control_edge,
-            &self.refused_edge,
-            &self.probes_edge,
-        ];
-        for edge in own {
-            edge.drain.begin();
-            clock::timeout(ADMIN_DRAIN_TIMEOUT, edge.drain.wait_until_finished()).await;
-        }
+        self.finish_internal_connections().await;
         if self.is_upgrading.load(Ordering::Relaxed) {
             // The upgrade ends the server that it has started.
             clock::timeout(UPGRADE_ABORT_TIMEOUT, self.reload_lock.lock()).await;
@@ -170,6 +163,38 @@ impl Server {
         let all = live.listeners.iter_mut();
         for own in all.filter(|listener| !listener.role.is_for_clients()) {
             own.stop(&[]);
+        }
+    }
+
+    /// The connections of administrators, of publishers and of probes.
+    fn internal_edges(&self) -> [&Arc<Edge>; 4] {
+        [
+            &self.admin_edge,
+            &self.control_edge,
+            &self.refused_edge,
+            &self.probes_edge,
+        ]
+    }
+
+    /// Ends internal connections after an upgrade by `Connection: close` on a response: a publisher
+    /// that keeps one learns by it that another server has taken over, and a close could cross its
+    /// next message.
+    fn begin_internal_drain(&self) {
+        let idle_timeout = self.keep_alive_drain();
+        for edge in self.internal_edges() {
+            edge.drain.begin_with_idle_timeout(idle_timeout, None);
+        }
+    }
+
+    async fn finish_internal_connections(&self) {
+        let idle_timeout = match self.successor_pid() {
+            0 => Duration::ZERO,
+            _ => self.keep_alive_drain(),
+        };
+        let deadline = clock::now() + idle_timeout + ADMIN_DRAIN_TIMEOUT;
+        for edge in self.internal_edges() {
+            edge.drain.begin();
+            clock::timeout_at(deadline, edge.drain.wait_until_finished()).await;
         }
     }
 

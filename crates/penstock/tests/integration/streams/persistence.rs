@@ -236,6 +236,34 @@ fn an_upgrade_moves_streams_with_links() {
 }
 
 #[test]
+fn a_publisher_that_keeps_its_connection_loses_nothing_by_an_upgrade() {
+    let server = serve_with("keep_alive_drain = \"5s\"\n", "");
+    let mut listener = StreamClient::open(&server, "/stream/news");
+    let mut kept = server.control();
+    let mut publish_kept = |text: &str| {
+        let body =
+            format!(r#"{{"items": [{{"channel": "news", "event": {{"data": "{text}"}}}}]}}"#);
+        let length = body.len();
+        kept.send(format!(
+            "POST /publish/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}"
+        ));
+        let response = kept.expect_status(200);
+        response.header("connection").map(str::to_owned)
+    };
+    assert_eq!(publish_kept("before"), None);
+    let (code, stdout, stderr) = verb(&server, &["upgrade"], "");
+    assert_eq!(code, 0, "{stdout}{stderr}\n{}", server.log());
+    // The old server has taken it, and says that it is the last.
+    assert_eq!(publish_kept("after").as_deref(), Some("close"));
+    kept.expect_closed();
+    listener.hear("data: before\n").hear("data: after\n");
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+    let pid = i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap();
+    kill(pid, Signal::TERM);
+    eventually(PATIENCE, "the new one ends", || !is_alive(pid));
+}
+
+#[test]
 fn a_history_file_keeps_messages_over_a_stop() {
     let toml = "[server]\nthreads = 2\n[hub]\nhistory_file = \"history\"\n[[sites]]\n\
                 [[sites.routes]]\npath = \"/events/*\"\nhub = \"{path.2}\"\n";
