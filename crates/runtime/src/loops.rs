@@ -188,6 +188,12 @@ pub fn current_turn() -> u64 {
     event_loop::current_turn()
 }
 
+/// Counts work that took as long as `cost` reads of a descriptor. A task that has done much in one
+/// poll finds no descriptor ready until the others have had their turn.
+pub fn charge_task(cost: u32) {
+    event_loop::charge_task(cost);
+}
+
 /// Lets everything else that is ready on this loop run first, including new events.
 pub async fn yield_now() {
     let mut has_yielded = false;

@@ -133,7 +133,7 @@ impl RelayDirection {
             return Poll::Ready(Some(true));
         }
         if self.is_ended {
-            to.shutdown_write();
+            ready!(to.poll_shutdown_write(cx));
             self.is_finished = true;
             return Poll::Ready(Some(true));
         }

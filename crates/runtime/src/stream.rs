@@ -71,6 +71,9 @@ pub trait ByteStream: Send + Sync + std::fmt::Debug {
     /// As [`Stream::shutdown_write`].
     fn shutdown_write(&self);
 
+    /// As [`Stream::poll_shutdown_write`].
+    fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Poll<()>;
+
     /// As [`Stream::abort`].
     fn abort(&self);
 }
@@ -374,6 +377,18 @@ impl Stream {
         }
     }
 
+    /// Shuts down the sending side; ready when the kernel has all that tells the peer. Call it before
+    /// the stream is dropped where its end means something: a layer needs room in the socket for it.
+    pub fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match &self.layer {
+            None => {
+                self.shutdown_socket();
+                Poll::Ready(())
+            }
+            Some(layer) => layer.poll_shutdown_write(LayerSocket(self), cx),
+        }
+    }
+
     fn shutdown_socket(&self) {
         // A peer that is gone has seen a clearer end.
         let _ = net::shutdown(self.socket.as_fd(), net::Shutdown::Write);
@@ -562,6 +577,10 @@ impl ByteStream for Stream {
 
     fn shutdown_write(&self) {
         self.shutdown_write();
+    }
+
+    fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_shutdown_write(cx)
     }
 
     fn abort(&self) {

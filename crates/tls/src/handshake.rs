@@ -45,8 +45,8 @@ pub enum HandshakeError {
     /// The peer broke the protocol, or there is nothing that both sides support.
     #[error("{0}")]
     Protocol(#[from] rustls::Error),
-    /// The first message has no end.
-    #[error("a first message of more than {MAX_INCOMPLETE_BYTES} bytes")]
+    /// A message has no end.
+    #[error("a message of more than {MAX_INCOMPLETE_BYTES} bytes")]
     TooLarge,
     /// The peer closed before the handshake was complete.
     #[error("closed by the peer during the handshake")]
@@ -196,7 +196,7 @@ fn other_protocol(first: u8) -> Option<HandshakeError> {
 }
 
 /// Runs a session to the end of its handshake.
-async fn run<C: Connection>(
+pub(crate) async fn run<C: Connection>(
     stream: &Stream,
     mut session: Session<C>,
     received: Vec<u8>,
@@ -218,14 +218,14 @@ async fn run<C: Connection>(
         incomplete.drain(..opened.unwrap_or_default());
         stream.write_all(&out).await?;
         out.clear();
+        if incomplete.len() > MAX_INCOMPLETE_BYTES {
+            return Err(HandshakeError::TooLarge);
+        }
         if session.is_established() {
             break;
         }
         if session.has_peer_closed() {
             return Err(HandshakeError::Closed);
-        }
-        if incomplete.len() > MAX_INCOMPLETE_BYTES {
-            return Err(HandshakeError::TooLarge);
         }
         let count = poll_fn(|cx| {
             with_buffers(|buffers| {

@@ -5,9 +5,13 @@
 //!   a part of a record, plaintext that its reader had no room for, and output that the socket has not
 //!   taken.
 //! - An end of the socket without a close_notify is an error: a body that ends so is cut
-//!   (RFC 8446 §6.1).
+//!   (RFC 8446 §6.1). No end is announced behind a write that its writer gave up.
+//! - A peer that sends many small records gets no more of the loop's time than another.
 
 mod hold;
+mod output;
+#[cfg(test)]
+mod tests;
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -17,14 +21,18 @@ use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
 use penstock_exchange::TlsInfo;
-use penstock_runtime::{LayerSocket, StreamLayer};
+use penstock_runtime::{LayerSocket, StreamLayer, loops};
 
 pub use hold::hold;
 
 use crate::certificates::ConnectionIdentity;
 use crate::handshake::CompleteHandshake;
 use crate::held::TrafficSecrets;
-use crate::session::{Connection, MAX_SEALED_BYTES, SEAL_BUFFER_BYTES, Session};
+use crate::session::{
+    Connection, MAX_RECORD_OVERHEAD, MAX_SEALED_BYTES, SEAL_BUFFER_BYTES, Session,
+};
+
+use self::output::Output;
 
 /// Room for received ciphertext: more than three whole records.
 pub(crate) const RECEIVE_BYTES: usize = 64 * 1024;
@@ -34,6 +42,17 @@ pub(crate) const MAX_INCOMPLETE_BYTES: usize = RECEIVE_BYTES / 2;
 
 /// Reads in a row without plaintext before other connections get their turn.
 const MAX_READS_PER_TURN: usize = 16;
+
+/// Records that take as long as a read of the socket: an update of the keys takes a microsecond or
+/// two, a record of one byte a fifth of that.
+const RECORDS_PER_READ: usize = 2;
+
+/// Behind a read with more records than this the next one is short ([`SHORT_READ_BYTES`]). Records
+/// of full size are four in a read.
+const MANY_RECORDS: usize = 64;
+
+/// Small records in so many bytes take a few hundred microseconds.
+const SHORT_READ_BYTES: usize = 4 * 1024;
 
 /// The loop's buffers for ciphertext.
 pub(crate) struct RecordBuffers {
@@ -75,18 +94,8 @@ struct LayerState<C> {
     end: SessionEnd,
     /// How the peer broke the protocol, for the read that finds it.
     violation: Option<Box<rustls::Error>>,
-}
-
-/// Sealed bytes on their way to the socket.
-#[derive(Default)]
-struct Output {
-    /// Not with the kernel yet.
-    pending: Vec<u8>,
-    /// Bytes of plaintext that were sealed and not reported as written: 0 or 1. The writer repeats
-    /// them.
-    unreported: usize,
-    /// The sending side of the socket closes behind `pending`.
-    ends_behind: bool,
+    /// The last read had more than [`MANY_RECORDS`].
+    has_small_records: bool,
 }
 
 /// How far the peer's side of a session is over.
@@ -127,10 +136,20 @@ impl<C: Connection> TlsLayer<C> {
                 output: Output::default(),
                 end,
                 violation: None,
+                has_small_records: false,
             }),
             info,
             identity,
         }
+    }
+}
+
+impl<C> TlsLayer<C> {
+    /// Bytes that its buffers have.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        let state = self.state.lock();
+        let output = &state.output.pending;
+        state.incomplete.capacity() + state.plaintext.capacity() + output.capacity()
     }
 }
 
@@ -143,8 +162,12 @@ impl<C: Connection> LayerState<C> {
         sink: &mut dyn FnMut(&[u8]),
     ) -> Poll<()> {
         with_buffers(|buffers| {
-            let buffer = &mut buffers.received;
             let kept = self.incomplete.len();
+            let room = match self.has_small_records {
+                true => SHORT_READ_BYTES,
+                false => RECEIVE_BYTES - kept,
+            };
+            let buffer = &mut buffers.received[..kept + room];
             let read = match cx {
                 Some(cx) => ready!(socket.poll_read(cx, &mut buffer[kept..])),
                 None => socket.try_read(&mut buffer[kept..]),
@@ -163,6 +186,9 @@ impl<C: Connection> LayerState<C> {
                 }
             };
             buffer[..kept].copy_from_slice(&self.incomplete);
+            let records = count_records(&buffer[..kept + count]);
+            self.has_small_records = records > MANY_RECORDS;
+            loops::charge_task(u32::try_from(records / RECORDS_PER_READ).unwrap_or(u32::MAX));
             self.open(&mut buffer[..kept + count], sink);
             let _ = self.output.flush(socket);
             Poll::Ready(())
@@ -244,6 +270,9 @@ impl<C: Connection> LayerState<C> {
             SessionEnd::Aborted => return Err(io::ErrorKind::ConnectionAborted.into()),
         }
         self.output.flush(socket)?;
+        if buffers.iter().all(|buffer| buffer.is_empty()) {
+            return Ok(0);
+        }
         let repeated = std::mem::take(&mut self.output.unreported);
         with_buffers(|scratch| {
             let plaintext = gather(buffers, repeated, &mut scratch.plaintext);
@@ -271,58 +300,50 @@ impl<C: Connection> LayerState<C> {
         })
     }
 
-    /// Seals and sends a close_notify, if none was sent.
+    /// Seals and sends a close_notify, if none was sent and nothing was cut.
     fn announce_end(&mut self, socket: LayerSocket<'_>) {
         let is_over = matches!(self.end, SessionEnd::Failed(_) | SessionEnd::Aborted);
-        if is_over || !self.session.is_established() {
+        let is_cut = self.output.unreported > 0 || self.output.failure.is_some();
+        if is_over || is_cut || !self.session.is_established() {
             return;
         }
-        with_buffers(|scratch| {
-            let sealed = self
-                .session
-                .seal_close(&mut self.incomplete, &mut scratch.sealed);
-            if let Ok(len) = sealed
-                && len > 0
-            {
-                // A peer that is gone does not miss it.
-                let _ = self.output.send(socket, &scratch.sealed[..len]);
-            }
-        });
+        // Not the loop's buffer: a stream may be dropped on any thread. An answer to an update of
+        // the keys may come first.
+        let mut sealed = [0; 2 * MAX_RECORD_OVERHEAD];
+        if let Ok(len) = self.session.seal_close(&mut self.incomplete, &mut sealed)
+            && len > 0
+        {
+            // A peer that is gone does not miss it.
+            let _ = self.output.send(socket, &sealed[..len]);
+        }
+    }
+
+    /// Announces the end, and closes the socket's sending side behind it.
+    fn end_output(&mut self, socket: LayerSocket<'_>) {
+        self.announce_end(socket);
+        self.output.ends_behind = true;
+    }
+
+    /// Sends what is pending, for a reader. A writer repeats what it has left; behind the end there
+    /// is none, and the reader waits for room.
+    fn flush_before_read(&mut self, socket: LayerSocket<'_>, cx: &mut Context<'_>) {
+        if self.output.ends_behind {
+            let _ = self.output.poll_flush(socket, cx);
+        } else {
+            let _ = self.output.flush(socket);
+        }
     }
 }
 
-impl Output {
-    /// Sends what is pending.
-    ///
-    /// # Errors
-    /// `WouldBlock` if a part is still pending, or the connection's error.
-    fn flush(&mut self, socket: LayerSocket<'_>) -> io::Result<()> {
-        if !self.pending.is_empty() {
-            let sent = socket.try_write(&self.pending)?;
-            self.pending.drain(..sent);
-            if !self.pending.is_empty() {
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            self.pending = Vec::new();
-        }
-        if std::mem::take(&mut self.ends_behind) {
-            socket.shutdown_write();
-        }
-        Ok(())
+/// The records that begin in `bytes`, by the lengths in their headers (RFC 8446 §5.1).
+fn count_records(bytes: &[u8]) -> usize {
+    let (mut rest, mut count) = (bytes, 0);
+    while let [_, _, _, high, low, behind @ ..] = rest {
+        count += 1;
+        let len = usize::from(u16::from_be_bytes([*high, *low]));
+        rest = behind.get(len..).unwrap_or_default();
     }
-
-    /// Sends `sealed` behind what is pending; returns whether all of it is with the kernel.
-    fn send(&mut self, socket: LayerSocket<'_>, sealed: &[u8]) -> io::Result<bool> {
-        let sent = match self.pending.is_empty() {
-            false => 0,
-            true => match socket.try_write(sealed) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-                sent => sent?,
-            },
-        };
-        self.pending.extend_from_slice(&sealed[sent..]);
-        Ok(self.pending.is_empty())
-    }
+    count
 }
 
 /// The plaintext of `buffers` behind its first `skipped` bytes, at most [`MAX_SEALED_BYTES`]; copied
@@ -352,8 +373,7 @@ impl<C: Connection> StreamLayer for TlsLayer<C> {
     ) -> Poll<io::Result<usize>> {
         let mut state = self.state.lock();
         let state = &mut *state;
-        // What a write has left is sent on occasion; its writer repeats it anyway.
-        let _ = state.output.flush(socket);
+        state.flush_before_read(socket, cx);
         for _ in 0..MAX_READS_PER_TURN {
             if !state.plaintext.is_empty() {
                 return Poll::Ready(Ok(state.take_plaintext(buffer)));
@@ -405,10 +425,14 @@ impl<C: Connection> StreamLayer for TlsLayer<C> {
 
     fn shutdown_write(&self, socket: LayerSocket<'_>) {
         let mut state = self.state.lock();
-        state.announce_end(socket);
-        state.output.ends_behind = true;
-        // The rest is sent by the next read.
+        state.end_output(socket);
         let _ = state.output.flush(socket);
+    }
+
+    fn poll_shutdown_write(&self, socket: LayerSocket<'_>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state.lock();
+        state.end_output(socket);
+        state.output.poll_flush(socket, cx)
     }
 
     fn abort(&self) {
@@ -416,7 +440,9 @@ impl<C: Connection> StreamLayer for TlsLayer<C> {
     }
 
     fn close(&self, socket: LayerSocket<'_>) {
-        self.state.lock().announce_end(socket);
+        let mut state = self.state.lock();
+        state.announce_end(socket);
+        let _ = state.output.flush(socket);
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -10,6 +10,7 @@ mod client_certificates;
 mod client_config;
 mod client_offer;
 mod client_session;
+pub mod fuzzing;
 mod handshake;
 pub mod held;
 mod layer;

@@ -361,6 +361,14 @@ pub(super) fn current_turn() -> u64 {
     CURRENT_LOOP.with(|here| here.turn.get())
 }
 
+/// Takes `cost` from the budget of the task being polled.
+pub(super) fn charge_task(cost: u32) {
+    CURRENT_LOOP.with(|here| {
+        let left = here.task_budget.get().saturating_sub(cost);
+        here.task_budget.set(left);
+    });
+}
+
 /// Wakes `waker` after everything else that is ready has run; at once where no loop runs.
 pub(super) fn defer_wake(waker: &Waker) {
     CURRENT_LOOP.with(|here| match here.mailbox_id.get() {

@@ -48,8 +48,12 @@ pub trait StreamLayer: Send + Sync + Debug {
     /// Bytes that the layer has accepted and the kernel has not.
     fn pending_bytes(&self) -> u64;
 
-    /// Announces the end and closes the sending side.
+    /// Announces the end and closes the sending side. What the socket does not take now is sent when
+    /// it has room, by the reads that follow.
     fn shutdown_write(&self, socket: LayerSocket<'_>);
+
+    /// As [`Stream::poll_shutdown_write`].
+    fn poll_shutdown_write(&self, socket: LayerSocket<'_>, cx: &mut Context<'_>) -> Poll<()>;
 
     /// The stream will be closed so that its peer sees that the message was cut: no end is announced.
     fn abort(&self);
@@ -96,6 +100,12 @@ impl LayerSocket<'_> {
     /// `WouldBlock`, or the connection's error.
     pub fn try_write(self, bytes: &[u8]) -> io::Result<usize> {
         self.0.try_write_socket(&[IoSlice::new(bytes)])
+    }
+
+    /// Writes a prefix of `bytes`; pending when the socket is full. For one task only: it takes the
+    /// place of another that waits for room.
+    pub fn poll_write(self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.poll_write_by(cx, || self.try_write(bytes))
     }
 
     /// Closes the sending side of the socket.

@@ -6,12 +6,14 @@
 
 use std::io::IoSlice;
 
+use rustls::{ExtractedSecrets, SupportedCipherSuite};
+
 use super::key_schedule::{MAX_SECRET_BYTES, Secret};
 use super::record_keys::{IV_BYTES, MAX_KEY_BYTES, RecordKeys};
 use super::suite::RecordSuite;
 use super::{
-    HeldSession, MAX_RECORD_OVERHEAD, MAX_SESSION_BYTES, OpenError, OpenedBytes,
-    RECORD_HEADER_BYTES, SealError, content_type,
+    HeldSession, HoldError, MAX_RECORD_OVERHEAD, MAX_SESSION_BYTES, OpenError, OpenedBytes,
+    RECORD_HEADER_BYTES, SealError, TrafficSecrets, content_type,
 };
 
 /// How many cipher suites [`SessionPair::new`] has.
@@ -61,13 +63,33 @@ impl SessionPair {
     /// # Errors
     /// As [`HeldSession::seal`].
     pub fn seal_as_client(&mut self, content: u8, message: &[u8]) -> Result<Vec<u8>, SealError> {
+        self.client.seal_any(content, message)
+    }
+}
+
+impl HeldSession {
+    /// The client's side of a session, of what rustls' client extracted.
+    pub(crate) fn new_client(
+        suite: SupportedCipherSuite,
+        extracted: &ExtractedSecrets,
+        traffic: Option<TrafficSecrets>,
+    ) -> Result<Self, HoldError> {
+        let traffic = traffic.map(|TrafficSecrets { client, server }| TrafficSecrets {
+            client: server,
+            server: client,
+        });
+        Self::new(suite, extracted, traffic.as_ref())
+    }
+
+    /// A record with this content type, whatever it says.
+    pub(crate) fn seal_any(&mut self, content: u8, message: &[u8]) -> Result<Vec<u8>, SealError> {
         let mut out = Vec::new();
-        self.client.seal_small(content, message, &mut out)?;
-        // The client goes on with the key that it has announced.
+        self.seal_small(content, message, &mut out)?;
+        // The peer goes on with the key that is announced.
         let is_update =
             content == content_type::HANDSHAKE && matches!(message, [24, 0, 0, 1, 0 | 1]);
-        if is_update && self.client.suite.is_tls13() {
-            self.client.send_keys.advance(self.client.suite)?;
+        if is_update && self.suite.is_tls13() {
+            self.send_keys.advance(self.suite)?;
         }
         Ok(out)
     }

@@ -36,7 +36,8 @@ impl LayerState<UnbufferedServerConnection> {
             end,
             ..
         } = self;
-        if end != SessionEnd::Open || output.unreported > 0 || output.ends_behind {
+        let is_cut = output.unreported > 0 || output.failure.is_some();
+        if end != SessionEnd::Open || is_cut || output.ends_behind {
             return Err(HoldError::Ended);
         }
         let negotiated = session.negotiated();
