@@ -9,6 +9,7 @@ mod error_pages;
 mod files;
 mod held_connections;
 mod interim;
+mod late_layer;
 mod proxy_protocol;
 mod response_bodies;
 mod routes;

@@ -133,8 +133,9 @@ pub(crate) async fn shake_hands_and_serve(
             accept::serve_or_tunnel(edge, stream, source, info, tunnel.as_ref(), Vec::new());
         }
         Err(end) => {
-            running.edge.metrics().tls_handshake_failures.increment();
-            refuse(&running.edge, stream, &source, &info, end).await;
+            let edge = running.finish();
+            edge.metrics().tls_handshake_failures.increment();
+            refuse(&edge, stream, &source, &info, end).await;
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Listeners with TLS, and rustls' buffered client as the peer.
 
 mod held_streams;
+mod hostile;
+mod splits;
 
 use std::io::{BufReader, ErrorKind};
 

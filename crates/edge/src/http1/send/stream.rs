@@ -50,6 +50,7 @@ impl ResponseWriter<'_> {
                     .ok_or_else(|| SendError::Body(length_mismatch("longer")))?;
             }
             size_line.clear();
+            size_line.extend_from_slice(self.take_owed_zero());
             let mut tail: &[u8] = b"";
             if chunked {
                 h1::encode_chunk_head(piece.len(), &mut size_line);
@@ -71,8 +72,14 @@ impl ResponseWriter<'_> {
             true => encode_last_chunk(body.take_trailers().as_ref()),
             false => Cow::Borrowed(&b""[..]),
         };
-        self.write(&mut [IoSlice::new(&head), IoSlice::new(&last)])
-            .await
+        let zero = self.take_owed_zero();
+        let slices = &mut [IoSlice::new(&head), IoSlice::new(zero), IoSlice::new(&last)];
+        self.write(slices).await?;
+        let ends_with_stream = matches!(framing, ResponseFraming::UntilClose);
+        match ends_with_stream && self.stream.layer().is_some() {
+            true => self.announce_end().await,
+            false => Ok(()),
+        }
     }
 
     /// Waits for the next piece, and notices a client that leaves meanwhile. One that only closed

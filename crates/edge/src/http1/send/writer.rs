@@ -33,6 +33,9 @@ pub(super) struct ResponseWriter<'c> {
     /// When a client that closed its sending side is probed next.
     next_probe_at: Option<Instant>,
     probe_count: u32,
+    /// A zero was refused. A layer of the stream may have it already, so it goes before the next
+    /// bytes: see the rules of `StreamLayer`.
+    owes_zero: bool,
 }
 
 /// Maximum zeros before a chunk's size: many readers accept no more than 16 digits.
@@ -87,6 +90,7 @@ impl<'c> ResponseWriter<'c> {
             acknowledged_at: None,
             next_probe_at: None,
             probe_count: 0,
+            owes_zero: false,
         }
     }
 }
@@ -222,9 +226,12 @@ impl ResponseWriter<'_> {
                 match self.stream.try_write(&[IoSlice::new(&[byte])]) {
                     Ok(count) => {
                         self.sent.total += count as u64;
+                        self.owes_zero = false;
                         ahead.spend(count);
                     }
-                    Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                    Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                        self.owes_zero = matches!(ahead, ProbeBytes::Zeros);
+                    }
                     Err(_) => return Poll::Ready(()),
                 }
             }
@@ -232,6 +239,24 @@ impl ResponseWriter<'_> {
             self.next_probe_at = Some(now + FIRST_PROBE_DELAY * (1 << self.probe_count));
         }
         Poll::Pending
+    }
+
+    /// What goes before the size of the next chunk: a zero that was refused.
+    pub(super) fn take_owed_zero(&mut self) -> &'static [u8] {
+        match std::mem::take(&mut self.owes_zero) {
+            true => b"0",
+            false => b"",
+        }
+    }
+
+    /// Waits until the client will see the end of the stream as the end of the body: the kernel has
+    /// the notice of a session.
+    pub(super) async fn announce_end(&mut self) -> Result<(), SendError> {
+        std::future::poll_fn(|cx| match self.stream.poll_shutdown_write(cx) {
+            Poll::Ready(()) => Poll::Ready(Ok(())),
+            Poll::Pending => self.poll_too_slow(cx).map(Err),
+        })
+        .await
     }
 
     /// Counts bytes that are with the kernel: a client that was waited for has made room for them.
