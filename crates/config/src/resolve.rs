@@ -20,7 +20,7 @@ use crate::model::{
 };
 use crate::values::{HostPattern, ListenAddr, PathPattern};
 use crate::work::{self, WorkOptions};
-use crate::{FILE_NAME, dev_defaults, entry, parse, section, server, site};
+use crate::{FILE_NAME, dev_defaults, entry, parse, section, server, site, tls};
 
 /// What the command line says about the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,8 +31,14 @@ pub struct Invocation {
     pub config: Option<PathBuf>,
     /// Listeners that replace the file's; empty keeps them.
     pub listen: Vec<ListenAddr>,
+    /// Listeners with TLS; with them or `listen`, the file's are replaced.
+    pub listen_https: Vec<ListenAddr>,
     /// Hosts of the only site, which gets certificates for them by ACME (`--domain`).
     pub domains: Vec<HostPattern>,
+    /// The certificate authority in place of the file's (`--acme-directory`).
+    pub acme_directory: Option<String>,
+    /// The address that it writes to (`--acme-email`).
+    pub acme_email: Option<String>,
     /// Admin address that replaces the file's.
     pub admin: Option<AdminOverride>,
     /// Worker processes of every application.
@@ -413,6 +419,22 @@ fn app_name_of_dir(dir: &Path) -> String {
     }
 }
 
+/// Replaces what the file says of the certificate authority.
+fn apply_acme(config: &mut Config, invocation: &Invocation, errors: &mut Vec<String>) {
+    if let Some(directory) = &invocation.acme_directory {
+        match tls::is_acme_directory(directory) {
+            true => config.acme.directory = vec![directory.clone()],
+            false => errors.push(format!(
+                "--acme-directory {directory}: expected {}",
+                tls::DIRECTORY_EXPECTED
+            )),
+        }
+    }
+    if let Some(email) = &invocation.acme_email {
+        config.acme.email = Some(email.clone());
+    }
+}
+
 /// Gives the only site these hosts with certificates for them, and the server the ports of HTTP and
 /// HTTPS, unless listeners are named too. Local names get
 /// certificates of this machine's authority, and ports that need no rights.
@@ -433,7 +455,7 @@ fn apply_domains(config: &mut Config, invocation: &Invocation, errors: &mut Vec<
             false => SiteTls::Auto,
         };
     }
-    if invocation.listen.is_empty() {
+    if invocation.listen.is_empty() && invocation.listen_https.is_empty() {
         let (http, https) = match is_local {
             true => (ListenAddr::loopback(8080), ListenAddr::loopback(8443)),
             false => (ListenAddr::Port(HTTP_PORT), ListenAddr::Port(HTTPS_PORT)),
@@ -463,6 +485,7 @@ const HTTPS_PORT: u16 = 443;
 
 fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config, ConfigErrors> {
     let mut errors = Vec::new();
+    apply_acme(&mut config, invocation, &mut errors);
     apply_domains(&mut config, invocation, &mut errors);
     let mut place = |addr: &ListenAddr| {
         let unfit = server::check_socket_path(&addr.to_string(), &invocation.cwd);
@@ -471,9 +494,11 @@ fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config
         let based = server::resolve_socket_path(addr.clone(), &invocation.cwd);
         based.filter(|_| is_fit).unwrap_or_else(|| addr.clone())
     };
-    if !invocation.listen.is_empty() {
-        config.server.listen = invocation.listen.iter().map(&mut place).collect();
+    if !invocation.listen.is_empty() || !invocation.listen_https.is_empty() {
+        let all = invocation.listen.iter().chain(&invocation.listen_https);
+        config.server.listen = all.map(&mut place).collect();
         server::restrict_ports_to_ipv4(config.server.listen.iter_mut().collect());
+        config.server.tls_listeners = config.server.listen[invocation.listen.len()..].to_vec();
     }
     if let Some(log) = &invocation.log {
         config.server.log = LogTarget::File(make_absolute(&invocation.cwd, log));

@@ -101,12 +101,17 @@ fn read_directories(table: &Section<'_>) -> Option<Vec<String>> {
         TextOrList::List(texts) => (texts.value, texts.offset),
     };
     for text in &texts {
-        if !KNOWN_DIRECTORIES.contains(text) && !text.starts_with("https://") {
+        if !is_acme_directory(text) {
             table.report_invalid_item("directory", text, offset, DIRECTORY_EXPECTED);
         }
     }
     table.check_not_empty("directory");
     Some(texts.into_iter().map(str::to_owned).collect())
+}
+
+/// Whether a text names a directory of ACME: a known word or an https URL.
+pub(crate) fn is_acme_directory(text: &str) -> bool {
+    KNOWN_DIRECTORIES.contains(&text) || text.starts_with("https://")
 }
 
 fn is_http_url(text: &str) -> bool {

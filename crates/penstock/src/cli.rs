@@ -129,11 +129,21 @@ struct ServeArguments {
     /// Listen on this address: 127.0.0.1:8080, :80 or unix:/run/x.sock; port 0 takes a free one
     #[arg(short, long, value_name = "ADDR")]
     listen: Vec<ListenAddr>,
+    /// Listen with TLS on this address; needs --domain, or sites with `tls`
+    #[arg(long, value_name = "ADDR")]
+    listen_https: Vec<ListenAddr>,
     /// Serve HTTPS for this host, with a certificate that is got by itself; on ports 80 and 443
     /// unless --listen says others. `localhost` gets one of the local authority (penstock trust), on
     /// ports 8080 and 8443
     #[arg(long, value_name = "HOST", value_delimiter = ',', value_parser = parse_host)]
     domain: Vec<HostPattern>,
+    /// The certificate authority: letsencrypt, letsencrypt-staging, zerossl or the URL of a
+    /// directory [default: letsencrypt, or that of the configuration file]
+    #[arg(long, value_name = "NAME")]
+    acme_directory: Option<String>,
+    /// Where the certificate authority writes about the account
+    #[arg(long, value_name = "EMAIL")]
+    acme_email: Option<String>,
     /// Serve the directory's files as they are, and run no code
     #[arg(long, conflicts_with_all = ["config", "kind"])]
     files: bool,
@@ -381,7 +391,10 @@ impl ServeArguments {
         Ok(Invocation {
             target: self.target.clone(),
             listen: self.listen.clone(),
+            listen_https: self.listen_https.clone(),
             domains: self.domain.clone(),
+            acme_directory: self.acme_directory.clone(),
+            acme_email: self.acme_email.clone(),
             files_only: self.files,
             development: self.dev,
             ..self.process.invocation()?

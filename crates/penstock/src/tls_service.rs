@@ -20,7 +20,9 @@ mod watch;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use penstock_config::{AcmeStorage, ClientCertificateMode, Config, SiteTls, TlsProfile, UnknownNames};
+use penstock_config::{
+    AcmeStorage, ClientCertificateMode, Config, SiteTls, TlsProfile, UnknownNames,
+};
 use penstock_edge::{Route, shared_challenge_route};
 use penstock_exchange::HttpChallenges;
 use penstock_tls::held::TrafficKeyLog;

@@ -14,8 +14,8 @@ use penstock_config::{
 use penstock_edge::{AccessLog, ErrorPages, Filters, Route, RouteTable, Settings, Site};
 use penstock_exchange::buffering::{BufferingSettings, TempSpace};
 use penstock_exchange::{
-    Handler, HandlerProgress, InlineResponse, Reply, Request, RequestView,
-    TrustedProxies, parse_network,
+    Handler, HandlerProgress, InlineResponse, Reply, Request, RequestView, TrustedProxies,
+    parse_network,
 };
 use penstock_files::{FilesHandler, FilesSetup};
 use penstock_grip::WebSocketSupport;
