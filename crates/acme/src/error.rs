@@ -67,6 +67,9 @@ pub enum AcmeError {
         /// Those of the authority.
         available: String,
     },
+    /// The settings have no authority.
+    #[error("no certificate authority is set")]
+    NoAuthority,
     /// No authority of the settings can issue for this name.
     #[error(
         "public authorities issue no certificates for this name: use `tls = \"local\"` or a \
@@ -216,7 +219,7 @@ pub(crate) fn describe(problem: &Problem) -> String {
     let kind = problem.r#type.as_deref().unwrap_or("unknown");
     let kind = kind.rsplit(':').next().unwrap_or(kind);
     let detail = problem.detail.as_deref().unwrap_or("it gives no reason");
-    let mut text = format!("{} ({kind})", printable(detail));
+    let mut text = format!("{} ({})", printable(detail), printable(kind));
     for subproblem in problem.subproblems.iter().take(MAX_SUBPROBLEMS) {
         text.push_str("; ");
         text.push_str(&printable(&subproblem.to_string()));

@@ -47,6 +47,11 @@ pub trait Storage: Send + Sync + fmt::Debug {
         self.store(key, value)
     }
 
+    /// Whether it removes temporary values by itself.
+    fn removes_temporary_values(&self) -> bool {
+        false
+    }
+
     /// Loads a value; `None` if there is none.
     fn load<'a>(&'a self, key: &'a str) -> StorageFuture<'a, Option<StoredValue>>;
 
@@ -105,6 +110,9 @@ pub enum StorageError {
     /// The pool of threads for the folder is full or has ended.
     #[error("certificate storage: {0}")]
     Pool(#[from] penstock_runtime::blocking::PoolError),
+    /// Another process is changing a lock at this moment.
+    #[error("certificate storage: another process is changing a lock")]
+    Busy,
     /// A key that no file can have.
     #[error("certificate storage: `{0}` is no valid key")]
     Key(String),

@@ -184,12 +184,7 @@ impl CertificateAuthority {
             certificate: leaf,
             reason,
         };
-        match session
-            .account
-            .revoke(&request)
-            .await
-            .map_err(AcmeError::from)
-        {
+        match with_fresh_nonces!(session.account.revoke(&request)) {
             Err(error) if error.is_problem("alreadyRevoked") => Ok(()),
             result => result,
         }
@@ -279,10 +274,11 @@ impl CertificateAuthority {
         };
         let external = self.directory.external_account.as_ref();
         let external = external.map(crate::settings::ExternalAccount::key);
-        let builder = Account::builder_with_http(Box::new(transport.clone()));
-        let url = self.directory.url.clone();
-        let created = builder.create(&new_account, url, external.as_ref()).await;
-        let (account, credentials) = created?;
+        let builder = || Account::builder_with_http(Box::new(transport.clone()));
+        let url = &self.directory.url;
+        let external = external.as_ref();
+        let (account, credentials) =
+            with_fresh_nonces!(builder().create(&new_account, url.clone(), external))?;
         let record = AccountRecord {
             status: "valid".to_owned(),
             contact,

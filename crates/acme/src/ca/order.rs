@@ -14,7 +14,7 @@ use super::responder::{ChallengeResponse, Responder, challenge_type};
 use crate::callbacks::Callbacks;
 use crate::certificate::{Certificate, chain_mentions};
 use crate::challenge::ChallengeStore;
-use crate::error::{AcmeError, describe};
+use crate::error::{AcmeError, describe, printable};
 use crate::name::CertificateName;
 use crate::settings::{AcmeSettings, ChallengeKind};
 use crate::storage::Storage;
@@ -99,12 +99,7 @@ impl CertificateAuthority {
                 Some(profile) => replacing.profile(profile),
                 None => replacing,
             };
-            match session
-                .account
-                .new_order(&replacing)
-                .await
-                .map_err(AcmeError::from)
-            {
+            match with_fresh_nonces!(session.account.new_order(&replacing)) {
                 Ok(order) => return Ok(order),
                 Err(error @ AcmeError::Call(_)) if error.problem().is_none() => return Err(error),
                 Err(error) if error.is_problem("rateLimited") => return Err(error),
@@ -112,7 +107,7 @@ impl CertificateAuthority {
                 Err(error) => log::debug!("acme: ordered without `replaces`: {error}"),
             }
         }
-        Ok(session.account.new_order(&new_order).await?)
+        with_fresh_nonces!(session.account.new_order(&new_order))
     }
 
     /// Has the name validated. The response is removed whatever happens.
@@ -160,9 +155,10 @@ impl CertificateAuthority {
         let mut params = CertificateParams::new([name.as_str().to_owned()])?;
         params.distinguished_name = DistinguishedName::new();
         let request = params.serialize_request(&key)?;
-        order.finalize_csr(request.der()).await?;
+        with_fresh_nonces!(order.finalize_csr(request.der()))?;
         let timeout = context.settings.limits.validation_timeout;
-        let chain = order.poll_certificate(&poll_policy(timeout)).await;
+        let policy = poll_policy(timeout);
+        let chain = with_fresh_nonces!(order.poll_certificate(&policy));
         let mut chain = chain.map_err(|error| timed(error, "issuing the certificate", timeout))?;
         if let Some(common_name) = &context.settings.preferred_chain
             && let Some(url) = &order.state().certificate
@@ -184,7 +180,7 @@ fn check_profile(session: &Session, profile: &str) -> Result<(), AcmeError> {
         available: if profiles.is_empty() {
             "none".to_owned()
         } else {
-            profiles.join(", ")
+            printable(&profiles.join(", "))
         },
     })
 }
@@ -197,6 +193,7 @@ async fn begin_validation(
     attempt: usize,
     response: &mut ChallengeResponse,
 ) -> Result<Option<ChallengeKind>, AcmeError> {
+    with_fresh_nonces!(fetch_authorizations(order))?;
     let mut begun = None;
     // An order has one name, and so one authorization.
     let mut authorizations = order.authorizations();
@@ -213,11 +210,20 @@ async fn begin_validation(
         let presented = responder.present(kind, &challenge.token, &key_authorization, response);
         presented.await?;
         if challenge.status == ChallengeStatus::Pending {
-            challenge.set_ready().await?;
+            with_fresh_nonces!(challenge.set_ready())?;
         }
         begun = Some(kind);
     }
     Ok(begun)
+}
+
+/// Fetches what the order has of authorizations; they stay in it.
+async fn fetch_authorizations(order: &mut Order) -> Result<(), AcmeError> {
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        authorization?;
+    }
+    Ok(())
 }
 
 /// Waits until the order is ready. A failure names what the authority saw.
@@ -228,12 +234,13 @@ async fn await_validation(
     timeout: Duration,
     name: &CertificateName,
 ) -> Result<(), AcmeError> {
-    let polled = order.poll_ready(&poll_policy(timeout)).await;
-    let error = match polled {
+    let policy = poll_policy(timeout);
+    let polled = with_fresh_nonces!(order.poll_ready(&policy));
+    let error = match polled.map_err(|error| timed(error, "validating the name", timeout)) {
         Ok(OrderStatus::Ready) => return Ok(()),
         Ok(_) => None,
-        Err(error @ instant_acme::Error::Api(_)) => Some(AcmeError::from(error)),
-        Err(error) => return Err(timed(error, "validating the name", timeout)),
+        Err(error @ AcmeError::Refused(_)) => Some(error),
+        Err(error) => return Err(error),
     };
     let cause = match find_challenge_error(order, kind).await {
         Some(cause) => cause,
@@ -253,9 +260,9 @@ async fn await_validation(
 async fn find_challenge_error(order: &mut Order, kind: ChallengeKind) -> Option<String> {
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {
-        let state = authorization.refresh().await.ok()?;
+        with_fresh_nonces!(async { authorization.refresh().await.map(drop) }).ok()?;
         let kind = challenge_type(kind);
-        let challenge = state.challenges.iter().find(|c| c.r#type == kind);
+        let challenge = authorization.challenges.iter().find(|c| c.r#type == kind);
         if let Some(problem) = challenge.and_then(|challenge| challenge.error.as_ref()) {
             return Some(describe(problem));
         }
@@ -306,9 +313,11 @@ fn poll_policy(timeout: Duration) -> RetryPolicy {
     policy.backoff(1.3).timeout(timeout)
 }
 
-fn timed(error: instant_acme::Error, step: &'static str, after: Duration) -> AcmeError {
+fn timed(error: AcmeError, step: &'static str, after: Duration) -> AcmeError {
     match error {
-        instant_acme::Error::Timeout(_) => AcmeError::Timeout { step, after },
-        error => error.into(),
+        AcmeError::Protocol(error) if matches!(*error, instant_acme::Error::Timeout(_)) => {
+            AcmeError::Timeout { step, after }
+        }
+        error => error,
     }
 }

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::callbacks::{DnsHook, DnsHookCall, DnsHookVerb};
 use crate::challenge::{ChallengeGuard, ChallengeStore};
-use crate::error::AcmeError;
+use crate::error::{AcmeError, printable};
 use crate::name::CertificateName;
 use crate::settings::ChallengeKind;
 use crate::storage::{Storage, keys};
@@ -201,7 +201,7 @@ fn type_name(kind: &ChallengeType) -> &str {
 }
 
 fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let joined = names.collect::<Vec<_>>().join(", ");
+    let joined = printable(&names.collect::<Vec<_>>().join(", "));
     if joined.is_empty() {
         "none".to_owned()
     } else {

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use hyper::header::{CONTENT_TYPE, HeaderValue, LINK, RETRY_AFTER, USER_AGENT};
 use hyper::http::response::Parts;
-use hyper::{Request, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -91,6 +91,7 @@ impl Transport {
 
     async fn send(self, request: Request<BodyWrapper<Bytes>>) -> LibraryResult {
         let url = request.uri().to_string();
+        let is_get = request.method() == Method::GET;
         let host = request.uri().host().unwrap_or_default().to_owned();
         let exchange = self.exchange(request, &host);
         let answer = match tokio::time::timeout(self.timeout, exchange).await {
@@ -100,9 +101,14 @@ impl Transport {
                 after: self.timeout,
             }),
         };
-        let (parts, body) = answer.map_err(library_error)?;
+        let (mut parts, body) = answer.map_err(library_error)?;
         if let Some(error) = error_of_status(&parts, &body, host) {
             return Err(library_error(error));
+        }
+        if is_get && !parts.headers.contains_key(RETRY_AFTER) {
+            // The library requires one for renewal information. RFC 9773 §4.3.3 names the default.
+            let default = HeaderValue::from_static("21600");
+            parts.headers.insert(RETRY_AFTER, default);
         }
         self.keep_chain(url, &parts, &body);
         if let Some(domain) = find_issuer_domain(&body) {

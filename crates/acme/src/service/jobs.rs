@@ -172,7 +172,8 @@ impl JobContext {
         if let Some(found) = found.filter(is_news) {
             return Ok(OrderOutcome::Found(Box::new(found)));
         }
-        let authority = &self.authorities[directory % self.authorities.len()];
+        let authority = self.authorities.get(directory);
+        let authority = authority.ok_or(AcmeError::NoAuthority)?;
         let of_authority =
             |current: &&CurrentCertificate| *current.directory == *authority.directory.url;
         let replaced = current.filter(of_authority);
@@ -243,6 +244,9 @@ impl JobContext {
 
     /// Removes tokens that a server left behind when it ended during a validation.
     pub(super) async fn remove_old_tokens(&self) {
+        if self.storage.removes_temporary_values() {
+            return;
+        }
         for directory in &self.settings.directories {
             let folder = keys::challenge_tokens(&directory.url);
             for key in self.storage.list(&folder).await.unwrap_or_default() {

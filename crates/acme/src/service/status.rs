@@ -32,6 +32,8 @@ pub struct CertificateStatus {
     pub failed_attempts: u32,
     /// Certificates obtained from an authority by this server.
     pub issued_total: u64,
+    /// Failed attempts since the name was added.
+    pub failed_total: u64,
     /// Why the last attempt failed; none after a success.
     pub last_error: Option<String>,
 }

@@ -32,12 +32,11 @@ pub(super) struct Worker {
     status: Arc<StatusTable>,
     context: Arc<JobContext>,
     entries: BTreeMap<CertificateName, NameEntry>,
-    /// When the next action of each name is due, for orders and for everything else.
-    due_orders: BTreeSet<(SystemTime, CertificateName)>,
-    due_reads: BTreeSet<(SystemTime, CertificateName)>,
+    /// When the next action of each name is due, by kind.
+    due: PerKind<BTreeSet<(SystemTime, CertificateName)>>,
     jobs: JoinSet<JobReport>,
     running: HashMap<Id, RunningJob>,
-    running_orders: usize,
+    running_count: PerKind<usize>,
     rate: IssuanceRate,
     next_generation: u64,
 }
@@ -46,7 +45,7 @@ pub(super) struct Worker {
 struct RunningJob {
     name: CertificateName,
     generation: u64,
-    is_order: bool,
+    kind: JobKind,
 }
 
 enum JobReport {
@@ -56,8 +55,34 @@ enum JobReport {
     Order(Result<OrderOutcome, AcmeError>),
 }
 
-/// Loads, looks and questions at the same time.
+/// Kinds of jobs with bounds of their own: none waits for another kind's slow peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JobKind {
+    /// Storage, and the authority's renewal window.
+    Read,
+    /// The decision about a name on demand: names that strangers choose.
+    Permission,
+    Order,
+}
+
+/// A value for each [`JobKind`].
+type PerKind<T> = [T; 3];
+
+impl JobKind {
+    const ALL: PerKind<Self> = [Self::Read, Self::Permission, Self::Order];
+
+    fn of(action: Action) -> Self {
+        match action {
+            Action::AskPermission => Self::Permission,
+            Action::Load | Action::Check { .. } => Self::Read,
+            Action::Order { .. } => Self::Order,
+        }
+    }
+}
+
+/// Jobs of a kind at the same time; orders have a bound in the settings.
 const MAX_READS: usize = 32;
+const MAX_PERMISSION_CALLS: usize = 8;
 
 /// The longest sleep: a change of the clock is noticed after this time.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
@@ -78,11 +103,10 @@ impl Worker {
             status,
             context,
             entries: BTreeMap::new(),
-            due_orders: BTreeSet::new(),
-            due_reads: BTreeSet::new(),
+            due: PerKind::default(),
             jobs: JoinSet::new(),
             running: HashMap::new(),
-            running_orders: 0,
+            running_count: PerKind::default(),
             rate,
             next_generation: 0,
         }
@@ -114,7 +138,7 @@ impl Worker {
         if tokio::time::timeout(grace, all).await.is_err() {
             log::warn!(
                 "acme: orders in progress are given up (orders={})",
-                self.running_orders
+                self.running_count[JobKind::Order as usize]
             );
         }
         self.jobs.shutdown().await;
@@ -124,8 +148,8 @@ impl Worker {
         if let Some(names) = queue.names {
             self.set_names(&names);
         }
-        for name in queue.on_demand {
-            self.add_on_demand(&name);
+        if !queue.on_demand.is_empty() {
+            self.add_on_demand(queue.on_demand);
         }
         for name in queue.checks {
             self.change_schedule(&name, NameSchedule::request_check);
@@ -164,10 +188,7 @@ impl Worker {
         }
     }
 
-    fn add_on_demand(&mut self, name: &CertificateName) {
-        if self.entries.contains_key(name) {
-            return;
-        }
+    fn add_on_demand(&mut self, names: BTreeSet<CertificateName>) {
         let on_demand = self.entries.values().filter(|entry| entry.is_on_demand);
         let (mut all, mut waiting) = (0, 0);
         for entry in on_demand {
@@ -175,11 +196,18 @@ impl Worker {
             waiting += usize::from(entry.schedule.certificate().is_none());
         }
         let limits = &self.context.settings.limits;
-        if all >= limits.max_on_demand_names || waiting >= limits.max_on_demand_waiting {
-            self.status.drop_name(name, OnDemandError::Full, FULL_HOLD);
-            return;
+        let (max_all, max_waiting) = (limits.max_on_demand_names, limits.max_on_demand_waiting);
+        for name in names {
+            if self.entries.contains_key(&name) {
+                continue;
+            }
+            if all >= max_all || waiting >= max_waiting {
+                self.status.drop_name(&name, OnDemandError::Full, FULL_HOLD);
+                continue;
+            }
+            self.add(&name, true);
+            (all, waiting) = (all + 1, waiting + 1);
         }
-        self.add(name, true);
     }
 
     fn add(&mut self, name: &CertificateName, is_on_demand: bool) {
@@ -211,61 +239,46 @@ impl Worker {
             return;
         };
         let next = entry.schedule.next();
-        let next = next.map(|(at, action)| (at, matches!(action, Action::Order { .. })));
+        let next = next.map(|(at, action)| (at, JobKind::of(action)));
         let old = std::mem::replace(&mut entry.due, next);
         self.status.set(name, entry.describe(name, now()));
         self.unqueue(name, old);
-        if let Some((at, is_order)) = next {
-            self.due_queue(is_order).insert((at, name.clone()));
+        if let Some((at, kind)) = next {
+            self.due[kind as usize].insert((at, name.clone()));
         }
     }
 
-    fn unqueue(&mut self, name: &CertificateName, due: Option<(SystemTime, bool)>) {
-        if let Some((at, is_order)) = due {
-            self.due_queue(is_order).remove(&(at, name.clone()));
+    fn unqueue(&mut self, name: &CertificateName, due: Option<(SystemTime, JobKind)>) {
+        if let Some((at, kind)) = due {
+            self.due[kind as usize].remove(&(at, name.clone()));
         }
     }
 
-    fn due_queue(&mut self, is_order: bool) -> &mut BTreeSet<(SystemTime, CertificateName)> {
-        if is_order {
-            &mut self.due_orders
-        } else {
-            &mut self.due_reads
-        }
-    }
-
-    fn has_room(&self, is_order: bool) -> bool {
-        if is_order {
-            self.running_orders < self.context.settings.limits.max_orders.max(1)
-        } else {
-            self.running.len() - self.running_orders < MAX_READS
-        }
+    fn has_room(&self, kind: JobKind) -> bool {
+        let max = match kind {
+            JobKind::Read => MAX_READS,
+            JobKind::Permission => MAX_PERMISSION_CALLS,
+            JobKind::Order => self.context.settings.limits.max_orders.max(1),
+        };
+        self.running_count[kind as usize] < max
     }
 
     fn start_due(&mut self, now: SystemTime) {
-        for is_order in [false, true] {
-            while self.has_room(is_order) {
-                let first = self
-                    .due_queue(is_order)
-                    .first()
-                    .filter(|(at, _)| *at <= now);
-                let Some(name) = first.map(|(_, name)| name.clone()) else {
+        for kind in JobKind::ALL {
+            while self.has_room(kind) {
+                let first = self.due[kind as usize].first();
+                let Some((_, name)) = first.filter(|(at, _)| *at <= now) else {
                     break;
                 };
-                self.start(&name, now);
+                self.start(&name.clone(), now);
             }
         }
     }
 
     fn time_to_next(&self, now: SystemTime) -> Duration {
-        let queues = [(false, &self.due_reads), (true, &self.due_orders)];
-        let usable = queues
-            .iter()
-            .filter(|(is_order, _)| self.has_room(*is_order));
-        let next = usable
-            .filter_map(|(_, queue)| queue.first())
-            .map(|(at, _)| *at)
-            .min();
+        let usable = JobKind::ALL.into_iter().filter(|kind| self.has_room(*kind));
+        let next = usable.filter_map(|kind| self.due[kind as usize].first());
+        let next = next.map(|(at, _)| *at).min();
         let wait = next.map_or(MAX_SLEEP, |at| at.duration_since(now).unwrap_or_default());
         wait.min(MAX_SLEEP)
     }
@@ -277,8 +290,9 @@ impl Worker {
         let Some((_, action)) = entry.schedule.next() else {
             return;
         };
-        let is_order = matches!(action, Action::Order { .. });
-        let is_new = is_order && entry.is_on_demand && entry.schedule.certificate().is_none();
+        let kind = JobKind::of(action);
+        let is_new =
+            kind == JobKind::Order && entry.is_on_demand && entry.schedule.certificate().is_none();
         if is_new && !entry.has_rate_token {
             if let Err(at) = self.rate.take(now) {
                 entry.schedule.postpone(at);
@@ -293,11 +307,11 @@ impl Worker {
         let id = self.jobs.spawn(job).id();
         let name = name.clone();
         self.update(&name);
-        self.running_orders += usize::from(is_order);
+        self.running_count[kind as usize] += 1;
         let running = RunningJob {
             name,
             generation,
-            is_order,
+            kind,
         };
         self.running.insert(id, running);
     }
@@ -310,7 +324,7 @@ impl Worker {
         let Some(job) = self.running.remove(&id) else {
             return;
         };
-        self.running_orders -= usize::from(job.is_order);
+        self.running_count[job.kind as usize] -= 1;
         let Some(entry) = self.entries.get_mut(&job.name) else {
             return;
         };

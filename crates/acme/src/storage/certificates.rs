@@ -55,7 +55,7 @@ pub(crate) async fn load_certificate(
     }
 }
 
-/// Loads the certificate that is valid longest, of those valid at `now`.
+/// Loads the newest certificate of those that have not expired at `now`.
 pub(crate) async fn load_newest(
     storage: &dyn Storage,
     directories: &[Directory],
@@ -67,7 +67,8 @@ pub(crate) async fn load_newest(
         let Some(found) = load_certificate(storage, &directory.url, name).await? else {
             continue;
         };
-        let is_valid = found.facts.not_before <= now && now < found.facts.not_after;
+        // One that is valid from a moment ago may seem to be valid from now on: clocks differ.
+        let is_valid = now < found.facts.not_after;
         let is_newer = |best: &Certificate| is_newer(&found.facts, &best.facts);
         if is_valid && newest.as_ref().is_none_or(is_newer) {
             newest = Some(found);
@@ -76,11 +77,10 @@ pub(crate) async fn load_newest(
     Ok(newest)
 }
 
-/// Whether `found` is another certificate than `known` and not older. Dates have whole seconds: two
-/// certificates may have the same.
+/// Whether `found` is another certificate than `known` and was not issued before it. Dates have
+/// whole seconds: two certificates may have the same, and the lifetime says nothing.
 pub(crate) fn is_newer(found: &CertificateFacts, known: &CertificateFacts) -> bool {
-    let dates = |facts: &CertificateFacts| (facts.not_before, facts.not_after);
-    found != known && dates(found) >= dates(known)
+    found != known && found.not_before >= known.not_before
 }
 
 /// Stores a certificate. Readers that see a part of it find that key and certificate do not match.

@@ -108,12 +108,18 @@ impl Storage for FolderStorage {
     }
 
     fn try_lock<'a>(&'a self, name: &'a str, token: &'a str) -> StorageFuture<'a, bool> {
-        self.with_lock_file(name, token, "take", |lock, now, token| {
+        let taken = self.with_lock_file(name, token, "take", |lock, now, token| {
             if lock.is_held(now)? {
                 return Ok(false);
             }
             write_file(&lock.path, token.as_bytes())?;
             Ok(true)
+        });
+        Box::pin(async move {
+            match taken.await {
+                Err(StorageError::Busy) => Ok(false),
+                taken => taken,
+            }
         })
     }
 
@@ -139,8 +145,10 @@ impl Storage for FolderStorage {
 }
 
 impl FolderStorage {
-    /// Runs `work` on the lock's file while no other process changes a lock. `false` while another
-    /// does: the caller tries again later.
+    /// Runs `work` on the lock's file while no other process changes a lock.
+    ///
+    /// # Errors
+    /// [`StorageError::Busy`] while another does.
     fn with_lock_file<'a>(
         &'a self,
         name: &'a str,
@@ -156,15 +164,17 @@ impl FolderStorage {
             let mut guard = open_guard(&guard_path).map_err(failed("open", &guard_path))?;
             match guard.try_lock() {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(false),
+                Err(TryLockError::WouldBlock) => return Err(StorageError::Busy),
                 Err(TryLockError::Error(error)) => {
                     return Err(failed("lock", &guard_path)(error));
                 }
             }
             let now = touch(&mut guard).map_err(failed("write", &guard_path))?;
             let lock = LockFile { path };
-            // The guard is released when its file is closed.
-            work(&lock, now, &token).map_err(failed(action, &lock.path))
+            let done = work(&lock, now, &token).map_err(failed(action, &lock.path));
+            // Closing would do, unless a child process of this moment has a copy until it executes.
+            guard.unlock().map_err(failed("unlock", &guard_path))?;
+            done
         })
     }
 }
@@ -176,10 +186,11 @@ struct LockFile {
 
 impl LockFile {
     fn is_held(&self, now: SystemTime) -> io::Result<bool> {
-        let Some(metadata) = present(std::fs::metadata(&self.path))? else {
+        // Opened, because a network file system answers `stat` from its cache.
+        let Some(file) = present(open(&self.path))? else {
             return Ok(false);
         };
-        let age = now.duration_since(metadata.modified()?);
+        let age = now.duration_since(file.metadata()?.modified()?);
         Ok(age.unwrap_or_default() < LOCK_STALE_AFTER)
     }
 
@@ -248,13 +259,16 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "runs in a blocking pool")]
-fn sync_folder(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
+fn open(path: &Path) -> io::Result<File> {
+    File::open(path)
 }
 
-#[expect(clippy::disallowed_methods, reason = "runs in a blocking pool")]
+fn sync_folder(path: &Path) -> io::Result<()> {
+    open(path)?.sync_all()
+}
+
 fn read_file(path: &Path) -> io::Result<StoredValue> {
-    let file = File::open(path)?;
+    let file = open(path)?;
     // The buffer never grows: a growing one would leave copies of a key behind.
     let bytes = file.metadata()?.len().min(MAX_FILE_BYTES);
     let mut content = Zeroizing::new(Vec::with_capacity(usize::try_from(bytes).unwrap_or(0) + 1));

@@ -49,11 +49,17 @@ impl StorageLock {
     /// Releases the lock. If that fails it expires by itself.
     pub(crate) async fn release(self) {
         self.refresher.abort();
-        if let Err(error) = self.storage.unlock(&self.name, &self.token).await {
-            log::warn!(
-                "acme: a lock is not released and expires: {error} (lock={})",
-                self.name
-            );
+        let mut attempts = 0;
+        let released = loop {
+            attempts += 1;
+            match self.storage.unlock(&self.name, &self.token).await {
+                Err(StorageError::Busy) if attempts < 10 => sleep(BUSY_DELAY).await,
+                released => break released,
+            }
+        };
+        if let Err(error) = released {
+            let name = &self.name;
+            log::warn!("acme: a lock is not released and expires: {error} (lock={name})");
         }
     }
 }
@@ -78,14 +84,21 @@ async fn refresh(
         let began = Instant::now();
         match storage.refresh_lock(&name, &token).await {
             Ok(true) => (refreshed_at, delay) = (began, LOCK_REFRESH_INTERVAL),
+            Ok(false) => break,
             // A folder's guard may be in use, and Redis may come back: there is time to try again.
-            Ok(false) | Err(_) if refreshed_at.elapsed() < LOCK_STALE_AFTER - RETRY_DELAY => {
+            Err(_) if refreshed_at.elapsed() < LOCK_STALE_AFTER - RETRY_DELAY => {
                 delay = RETRY_DELAY;
             }
-            Ok(false) | Err(_) => break,
+            Err(_) => break,
         }
     }
     lose.send_replace(true);
 }
 
+/// The guard of a folder's locks is in use for less.
+const BUSY_DELAY: Duration = Duration::from_millis(20);
+
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

@@ -28,6 +28,9 @@ pub struct RedisStorage {
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long a verb may take, with the wait for a connection and its reply.
+const VERB_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Keys that `SCAN` looks at in one step.
 const SCAN_KEYS: usize = 500;
 
@@ -84,9 +87,12 @@ impl RedisStorage {
     }
 
     async fn query<T: FromRedisValue>(&self, command: redis::Cmd) -> Result<T, StorageError> {
-        let mut connection = self.connection().await?;
-        let reply = command.query_async(&mut connection).await;
-        self.check(reply).await
+        timed(async {
+            let mut connection = self.connection().await?;
+            let reply = command.query_async(&mut connection).await;
+            self.check(reply).await
+        })
+        .await
     }
 
     async fn run_script(
@@ -95,11 +101,14 @@ impl RedisStorage {
         key: String,
         token: &str,
     ) -> Result<bool, StorageError> {
-        let mut connection = self.connection().await?;
         let mut call = script.key(key);
         call.arg(token).arg(millis(LOCK_STALE_AFTER));
-        let reply = call.invoke_async(&mut connection).await;
-        self.check(reply).await
+        timed(async {
+            let mut connection = self.connection().await?;
+            let reply = call.invoke_async(&mut connection).await;
+            self.check(reply).await
+        })
+        .await
     }
 
     /// Forgets the connection after an error; the next verb makes a new one.
@@ -131,6 +140,10 @@ impl Storage for RedisStorage {
         command.arg(self.key(key)).arg(value.as_slice());
         command.arg("PX").arg(millis(lifetime));
         Box::pin(self.query(command))
+    }
+
+    fn removes_temporary_values(&self) -> bool {
+        true
     }
 
     fn load<'a>(&'a self, key: &'a str) -> StorageFuture<'a, Option<StoredValue>> {
@@ -196,6 +209,12 @@ impl Storage for RedisStorage {
         let released = self.run_script(&UNLOCK_SCRIPT, self.lock_key(name), token);
         Box::pin(async move { released.await.map(drop) })
     }
+}
+
+/// Bounds a verb. Many verbs may wait for one connection that cannot be made.
+async fn timed<T>(verb: impl Future<Output = Result<T, StorageError>>) -> Result<T, StorageError> {
+    let timed = tokio::time::timeout(VERB_TIMEOUT, verb).await;
+    timed.unwrap_or(Err(StorageError::Timeout(VERB_TIMEOUT)))
 }
 
 /// Words an error without address and password.

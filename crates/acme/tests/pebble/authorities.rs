@@ -3,7 +3,10 @@
 use penstock_acme::{ChallengeKind, ExternalAccount};
 
 use crate::require_pebble;
-use crate::support::{FrontEnd, PebbleOptions, TestOptions, name, settings, temporary_storage};
+use crate::support::{
+    FrontEnd, PebbleOptions, TestOptions, assert_never_logged, is_logged, name, settings,
+    temporary_storage,
+};
 
 const EXTERNAL_KEY: &str = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
 
@@ -31,6 +34,16 @@ async fn an_external_account_is_bound_or_asked_for() {
     let with = options.start();
     with.service.set_names([host.clone()]);
     with.await_certificate(&host).await;
+    let key = with.installed.find(&host).unwrap().key_pem;
+    assert_never_logged(&[EXTERNAL_KEY, key.expose().lines().nth(1).unwrap()]);
+    assert!(is_logged(&[
+        "no certificate for bound.acme.lan",
+        "externalAccountRequired",
+        "s, "
+    ]));
+    assert!(is_logged(&[
+        "certificate obtained (name=bound.acme.lan, directory=https://"
+    ]));
     with.stop().await;
 }
 
@@ -107,6 +120,7 @@ async fn half_of_the_nonces_are_refused_and_all_names_get_certificates() {
     service.service.set_names(names.clone());
     for host in &names {
         service.await_certificate(host).await;
+        assert_eq!(service.service.status(host).unwrap().failed_total, 0);
     }
     service.stop().await;
 }

@@ -153,16 +153,16 @@ async fn dns_01_validates_a_wildcard_through_the_hook() {
     service.service.set_names([host.clone()]);
     service.await_certificate(&host).await;
     let calls = calls.lock().unwrap().clone();
-    let arguments: Vec<_> = calls.iter().map(DnsHookCall::arguments).collect();
-    let record = "_acme-challenge.wild.acme.lan";
-    let value = &*calls[0].value;
-    assert_eq!(
-        arguments,
-        [
-            ["present", "wild.acme.lan", record, value],
-            ["cleanup", "wild.acme.lan", record, value],
-        ]
-    );
+    // Pebble may refuse an attempt when the machine is busy.
+    for pair in calls.chunks(2) {
+        let value = &*pair[0].value;
+        let expected = ["present", "cleanup"].map(|verb| {
+            let record = "_acme-challenge.wild.acme.lan";
+            [verb, "wild.acme.lan", record, value]
+        });
+        let arguments: Vec<_> = pair.iter().map(DnsHookCall::arguments).collect();
+        assert_eq!(arguments, expected);
+    }
     service.stop().await;
 }
 

@@ -1,5 +1,6 @@
 //! Names that clients ask for: allowed, denied, bounded.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,12 +15,17 @@ use crate::support::{
 
 /// Allows names with the label `shop`, fails for `broken`, and counts.
 #[derive(Default)]
-struct Shops(Mutex<Vec<CertificateName>>);
+struct Shops {
+    asked: Mutex<Vec<CertificateName>>,
+    /// No name is allowed any longer.
+    are_closed: AtomicBool,
+}
 
 impl OnDemandPolicy for Shops {
     fn is_allowed(&self, name: &CertificateName) -> CallbackFuture<bool> {
-        self.0.lock().unwrap().push(name.clone());
-        let is_allowed = name.as_str().contains("shop");
+        self.asked.lock().unwrap().push(name.clone());
+        let are_open = !self.are_closed.load(Ordering::Relaxed);
+        let is_allowed = are_open && name.as_str().contains("shop");
         let is_broken = name.as_str().contains("broken");
         Box::pin(async move {
             if is_broken {
@@ -61,7 +67,7 @@ async fn an_allowed_name_gets_a_certificate_and_a_denied_one_is_asked_about_once
     let broken = name("broken.acme.lan");
     let undecided = service.service.obtain_on_demand(&broken, PATIENCE);
     assert_eq!(undecided.await, Err(OnDemandError::Failed));
-    let asked = shops.0.lock().unwrap().clone();
+    let asked = shops.asked.lock().unwrap().clone();
     let expected = ["shop-1.acme.lan", "other.acme.lan", "broken.acme.lan"];
     assert_eq!(asked, expected.map(name));
     for impossible in ["*.shop.acme.lan", "127.0.0.1"] {
@@ -74,6 +80,14 @@ async fn an_allowed_name_gets_a_certificate_and_a_denied_one_is_asked_about_once
     service.service.set_names([fixed.clone()]);
     service.await_certificate(&fixed).await;
     assert!(service.installed.chain(&host).is_some());
+
+    // A customer that has left is dropped instead of renewed; the configured name stays.
+    shops.are_closed.store(true, Ordering::Relaxed);
+    service.service.renew(&host);
+    let is_gone = |service: &penstock_acme::CertificateService| service.snapshot().len() == 1;
+    assert!(service.service.wait_until(PATIENCE, is_gone).await);
+    assert!(service.installed.chain(&host).is_none());
+    assert!(service.installed.chain(&fixed).is_some());
     service.stop().await;
 }
 

@@ -16,12 +16,14 @@ use tokio::runtime::Handle;
 
 mod fake_authority;
 mod front_end;
+mod logged_lines;
 mod pebble;
 mod process;
 mod redis_server;
 
 pub(crate) use self::fake_authority::FakeAuthority;
 pub(crate) use self::front_end::FrontEnd;
+pub(crate) use self::logged_lines::{assert_never_logged, is_logged};
 pub(crate) use self::pebble::{Pebble, PebbleOptions, manage_dns as pebble_dns};
 pub(crate) use self::redis_server::RedisServer;
 
@@ -79,6 +81,7 @@ pub(crate) struct TestOptions {
 
 impl TestOptions {
     pub(crate) fn new(settings: AcmeSettings, storage: Arc<dyn Storage>) -> Self {
+        logged_lines::collect();
         Self {
             settings,
             storage,

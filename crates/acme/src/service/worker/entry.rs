@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::JobKind;
 use crate::name::CertificateName;
 use crate::schedule::{Action, NameSchedule};
 use crate::service::status::{CertificateState, CertificateStatus, unix_seconds};
@@ -21,9 +22,10 @@ pub(super) struct NameEntry {
     pub(super) has_rate_token: bool,
     pub(super) directory: Option<Arc<str>>,
     pub(super) issued_total: u64,
+    pub(super) failed_total: u64,
     pub(super) last_error: Option<String>,
-    /// When its next action is due, and whether that is an order, as queued.
-    pub(super) due: Option<(SystemTime, bool)>,
+    /// When its next action is due, and of which kind it is, as queued.
+    pub(super) due: Option<(SystemTime, JobKind)>,
 }
 
 impl NameEntry {
@@ -37,6 +39,7 @@ impl NameEntry {
             has_rate_token: false,
             directory: None,
             issued_total: 0,
+            failed_total: 0,
             last_error: None,
             due: None,
         }
@@ -68,6 +71,7 @@ impl NameEntry {
             retry_at: schedule.retry_at().map(unix_seconds),
             failed_attempts: schedule.failures(),
             issued_total: self.issued_total,
+            failed_total: self.failed_total,
             last_error: self.last_error.clone(),
         }
     }

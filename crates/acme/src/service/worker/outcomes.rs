@@ -130,6 +130,7 @@ impl Worker {
         let now = now();
         entry.schedule.finish_failure(now, error.failure());
         entry.last_error = Some(error.to_string());
+        entry.failed_total += 1;
         entry.has_rate_token = false;
         let valid_until = entry.schedule.certificate().map(|facts| facts.not_after);
         let is_useful = valid_until.is_some_and(|not_after| now < not_after);
