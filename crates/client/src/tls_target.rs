@@ -7,7 +7,7 @@ use penstock_tls::{EstablishedSession, HandshakeError};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
-/// Who must be at the other end of a connection, and how that is proved.
+/// The server that a connection must reach, and how it proves its name.
 #[derive(Debug, Clone)]
 pub struct TlsTarget {
     /// The trusted roots, the algorithms and the sessions that may be resumed.

@@ -1,3 +1,5 @@
+//! Keys of TLS: values, defaults, and the checks between tables.
+
 use super::*;
 use crate::testing::{TestDir, parse_in_dir, parse_valid};
 

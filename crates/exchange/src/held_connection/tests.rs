@@ -1,3 +1,5 @@
+//! Held connections with a layer: what is sealed, kept and handed over.
+
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 
