@@ -5,6 +5,8 @@
 //! configuration of them when a server needs one. [`describe_failure`] says what to do about a
 //! handshake that failed.
 
+mod ticket_store;
+
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use rustls::client::Resumption;
 use rustls::{AlertDescription, CertificateError, ClientConfig, Error, InvalidMessage};
 use serde::{Deserialize, Serialize};
 
+use self::ticket_store::TicketStore;
 use crate::target::{TargetError, read_file};
 
 /// The arguments about TLS of all verbs.
@@ -145,11 +148,11 @@ impl TlsSettings {
         };
         let config = client_config_offering(options, &offer);
         let config = config.map_err(|error| error.to_string())?;
-        if self.is_resuming {
-            return Ok(config);
-        }
         let mut config = (*config).clone();
-        config.resumption = Resumption::disabled();
+        config.resumption = match self.is_resuming {
+            true => Resumption::store(Arc::new(TicketStore::default())),
+            false => Resumption::disabled(),
+        };
         Ok(Arc::new(config))
     }
 

@@ -142,6 +142,30 @@ fn resumes_sessions_unless_told_not_to() {
 }
 
 #[test]
+fn many_connections_at_once_resume() {
+    const CONNECTIONS: u32 = 24;
+    let authority = Authority::new();
+    let server = Server::start_tls(authority.server("127.0.0.1", |_| {}), |connection| {
+        // Together, so that all tickets are there before the first is used.
+        connection.request();
+        take(Duration::from_millis(100));
+        connection.send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    });
+    let load = tls_load(
+        &server.address,
+        "127.0.0.1",
+        authority.trusted(),
+        CONNECTIONS,
+    );
+    let figures = run_requests(load, u64::from(CONNECTIONS) * 3);
+    assert!(figures.is_clean(), "{figures:?}");
+    let tls = tls_of(&figures);
+    let full = tls.full.count;
+    assert!(full <= u64::from(CONNECTIONS), "{full} full handshakes");
+    assert_eq!(tls.handshakes(), u64::from(CONNECTIONS) * 3);
+}
+
+#[test]
 fn a_handshake_counts_as_connecting_does() {
     const DELAY: Duration = Duration::from_millis(400);
     let authority = Authority::new();
