@@ -101,7 +101,15 @@ fn what_goes_wrong_is_named_and_in_the_exit_code() {
         (1, Some(3))
     );
     for wrong in [
-        &["run", "https://127.0.0.1/"][..],
+        &["run", "ftp://127.0.0.1/"][..],
+        &["run", "--ca", "missing.pem", "https://127.0.0.1/"],
+        &[
+            "run",
+            "--insecure",
+            "--tls-groups",
+            "X448",
+            "https://127.0.0.1/",
+        ],
         &["run", "-n", "1", "-d", "1s", "http://127.0.0.1/"],
         &["compare", "missing.toml"],
         &["mix", "http://127.0.0.1/", "--load", "path=/"],

@@ -19,6 +19,7 @@ mod architecture;
 mod asgi;
 mod behind_proxy;
 mod bench;
+mod bench_https;
 mod blocking_pools;
 mod bodies;
 mod boot;
