@@ -19,6 +19,7 @@ mod publishing;
 mod returns;
 mod route;
 mod shared_upgrades;
+mod tls;
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

@@ -721,7 +721,8 @@ fn collect(mut from: impl Read + Send + 'static) -> Lines {
 }
 
 fn port_in(url: &str) -> Option<u16> {
-    url.strip_prefix("http://")?
+    let (_, address) = url.split_once("://")?;
+    address
         .trim_end_matches('/')
         .rsplit(':')
         .next()?

@@ -26,7 +26,8 @@ pub struct OpenedBytes {
     pub is_ended: bool,
 }
 
-/// How many records without data a client may send until data flows, in either direction.
+/// How many records without content a client may send until the server sends data. Content of the
+/// client renews nothing: a held stream expects none, and its holder bounds it.
 #[derive(Debug, Default)]
 pub(super) struct PeerAllowance {
     pub(super) empty_records: u8,
@@ -42,7 +43,7 @@ const MAX_WARNINGS: u8 = 4;
 const MAX_RENEGOTIATIONS: u8 = 1;
 
 impl PeerAllowance {
-    /// Data has flowed.
+    /// The server has sent data.
     pub(super) fn renew(&mut self) {
         self.empty_records = 0;
         self.key_updates = 0;
@@ -176,7 +177,6 @@ impl HeldSession {
 
     fn count_data(&mut self, length: usize) -> Result<(), Violation> {
         if length > 0 {
-            self.allowance.renew();
             return Ok(());
         }
         let count = &mut self.allowance.empty_records;

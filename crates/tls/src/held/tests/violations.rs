@@ -199,30 +199,24 @@ fn records_without_data_are_bounded() {
     ];
     for (suite, content, message, allowed, expected) in rows {
         let mut pair = SessionPair::new(suite, 1).unwrap();
-        // Data in one direction renews what is allowed.
-        for renewed_by_client in [true, false] {
+        let send_all = |pair: &mut SessionPair| {
             for _ in 0..allowed {
                 let mut record = pair.seal_as_client(content, message).unwrap();
                 let mut answer = Vec::new();
                 let opened = pair.server.open(&mut record, &mut answer);
                 assert_eq!(opened, Ok(data(0)));
-                assert_eq!(pair.client.open(&mut answer, &mut Vec::new()), Ok(data(0)));
+                let answered = pair.client.open(&mut answer, &mut Vec::new());
+                assert_eq!(answered, Ok(data(0)));
             }
-            if renewed_by_client {
-                let mut record = seal(&mut pair.client, b"data");
-                pair.server.open(&mut record, &mut Vec::new()).unwrap();
-            } else {
-                let mut record = seal(&mut pair.server, b"event");
-                pair.client.open(&mut record, &mut Vec::new()).unwrap();
-            }
-        }
-        let mut records = Vec::new();
-        for _ in 0..allowed {
-            let mut record = pair.seal_as_client(content, message).unwrap();
-            let mut answer = Vec::new();
-            pair.server.open(&mut record, &mut answer).unwrap();
-            pair.client.open(&mut answer, &mut Vec::new()).unwrap();
-        }
+        };
+        send_all(&mut pair);
+        // Data of the server renews what is allowed, data of the client does not.
+        let mut record = seal(&mut pair.server, b"event");
+        pair.client.open(&mut record, &mut Vec::new()).unwrap();
+        let mut record = seal(&mut pair.client, b"data");
+        pair.server.open(&mut record, &mut Vec::new()).unwrap();
+        send_all(&mut pair);
+        let mut records = seal(&mut pair.client, b"data");
         records.extend(pair.seal_as_client(content, message).unwrap());
         violate(&mut pair, records, expected);
     }
