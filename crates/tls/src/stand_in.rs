@@ -41,7 +41,7 @@ pub enum IssueError {
     },
 }
 
-/// Makes a self-signed certificate for the hosts of a site. Takes about 50 us.
+/// Makes a self-signed certificate for the hosts of a site.
 pub fn stand_in(names: &[String], now: UnixTime) -> Result<ServerCertificate, IssueError> {
     let mut params = leaf_params(names, now, VALIDITY)?;
     params

@@ -5,7 +5,10 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use penstock_config::{CertificateFiles, HostPattern, Site, SiteTls};
-use penstock_tls::certificate_file::{self, CertificateFileError, CertificateFiles as Files};
+use penstock_tls::certificate_file::{
+    self, CertificateFileError, CertificateFiles as Files, KeepReason, LoadedCertificate,
+    RefreshOutcome,
+};
 use penstock_tls::{
     IssueError, LocalAuthority, PolicyId, ServerCertificate, SiteCertificates, stand_in,
 };
@@ -132,9 +135,9 @@ impl SiteEntry {
         self.certificates = match (&self.origin, known) {
             (SiteTls::Files(files), _) => {
                 self.stamp = FileStamp::of(files);
-                let (certificate, found) = load_files(files, &self.hosts, now)?;
-                problems = found;
-                vec![certificate]
+                let loaded = certificate_file::load(&to_pair(files), now)?;
+                problems = describe_problems(files, &loaded, &self.hosts);
+                vec![loaded.certificate]
             }
             (SiteTls::Auto, Some(known)) => known,
             (SiteTls::Local, _) => match local {
@@ -155,18 +158,32 @@ impl SiteEntry {
         }
     }
 
-    /// Reads its files again. On an error the certificate in use stays. Blocks.
+    /// Reads its files again. The certificate in use stays if the files hold a worse one, and if
+    /// they hold the same, which is `None`. Blocks.
     pub(super) fn reload_files(
         mut self,
         files: &CertificateFiles,
         now: UnixTime,
-    ) -> (Self, Result<Vec<SiteProblem>, SiteError>) {
+    ) -> (Self, Result<Option<Vec<SiteProblem>>, KeepReason>) {
         self.stamp = FileStamp::of(files);
-        let outcome = load_files(files, &self.hosts, now).map(|(certificate, problems)| {
-            self.certificates = vec![certificate];
-            problems
-        });
-        self.last_error = outcome.as_ref().err().map(SiteError::to_string);
+        let pair = to_pair(files);
+        let refreshed = match self.certificates.first() {
+            Some(current) => certificate_file::refresh(&pair, current, now),
+            None => match certificate_file::load(&pair, now) {
+                Ok(loaded) => RefreshOutcome::Replaced(Box::new(loaded)),
+                Err(error) => RefreshOutcome::Kept(error.into()),
+            },
+        };
+        let outcome = match refreshed {
+            RefreshOutcome::Unchanged => Ok(None),
+            RefreshOutcome::Replaced(loaded) => {
+                let problems = describe_problems(files, &loaded, &self.hosts);
+                self.certificates = vec![loaded.certificate];
+                Ok(Some(problems))
+            }
+            RefreshOutcome::Kept(reason) => Err(reason),
+        };
+        self.last_error = outcome.as_ref().err().map(KeepReason::to_string);
         (self, outcome)
     }
 
@@ -180,19 +197,18 @@ impl SiteEntry {
     }
 }
 
-fn load_files(
+fn to_pair(files: &CertificateFiles) -> Files {
+    Files {
+        certificate: files.certificate.clone(),
+        key: (files.key != files.certificate).then(|| files.key.clone()),
+    }
+}
+
+fn describe_problems(
     files: &CertificateFiles,
+    loaded: &LoadedCertificate,
     hosts: &[String],
-    now: UnixTime,
-) -> Result<(ServerCertificate, Vec<SiteProblem>), SiteError> {
-    let key = (files.key != files.certificate).then(|| files.key.clone());
-    let loaded = certificate_file::load(
-        &Files {
-            certificate: files.certificate.clone(),
-            key,
-        },
-        now,
-    )?;
+) -> Vec<SiteProblem> {
     let file = files.certificate.display().to_string();
     let mut problems = Vec::new();
     for problem in &loaded.problems {
@@ -214,7 +230,7 @@ fn load_files(
             is_error: true,
         });
     }
-    Ok((loaded.certificate, problems))
+    problems
 }
 
 /// Reads a file of certificates.

@@ -73,7 +73,8 @@ impl TlsService {
             let hosts = entry.hosts.join(", ");
             let (entry, outcome) = entry.reload_files(&files, now);
             match outcome {
-                Ok(problems) => {
+                Ok(None) => {}
+                Ok(Some(problems)) => {
                     log::info!("tls: certificate replaced (hosts={hosts:?})");
                     for problem in problems {
                         log::warn!("tls: {problem}");
