@@ -79,6 +79,23 @@ impl RedisBus {
         }
     }
 
+    /// Waits until Redis delivers publications of this server to all, at most for `timeout`; whether
+    /// it does. One that is delivered here alone before that is a gap for clients that resume.
+    pub async fn wait_until_joined(&self, timeout: Duration) -> bool {
+        let deadline = clock::now() + timeout;
+        let mut looks = clock::PollInterval::new(JOIN_POLL_INTERVAL);
+        loop {
+            let snapshot = self.inbox.snapshot();
+            if snapshot.connected && !snapshot.standalone {
+                return true;
+            }
+            if clock::now() >= deadline {
+                return false;
+            }
+            looks.tick().await;
+        }
+    }
+
     /// Ends it: from now on nothing more can be published to the channels of all servers
     /// ([`HubError::Draining`]), and what waits for Redis is sent if that takes no longer than two
     /// seconds.
@@ -101,6 +118,9 @@ fn is_cluster_channel(channel: &str) -> bool {
 
 /// How long subscribers of another server wait to be taken; after that it asks again.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often a server that waits for its connection looks for it.
+const JOIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Longer than the task takes at most.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);

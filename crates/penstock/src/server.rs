@@ -79,6 +79,9 @@ const MAX_JOIN_HANDSHAKES: usize = 1024;
 /// How long an upgrade waits for the new server to join the front end.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How long a new server waits for the Redis that it shares with others.
+const CLUSTER_TIMEOUT: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(crate) struct Options {
     /// Whether error pages show causes.
@@ -502,6 +505,7 @@ impl Server {
         self.configure_acme().await;
         if let Some(mut old) = predecessor {
             self.wait_for_apps().await?;
+            self.wait_for_cluster().await;
             self.receive_hub(old.hub.take());
             self.join_before_predecessor_leaves().await;
             let serving = old.report_ready(&bound_listeners.taken_addresses).await?;
@@ -587,6 +591,16 @@ impl Server {
                 }
             }),
             Err(error) => log::warn!("upgrade: the hub's socket: {error}"),
+        }
+    }
+
+    /// Waits for the connection to the cluster, if there is one: from the first message on this
+    /// server then has the order of all.
+    async fn wait_for_cluster(&self) {
+        if let Some(bus) = self.hub_service.bus()
+            && !bus.wait_until_joined(CLUSTER_TIMEOUT).await
+        {
+            log::warn!("upgrade: Redis at {} does not answer yet", bus.address());
         }
     }
 

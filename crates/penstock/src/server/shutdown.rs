@@ -113,6 +113,10 @@ impl Server {
         }
         self.tls.stop_acme().await;
         self.save_history().await;
+        if self.successor_pid() != 0 {
+            // Their publishers are to learn of the other server before they are refused here.
+            self.finish_internal_connections().await;
+        }
         if let Some(bus) = self.hub_service.bus() {
             // From here on publishers get 503; all messages accepted before are sent.
             bus.stop().await;
