@@ -1,0 +1,51 @@
+//! What an established session holds on the heap: it decides how many idle connections a machine has
+//! room for.
+//!
+//! Alone in its process, with an allocator that counts. The contexts of the two ciphers are not
+//! counted: AWS-LC has them, 600 bytes each.
+
+use std::alloc::System;
+
+use penstock_runtime::loops;
+use penstock_tls::fuzzing::SessionEnds;
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const SESSIONS: usize = 100;
+
+/// The layer with rustls' connection has 1,352, its list of handshake messages 640, the keys of
+/// TLS 1.3 for updates 224.
+const MAX_SESSION_BYTES: usize = 2_700;
+
+/// Bytes of one session, without the client's end, which the list has.
+fn heap_bytes(is_tls13: bool) -> usize {
+    let live = || {
+        let stats = ALLOCATOR.stats();
+        stats.bytes_allocated - stats.bytes_deallocated
+    };
+    let measure = async {
+        let mut sessions = Vec::with_capacity(SESSIONS + 10);
+        for _ in 0..10 {
+            sessions.push(SessionEnds::new(is_tls13).await.unwrap());
+        }
+        let before = live();
+        for _ in 0..SESSIONS {
+            sessions.push(SessionEnds::new(is_tls13).await.unwrap());
+        }
+        (live() - before) / SESSIONS
+    };
+    loops::block_on(measure).unwrap()
+}
+
+#[test]
+fn a_session_holds_little_memory() {
+    for is_tls13 in [true, false] {
+        let bytes = heap_bytes(is_tls13);
+        assert!(
+            (1_000..=MAX_SESSION_BYTES).contains(&bytes),
+            "TLS 1.3 {is_tls13}: {bytes}"
+        );
+    }
+}
