@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 60
 TEST_THREADS ?= $(shell expr 2 '*' "$$(nproc)")
 
 .NOTPARALLEL:
-.PHONY: run build release deny test test-rust test-workers test-real test-hardened test-backends test-applications fuzz clean
+.PHONY: run build release deny test test-rust test-workers test-real test-hardened test-backends test-applications test-tls fuzz clean
 
 run:
 	@echo "== set up the guestbook, build, serve it"
@@ -79,6 +79,12 @@ test-applications: build
 	@scripts/setup applications
 	@echo "== applications at their first try"
 	@PENSTOCK_APPLICATIONS=1 scripts/test-real test_applications
+
+# Separate: programs that test a server's TLS take minutes.
+test-tls: build
+	@scripts/setup tls
+	@echo "== TLS, looked at by testssl.sh and sslyze"
+	@scripts/test-real test_tls
 
 fuzz:
 	@echo "== fuzz each target for $(FUZZ_SECONDS) s"

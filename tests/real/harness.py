@@ -178,6 +178,9 @@ class ControlConnection(http.client.HTTPConnection):
 class Server:
     """`penstock serve`, from its ready line to its clean exit; a context manager."""
 
+    # Of its listener.
+    scheme = "http"
+
     def __init__(self, *target, env=None, cwd=None, app=True, seconds=READY_SECONDS):
         self.command = [BIN, "serve", *target, "-l", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
         self.env = env
@@ -189,7 +192,8 @@ class Server:
     def __enter__(self):
         self._child = Child(self.command, self.env, self.cwd)
         try:
-            found = self._child.wait_for(r"^listening http://127\.0\.0\.1:(\d+)", self.seconds)
+            line = rf"^listening {self.scheme}://127\.0\.0\.1:(\d+)"
+            found = self._child.wait_for(line, self.seconds)
             self.port = int(found[1])
             if self.app:
                 self._child.wait_for(r"^app \S+: .*ready in ", self.seconds)
@@ -214,7 +218,7 @@ class Server:
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     def change(self, path, body=""):
         """Requests a change over the control socket; returns the status and the text."""
