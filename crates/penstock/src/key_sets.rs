@@ -77,7 +77,9 @@ impl Drop for KeySets {
 async fn keep_fetched(source: KeySetSource, set: Weak<SharedKeySet>, pool: Pool) {
     let mut last_error = None;
     loop {
-        let fetched = clock::timeout(FETCH_TIMEOUT, fetch(&source, &pool)).await;
+        // Boxed: a connection with TLS takes room that a task has only while it fetches.
+        let fetching = Box::pin(fetch(&source, &pool));
+        let fetched = clock::timeout(FETCH_TIMEOUT, fetching).await;
         let fetched = fetched.unwrap_or_else(|| Err(format!("no answer within {FETCH_TIMEOUT:?}")));
         let Some(set) = set.upgrade() else {
             return;

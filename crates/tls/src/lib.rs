@@ -45,7 +45,7 @@ pub use handshake::{
 };
 pub use layer::hold;
 pub use local_authority::{LocalAuthority, LocalAuthorityError};
-pub use pem_file::PemError;
+pub use pem_file::{PemError, read_pem_file};
 pub use profile::TlsProfile;
 pub use resolver::{ACME_TLS_ALPN, ChallengeCertificates, OnDemandNames};
 pub use server_config::{ServerTls, ServerTlsOptions, TlsConfigError, server_config};

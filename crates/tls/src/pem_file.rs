@@ -21,6 +21,14 @@ pub(crate) struct PemFile {
     pub(crate) mode: u32,
 }
 
+/// Reads a regular file of at most 8 MiB. Its text is cleared when dropped. Blocks.
+///
+/// # Errors
+/// Why it cannot be read, or that it is larger or of another kind.
+pub fn read_pem_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+    read(path).map(|file| file.text)
+}
+
 /// Reads a file. Blocks.
 pub(crate) fn read(path: &Path) -> io::Result<PemFile> {
     // Without NONBLOCK, opening a pipe waits for its writer.

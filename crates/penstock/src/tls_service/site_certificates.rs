@@ -1,8 +1,6 @@
 //! The certificates of one site, or of one host of it: where they come from, and what is in use.
 
 use std::fmt;
-use std::io::{self, Read};
-use std::path::Path;
 
 use penstock_config::{CertificateFiles, HostPattern, Site, SiteTls};
 use penstock_tls::certificate_file::{
@@ -15,9 +13,6 @@ use penstock_tls::{
 use rustls::pki_types::UnixTime;
 
 use super::watch::FileStamp;
-
-/// Longest file of certificates that is read.
-const MAX_PEM_BYTES: u64 = 4 << 20;
 
 /// Certificates for some hosts, and their origin.
 #[derive(Debug, Clone)]
@@ -231,12 +226,4 @@ fn describe_problems(
         });
     }
     problems
-}
-
-/// Reads a file of certificates.
-pub(super) fn read_pem(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path)?;
-    file.take(MAX_PEM_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
