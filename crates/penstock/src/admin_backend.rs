@@ -4,6 +4,7 @@
 //! in its own task, so it continues when the client disconnects.
 
 mod caches;
+mod certificates;
 mod hub;
 mod upstreams;
 
@@ -265,6 +266,7 @@ fn snapshot(server: &Server) -> Snapshot {
             cluster: server.hub_service.bus().map(RedisBus::snapshot),
         },
         front_end: join_status(&live, server.joiner.get()),
+        certificates: certificates::certificates(&server.tls),
         apps: (live.components.apps.values())
             .map(|app| app.snapshot())
             .collect(),

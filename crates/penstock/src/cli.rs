@@ -6,6 +6,7 @@
 //! - A verb prints its result to standard output and its errors to standard error.
 
 mod admin;
+mod certificates;
 mod check;
 mod config;
 mod publish;
@@ -43,6 +44,14 @@ enum Verb {
     Check(CheckArguments),
     /// Show the status of a running server
     Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        to: ServerLocation,
+    },
+    /// Show the certificates of a running server, those that need attention first
+    Certificates {
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -369,6 +378,7 @@ fn run_verb(arguments: Arguments) -> Result<String, CliError> {
         Verb::Bench { verb } => return Err(CliError::Reported(verb.run())),
         Verb::Config { topic } => return config::run(&topic),
         Verb::Status { json, to } => admin::status(&to, json),
+        Verb::Certificates { json, to } => certificates::run(&to, json),
         Verb::Reload { to } => admin::reload(&to),
         Verb::Stop { to } => admin::stop(&to),
         Verb::Upgrade { binary, to } => admin::upgrade(&to, binary.as_deref()),

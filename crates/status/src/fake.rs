@@ -28,8 +28,9 @@ use penstock_runtime::blocking::{DurationStats, PoolSnapshot};
 use penstock_sys::net::PeerAddress;
 
 use crate::{
-    AdminOperations, BoxFuture, ChangeError, FrontEndStatus, HubStatus, LimitStatus, MachineStatus,
-    PublishError, PurgeRequest, ServerChangeRequest, ServerState, Snapshot, Traffic,
+    AdminOperations, BoxFuture, CertificateSnapshot, CertificatesSnapshot, ChangeError,
+    FrontEndStatus, HubStatus, LimitStatus, MachineStatus, PublishError, PurgeRequest,
+    ServerChangeRequest, ServerState, Snapshot, Traffic,
 };
 
 /// The name of the application that does not boot.
@@ -218,6 +219,26 @@ fn hub() -> HubStatus {
     }
 }
 
+/// Two certificates: one that is valid, and one that is over and cannot be replaced.
+fn certificates() -> CertificatesSnapshot {
+    let one = |host: &str, not_after| CertificateSnapshot {
+        hosts: vec![host.to_owned(), format!("www.{host}")],
+        names: vec![host.to_owned()],
+        issuer: "CN=Some Authority".to_owned(),
+        source: "acme",
+        not_before: 1_795_000_000,
+        not_after,
+        ..CertificateSnapshot::default()
+    };
+    let over = CertificateSnapshot {
+        source: "file",
+        path: Some("/etc/tls/b.pem".to_owned()),
+        last_error: Some("the file is empty".to_owned()),
+        ..one("b.test", 1_795_100_000)
+    };
+    CertificatesSnapshot::new(vec![one("a.test", 1_803_000_000), over], 1_796_000_000)
+}
+
 /// A route with different numbers.
 fn cached_route(name: &str) -> CachedRoute {
     let counters = CacheCounters::default();
@@ -305,6 +326,7 @@ impl AdminOperations for FakeServer {
                 tcp_buffer_bytes: Some(8192),
             },
             hub: hub(),
+            certificates: certificates(),
             apps: vec![
                 self.app("guestbook", None, vec![worker]),
                 self.app(

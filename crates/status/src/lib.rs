@@ -11,6 +11,7 @@
 mod api;
 mod authorization;
 mod browser_guard;
+mod certificates;
 mod event_stream;
 #[cfg(test)]
 mod fake;
@@ -26,6 +27,7 @@ mod snapshot;
 
 pub use api::{AdminHandler, ForbiddenHandler};
 pub use authorization::{AdminToken, ChangeAuthorization};
+pub use certificates::{CertificateHealth, CertificateSnapshot, CertificatesSnapshot};
 pub use operations::{AdminOperations, BoxFuture, ChangeError};
 pub use probes::ProbeHandler;
 pub use publish::PublishError;

@@ -9,6 +9,7 @@
 mod tables;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use penstock_apps::APP_METRICS;
@@ -18,10 +19,15 @@ use penstock_exchange::metrics::{EDGE_METRICS, HistogramValues, Metric, MetricVa
 use penstock_hub::HUB_METRICS;
 use penstock_proxy::{SERVER_METRICS, ServerSnapshot, UPSTREAM_METRICS, UpstreamSnapshot};
 
-use crate::Snapshot;
+use crate::{CertificatesSnapshot, Snapshot};
+
+use self::tables::CertificateExpiry;
 
 /// The media type of the text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Most hosts with a metric of their certificate: a series each, which a monitor keeps for months.
+const MAX_CERTIFICATE_HOSTS: usize = 500;
 
 /// Label names with their values.
 type Labels<'a> = Vec<(&'static str, &'a str)>;
@@ -38,6 +44,13 @@ pub(crate) fn render_metrics(now: &Snapshot) -> String {
         &labelled(&now.limits, "limit", |it| it.name),
     );
     page.push_table(EDGE_METRICS, &[(Vec::new(), &now.traffic.edge)]);
+    page.push_table(tables::CERTIFICATES, &[(Vec::new(), &now.certificates)]);
+    let expiries = certificate_expiries(&now.certificates);
+    let expiries = expiries.iter().map(|((host, source), expiry)| {
+        let labels = vec![("host", *host), ("source", *source)];
+        (labels, expiry)
+    });
+    page.push_table(tables::CERTIFICATE_EXPIRIES, &expiries.collect::<Vec<_>>());
     page.push_table(HUB_METRICS, &[(Vec::new(), &now.hub.hub)]);
     let clusters: Vec<_> = now.hub.cluster.iter().map(|it| (Vec::new(), it)).collect();
     page.push_table(CLUSTER_METRICS, &clusters);
@@ -58,6 +71,28 @@ pub(crate) fn render_metrics(now: &Snapshot) -> String {
     page.push_table(CACHED_ROUTE_METRICS, &routes);
     page.push_table(tables::POOLS, &labelled(&now.pools, "pool", |it| &it.name));
     page.text
+}
+
+/// The end of each host's certificate, by host and source; of several the first. At most
+/// [`MAX_CERTIFICATE_HOSTS`], those that need attention and that end first.
+fn certificate_expiries(
+    certificates: &CertificatesSnapshot,
+) -> BTreeMap<(&str, &str), CertificateExpiry> {
+    let mut found: BTreeMap<_, CertificateExpiry> = BTreeMap::new();
+    for certificate in &certificates.list {
+        let hosts = certificate.hosts.iter().map(String::as_str);
+        // A site of any host.
+        let any = certificate.hosts.is_empty().then_some("*");
+        for host in hosts.chain(any) {
+            let end = certificate.not_after;
+            if let Some(known) = found.get_mut(&(host, certificate.source)) {
+                known.0 = known.0.min(end);
+            } else if found.len() < MAX_CERTIFICATE_HOSTS {
+                found.insert((host, certificate.source), CertificateExpiry(end));
+            }
+        }
+    }
+    found
 }
 
 /// The items of a list, each with its name as a label.

@@ -15,7 +15,7 @@ pub(crate) struct Asset {
 }
 
 /// All files of the page.
-pub(crate) const ASSETS: [Asset; 12] = [
+pub(crate) const ASSETS: [Asset; 13] = [
     asset(
         "/",
         "text/html; charset=utf-8",
@@ -25,6 +25,11 @@ pub(crate) const ASSETS: [Asset; 12] = [
     asset("/views.js", SCRIPT, include_str!("ui/views.js")),
     asset("/upstreams.js", SCRIPT, include_str!("ui/upstreams.js")),
     asset("/caches.js", SCRIPT, include_str!("ui/caches.js")),
+    asset(
+        "/certificates.js",
+        SCRIPT,
+        include_str!("ui/certificates.js"),
+    ),
     asset("/streams.js", SCRIPT, include_str!("ui/streams.js")),
     asset("/charts.js", SCRIPT, include_str!("ui/charts.js")),
     asset("/elements.js", SCRIPT, include_str!("ui/elements.js")),

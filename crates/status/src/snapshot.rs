@@ -17,6 +17,8 @@ use penstock_proxy::UpstreamSnapshot;
 use penstock_runtime::blocking::PoolSnapshot;
 use serde::Serialize;
 
+use crate::CertificatesSnapshot;
+
 /// The server at one moment.
 #[derive(Debug, Default, Serialize)]
 pub struct Snapshot {
@@ -63,6 +65,8 @@ pub struct Snapshot {
     pub hub: HubStatus,
     /// The front end that `penstock work` joins; `None` for `penstock serve`.
     pub front_end: Option<FrontEndStatus>,
+    /// The certificates of listeners with TLS.
+    pub certificates: CertificatesSnapshot,
     /// The applications.
     pub apps: Vec<AppSnapshot>,
     /// The upstreams.

@@ -17,6 +17,7 @@ pub(super) fn format_status(status: &Value) -> String {
         format_value(&status["connections"]["max"]),
     )];
     lines.extend(format_front_end(&status["front_end"]));
+    lines.extend(format_certificates(&status["certificates"]));
     for app in array_items(&status["apps"]) {
         format_app(app, &mut lines);
     }
@@ -37,6 +38,20 @@ fn format_front_end(front_end: &Value) -> Option<String> {
         None => format!("joined upstream {upstream} at {address}"),
         Some(cause) => format!("not joined to upstream {upstream} at {address}: {cause}"),
     })
+}
+
+/// How many certificates there are, and whether they need attention; nothing without TLS.
+fn format_certificates(certificates: &Value) -> Option<String> {
+    let total = certificates["total"].as_u64().filter(|total| *total > 0)?;
+    let count = |key: &str| certificates[key].as_u64().unwrap_or_default();
+    let mut line = pluralize(total, "certificate");
+    let (invalid, warning) = (count("invalid"), count("warning"));
+    if invalid + warning > 0 {
+        line.push_str(&format!(
+            ": {invalid} invalid, {warning} with a warning (see penstock certificates)"
+        ));
+    }
+    Some(line)
 }
 
 fn format_app(app: &Value, lines: &mut Vec<String>) {
@@ -320,6 +335,23 @@ mod tests {
         let not = "not joined to upstream shop at 10.0.0.1:7000: its key is another";
         assert_eq!(said(&front_end).as_deref(), Some(not));
         assert_eq!(said(&Value::Null), None);
+    }
+
+    #[test]
+    fn says_whether_certificates_need_attention() {
+        let second_line = |certificates: Value| {
+            let text = format_status(&json!({ "certificates": certificates }));
+            text.lines().nth(1).map(str::to_owned)
+        };
+        let none = json!({ "total": 0, "invalid": 0, "warning": 0 });
+        assert_eq!(second_line(none), None);
+        let good = json!({ "total": 1, "invalid": 0, "warning": 0 });
+        assert_eq!(second_line(good).as_deref(), Some("1 certificate"));
+        let bad = json!({ "total": 7, "invalid": 1, "warning": 2 });
+        assert_eq!(
+            second_line(bad).as_deref(),
+            Some("7 certificates: 1 invalid, 2 with a warning (see penstock certificates)")
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use penstock_exchange::metric_table;
 use penstock_exchange::metrics::MetricValue;
 use penstock_runtime::blocking::PoolSnapshot;
 
-use crate::{LimitStatus, MachineStatus, ServerState, Snapshot};
+use crate::{CertificatesSnapshot, LimitStatus, MachineStatus, ServerState, Snapshot};
 
 metric_table! {
     pub(super) static SERVER: |now: Snapshot| {
@@ -42,6 +42,37 @@ metric_table! {
             "Configured limit, by its configuration key.";
         counter limit_reached_total = limit.reached,
             "Times that a request was refused or delayed by a limit.";
+    }
+}
+
+metric_table! {
+    pub(super) static CERTIFICATES: |all: CertificatesSnapshot| {
+        gauge certificates = by_state(all),
+            "Certificates in use, by whether they need attention.";
+    }
+}
+
+/// The states of all certificates; nothing without TLS.
+fn by_state(all: &CertificatesSnapshot) -> MetricValue<'_> {
+    let valid = all.total - all.invalid - all.warning;
+    let counts = [
+        ("valid", valid),
+        ("warning", all.warning),
+        ("invalid", all.invalid),
+    ];
+    match all.total {
+        0 => MetricValue::Number(None),
+        _ => MetricValue::by_label("state", counts),
+    }
+}
+
+/// The last second of a certificate, since the Unix epoch.
+pub(super) struct CertificateExpiry(pub(super) u64);
+
+metric_table! {
+    pub(super) static CERTIFICATE_EXPIRIES: |expiry: CertificateExpiry| {
+        gauge certificate_expiry_seconds = expiry.0,
+            "Last second of a host's certificate, since the Unix epoch.";
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use penstock_exchange::metrics::BUCKETS_US;
 
 use super::*;
-use crate::AdminOperations;
 use crate::fake::{FakeServer, NAME_TO_ESCAPE};
+use crate::{AdminOperations, CertificateSnapshot};
 
 /// A line with a value.
 #[derive(Debug, Clone, PartialEq)]
@@ -289,6 +289,18 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
         ("penstock_hub_redis_messages_lost_total", &[], 15.0),
         ("penstock_hub_redis_channels", &[], 6.0),
         ("penstock_hub_cluster_servers", &[], 3.0),
+        ("penstock_certificates", &[("state", "valid")], 1.0),
+        ("penstock_certificates", &[("state", "invalid")], 1.0),
+        (
+            "penstock_certificate_expiry_seconds",
+            &[("host", "a.test"), ("source", "acme")],
+            1_803_000_000.0,
+        ),
+        (
+            "penstock_certificate_expiry_seconds",
+            &[("host", "www.b.test"), ("source", "file")],
+            1_795_100_000.0,
+        ),
         ("penstock_load_average", &[], 1.25),
         ("penstock_socket_estimated_bytes", &[], 20_500.0),
         ("penstock_tcp_buffer_bytes", &[], 8192.0),
@@ -497,4 +509,34 @@ fn bounds_are_there_with_what_is_in_use() {
         sample.labels.get("limit").map(String::as_str) == Some("limits.header_timeout")
     });
     assert_eq!(of_time, None);
+}
+
+#[test]
+fn hosts_of_certificates_are_bounded_and_the_first_end_counts() {
+    let one = |hosts: Vec<String>, not_after| CertificateSnapshot {
+        hosts,
+        source: "file",
+        not_before: 1_700_000_000,
+        not_after,
+        ..CertificateSnapshot::default()
+    };
+    let many = (0..1000).map(|number| format!("{number}.test")).collect();
+    let all = vec![
+        one(many, 1_950_000_000),
+        one(vec!["a.test".to_owned()], 1_900_000_000),
+        one(vec!["a.test".to_owned()], 1_940_000_000),
+        one(Vec::new(), 1_930_000_000),
+    ];
+    let now = Snapshot {
+        certificates: CertificatesSnapshot::new(all, 1_800_000_000),
+        ..Snapshot::default()
+    };
+    let samples = parse(&render_metrics(&now));
+    let name = "penstock_certificate_expiry_seconds";
+    for (host, expected) in [("a.test", 1_900_000_000.0), ("*", 1_930_000_000.0)] {
+        let labels = [("host", host), ("source", "file")];
+        assert_eq!(value(&samples, name, &labels), expected, "{host}");
+    }
+    let found = samples.iter().filter(|sample| sample.name == name);
+    assert_eq!(found.count(), MAX_CERTIFICATE_HOSTS);
 }

@@ -106,7 +106,11 @@ const KEYS: &str = "\
     caches[].counters.misses caches[].counters.purged_objects caches[].counters.stores
     caches[].hit_ratio caches[].max_bytes caches[].max_memory_bytes caches[].memory_bytes
     caches[].memory_objects caches[].name caches[].objects caches[].path caches[].reason
-    caches[].state config config_generation config_reloads connections.max connections.used
+    caches[].state certificates.invalid certificates.list[].hosts[]
+    certificates.list[].issuer certificates.list[].last_error certificates.list[].names[]
+    certificates.list[].not_after certificates.list[].not_before
+    certificates.list[].path certificates.list[].problem certificates.list[].source
+    certificates.list[].state certificates.total certificates.warning config config_generation config_reloads connections.max connections.used
     connections_limited_by control_socket event_loop_stalls event_loops front_end.address
     front_end.cause front_end.is_joined front_end.upstream hub.backlog_bytes.max
     hub.backlog_bytes.used hub.bytes_per_stream hub.channels.max hub.channels.used
@@ -122,7 +126,8 @@ const KEYS: &str = "\
     pools[].oldest_running_seconds pools[].queued pools[].refused reload_error resident_bytes
     state traffic.accepted traffic.active traffic.client_disconnects traffic.evicted
     traffic.malformed_requests traffic.received_bytes traffic.refused traffic.requests_total
-    traffic.responses[] traffic.sent_bytes traffic.slow_clients
+    traffic.responses[] traffic.sent_bytes traffic.slow_clients traffic.tls_handshake_failures
+    traffic.tls_handshakes traffic.tls_resumptions
     upstreams[].counters.queue_abandoned upstreams[].counters.queue_full
     upstreams[].counters.queue_timeouts upstreams[].counters.requests upstreams[].counters.retries
     upstreams[].counters.retries_over_budget upstreams[].counters.unavailable upstreams[].name
@@ -156,6 +161,11 @@ fn durations_are_seconds_and_units_are_named() {
     assert_eq!(json["caches"][1]["hit_ratio"], Value::Null);
     assert_eq!(json["caches"][1]["reason"], "write: Input/output error");
     assert_eq!(json["cached_routes"][0]["hit_ratio"], 0.75);
+    assert_eq!(json["certificates"]["list"][0]["state"], "invalid");
+    assert_eq!(
+        json["certificates"]["list"][1]["not_after"],
+        "2027-02-19T01:20:00Z"
+    );
     let rate = serde_json::to_value(LimitStatus::rate("limits.min_body_rate", 500)).unwrap();
     assert_eq!(rate["unit"], "bytes_per_second");
 }

@@ -1,13 +1,14 @@
 // The status page: receives the server's snapshot once a second and shows it.
 //
 // This file has the connection, the notice on top and the buttons. views.js, upstreams.js,
-// caches.js, streams.js and charts.js show the rest.
+// caches.js, certificates.js, streams.js and charts.js show the rest.
 //
 // Invariants:
 // - Every snapshot is shown as a whole; none depends on one before it.
 // - When no snapshot arrives, the page says so.
 
 import { cachesView, poolsView } from "./caches.js";
+import { certificatesView } from "./certificates.js";
 import { chartsView } from "./charts.js";
 import { make, setClass, setText, table } from "./elements.js";
 import { History } from "./history.js";
@@ -26,6 +27,9 @@ const page = {
   caches: cachesView(
     byId("caches"), byId("cache-figures"),
     { caches: byId("cache-rows"), routes: byId("cached-routes") }, byId("cache-reasons"),
+  ),
+  certificates: certificatesView(
+    byId("certificates"), byId("tls-figures"), byId("certificate-rows"), byId("more-certificates"),
   ),
   pools: poolsView(byId("pools")),
   charts: chartsView(byId("charts")),
@@ -48,6 +52,7 @@ function show(now) {
     page.history = new History();
     page.problems = new History();
     page.caches.reset();
+    page.certificates.reset();
     page.pools.reset();
     page.charts.reset();
     page.hub.reset();
@@ -65,6 +70,7 @@ function show(now) {
   page.hub.update(now.hub, now.uptime_seconds);
   showEach(now.apps, page.apps, byId("apps"), (name) => appView(name, act), now.uptime_seconds);
   showEach(now.upstreams, page.upstreams, byId("upstreams"), upstreamView, now.uptime_seconds);
+  page.certificates.update(now.certificates, now.traffic, now.uptime_seconds);
   page.caches.update(now.caches, now.cached_routes, now.uptime_seconds);
   page.pools.update(now.pools, now.uptime_seconds);
   page.showLimits(now.limits);
@@ -73,7 +79,8 @@ function show(now) {
     ...now.apps.map((app) => app.state), ...now.upstreams.map(upstreamState),
     ...now.caches.map((cache) => cache.state),
   ];
-  const troubled = states.filter((state) => stateTone(state) === "bad").length;
+  const troubled = states.filter((state) => stateTone(state) === "bad").length
+    + now.certificates.invalid;
   document.title = troubled > 0 ? `(${troubled}) Penstock` : "Penstock";
   page.reloadError = now.reload_error;
   page.frontEnd = now.front_end;

@@ -1,5 +1,6 @@
 // Views of the server, of each application and of limits. Upstreams are in upstreams.js, caches and
-// thread pools in caches.js, streams in streams.js, charts in charts.js.
+// thread pools in caches.js, certificates in certificates.js, streams in streams.js, charts in
+// charts.js.
 //
 // app.js makes the views and passes each snapshot to them; elements.js draws. A view has no state
 // but its history.
