@@ -106,6 +106,9 @@ pub(crate) fn encode_environ(
     if request.scheme() == "https" {
         encoder.push_variable(b"HTTPS", b"on");
     }
+    if let Some(tls) = request.client_state.tls() {
+        tls.for_each_variable(|name, value| encoder.push_variable(name, value));
+    }
     if body == AnnouncedLength::Chunked {
         encoder.push_variable(b"HTTP_TRANSFER_ENCODING", b"chunked");
     }

@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 
 use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{
-    Fault, FaultKind, ForwardedInfo, IncomingBody, ListenerInfo, Request, RequestBody,
-    TrustedProxies,
+    ClientCertificate, ClientState, ClientVerification, Fault, FaultKind, ForwardedInfo,
+    IncomingBody, ListenerInfo, Request, RequestBody, TlsInfo, TrustedProxies,
 };
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_runtime::clock;
@@ -52,6 +52,27 @@ pub(crate) fn request(head: &str, peer: PeerAddress, listens: Option<&str>) -> R
     };
     let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
+}
+
+/// A client with a session of TLS and a verified certificate.
+pub(crate) fn client_with_certificate() -> Arc<ClientState> {
+    let certificate = ClientCertificate {
+        subject: "CN=anna".into(),
+        issuer: "CN=Clients".into(),
+        serial: "0A".into(),
+        fingerprint: "ab12".into(),
+    };
+    let tls = TlsInfo {
+        version: "TLSv1.3",
+        version_number: 0x0304,
+        cipher: "AES_128_GCM_SHA256".into(),
+        cipher_number: 0x1301,
+        server_name: Some("a.test".into()),
+        peer_certificates: [b"der"[..].into()].into(),
+        client: ClientVerification::Verified(Box::new(certificate)),
+        ..TlsInfo::default()
+    };
+    Arc::new(ClientState::new(Some(Arc::new(tls))))
 }
 
 /// `GET path` over a Unix socket.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use penstock_http::{FieldBlock, RequestHead, starts_with_ignore_case, token_eq_ignore_case};
 
 use crate::accel::is_accel_field;
+use crate::client_certificate::CLIENT_CERTIFICATE_FIELD_PREFIX;
 use crate::grip::is_grip_field;
 
 /// The treatment of a field.
@@ -215,7 +216,9 @@ fn classify_x_field(name: &[u8]) -> FieldClass {
     let is_in = |list: &[&str]| is_named_in(list, name);
     if is_in(&FORWARDING_X_FIELDS) {
         FieldClass::Forwarding
-    } else if is_in(&INTERNAL_X_FIELDS) {
+    } else if is_in(&INTERNAL_X_FIELDS)
+        || starts_with_ignore_case(name, CLIENT_CERTIFICATE_FIELD_PREFIX)
+    {
         FieldClass::Internal
     } else if name.contains(&b'_') {
         classify_underscored(name)
@@ -225,20 +228,24 @@ fn classify_x_field(name: &[u8]) -> FieldClass {
 }
 
 /// Whether a field is about the client's request at a proxy, by any name:
-/// [`FieldClass::Forwarding`], every other `X-Forwarded-*`, and other names of the client's scheme
-/// and target.
+/// [`FieldClass::Forwarding`], every other `X-Forwarded-*`, and other names of the client's scheme,
+/// target and certificate.
 ///
-/// An application may make links and redirects of any of them, so they are not passed from
-/// untrusted peers ([`crate::Request::passes_forwarding_field`]).
+/// An application may make links and redirects of them, or log a client in, so they are not passed
+/// from untrusted peers ([`crate::Request::passes_forwarding_field`]).
 #[must_use]
 pub fn is_forwarding_field(name: impl AsRef<[u8]>) -> bool {
     let name = name.as_ref();
     let is_in = |list: &[&str]| is_named_in(list, name);
     match name.first().map_or(0, |byte| byte | 0x20) {
-        // Rails reads it.
-        b'c' => name.eq_ignore_ascii_case(b"client-ip"),
+        // Rails reads the address; RFC 9440 has the certificate of a client.
+        b'c' => is_in(&["client-cert", "client-cert-chain", "client-ip"]),
         b'f' => is_in(&["forwarded", "front-end-https"]),
-        b'x' => starts_with_ignore_case(name, "x-forwarded-") || is_in(&OTHER_FORWARDING_X_FIELDS),
+        b'x' => {
+            starts_with_ignore_case(name, "x-forwarded-")
+                || starts_with_ignore_case(name, "x-ssl-client-")
+                || is_in(&OTHER_FORWARDING_X_FIELDS)
+        }
         _ => false,
     }
 }
@@ -257,9 +264,11 @@ fn is_named_in(list: &[&str], name: &[u8]) -> bool {
 }
 
 /// Those without `X-Forwarded-` in front.
-const OTHER_FORWARDING_X_FIELDS: [&str; 10] = [
+const OTHER_FORWARDING_X_FIELDS: [&str; 12] = [
     "x-arr-ssl",
+    "x-client-dn",
     "x-client-ip",
+    "x-client-verify",
     "x-cluster-client-ip",
     "x-original-method",
     "x-original-proto",
@@ -325,6 +334,10 @@ mod tests {
                 "grip-sig",
                 "grip_sig",
                 "proxy",
+                "x-client-cert",
+                "x-client-cert-verify",
+                "x_client_cert",
+                "x-client_cert-chain",
                 "x-accel-mapping",
                 "x-accel-redirect",
                 "x-original-url",
@@ -432,6 +445,9 @@ mod tests {
             "Front-End-HTTPS",
             "Client-IP",
             "X-Client-IP",
+            "Client-Cert",
+            "X-SSL-Client-Verify",
+            "X-Client-DN",
         ] {
             assert!(is_forwarding_field(name), "{name}");
         }

@@ -104,6 +104,7 @@ pub(crate) fn encode_ajp_request(
     });
     let mut forwarding_fields = Vec::with_capacity(FORWARDED_FIELDS_CAPACITY);
     request_head::encode_forwarding_fields(&mut forwarding_fields, config, request);
+    request_head::encode_client_certificate(&mut forwarding_fields, request);
     let named = request_head::head_with_connection_options(head);
     let fields = (head.fields()).filter(|(name, _)| match classify_field(name) {
         // A servlet container sees names unchanged.
@@ -147,6 +148,9 @@ fn add_request_variables(pairs: &mut impl VariableWriter, request: &Request) {
     // Absent otherwise: some programs only test whether it exists.
     if scheme == "https" {
         pairs.push_variable(b"HTTPS", b"on");
+    }
+    if let Some(tls) = request.client_state.tls() {
+        tls.for_each_variable(|name, value| pairs.push_variable(name, value));
     }
 }
 

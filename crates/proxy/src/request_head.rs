@@ -68,6 +68,7 @@ pub(crate) fn encode_request_head(
         push_field(out, b"Connection", b"close");
     }
     encode_forwarding_fields(out, config, request);
+    encode_client_certificate(out, request);
     // Trust matters only if there is a `Via`.
     let passes_via = has_via && request.is_from_trusted_proxy();
     encode_via(
@@ -204,6 +205,18 @@ fn encode_client_fields(out: &mut Vec<u8>, config: &config::Upstream, request: &
         out.extend_from_slice(b"X-Real-IP: ");
         push_peer_address(out, request.client_address());
         out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Writes what the client has proved in its handshake, for sites that ask for certificates. Gateway
+/// protocols have variables for it.
+pub(crate) fn encode_client_certificate(out: &mut Vec<u8>, request: &Request) {
+    if let Some(tls) = request.client_state.tls() {
+        tls.for_each_client_field(|name, value| {
+            if !request.trusted_headers.covers(name) {
+                push_field(out, name, value);
+            }
+        });
     }
 }
 

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use penstock_config as config;
 use penstock_exchange::field_policy::TrustedHeaders;
 use penstock_exchange::request::{RequestEnvironment, RequestPath};
-use penstock_exchange::{ForwardedInfo, ListenerInfo, Request, RequestBody, TrustedProxies};
+use penstock_exchange::{
+    ClientCertificate, ClientState, ClientVerification, ForwardedInfo, ListenerInfo, Request,
+    RequestBody, TlsInfo, TrustedProxies,
+};
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
@@ -103,6 +106,27 @@ pub(crate) fn build_request_with_trusted_headers(
     request.forwarded = (info != ForwardedInfo::default()).then(|| Arc::new(info));
     request.trusted_headers = trusted_headers;
     request
+}
+
+/// A client with a session of TLS and a verified certificate.
+pub(crate) fn client_with_certificate() -> Arc<ClientState> {
+    let certificate = ClientCertificate {
+        subject: "CN=anna".into(),
+        issuer: "CN=Clients".into(),
+        serial: "0A".into(),
+        fingerprint: "ab12".into(),
+    };
+    let tls = TlsInfo {
+        version: "TLSv1.3",
+        version_number: 0x0304,
+        cipher: "AES_128_GCM_SHA256".into(),
+        cipher_number: 0x1301,
+        server_name: Some("a.test".into()),
+        peer_certificates: [b"der"[..].into()].into(),
+        client: ClientVerification::Verified(Box::new(certificate)),
+        ..TlsInfo::default()
+    };
+    Arc::new(ClientState::new(Some(Arc::new(tls))))
 }
 
 /// The configuration of an upstream with every default.

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 
-use penstock_exchange::TlsInfo;
+use penstock_exchange::{ClientVerification, TlsInfo};
 use penstock_runtime::{Stream, StreamLayer, loops};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
@@ -20,6 +20,7 @@ use rustls::server::{Acceptor, UnbufferedServerConnection};
 use rustls::{ClientConfig, HandshakeKind, ProtocolVersion};
 
 use crate::certificates::ConnectionIdentity;
+use crate::client_facts::read_client_certificate;
 use crate::held::{self, TrafficSecrets};
 use crate::layer::{MAX_INCOMPLETE_BYTES, TlsLayer, with_buffers};
 use crate::resolver::correct_refusal_alert;
@@ -264,7 +265,14 @@ impl<C: Connection> CompleteHandshake<C> {
         server_name: Option<Box<str>>,
         identity: Option<ConnectionIdentity>,
     ) -> EstablishedSession {
-        let info = Arc::new(describe(&self.session, server_name));
+        let mut info = describe(&self.session, server_name);
+        if identity
+            .as_ref()
+            .is_some_and(ConnectionIdentity::requests_certificate)
+        {
+            info.client = verification(&info);
+        }
+        let info = Arc::new(info);
         let layer = TlsLayer::new(self, Arc::clone(&info), identity);
         EstablishedSession {
             layer: Box::new(layer),
@@ -289,9 +297,28 @@ fn describe<C: Connection>(session: &Session<C>, server_name: Option<Box<str>>) 
         },
         cipher: cipher.strip_prefix("TLS_").unwrap_or(cipher).into(),
         server_name,
+        version_number: negotiated.protocol_version().map_or(0, u16::from),
+        cipher_number: suite.map_or(0, |suite| u16::from(suite.suite())),
         alpn: negotiated.alpn_protocol().map(Into::into),
         is_resumed: negotiated.handshake_kind() == Some(HandshakeKind::Resumed),
         peer_certificates: certificates.iter().map(|it| it.as_ref().into()).collect(),
+        client: ClientVerification::NotRequested,
+    }
+}
+
+/// What a client has proved that was asked for a certificate.
+fn verification(info: &TlsInfo) -> ClientVerification {
+    // rustls has verified it, or the handshake would have failed.
+    let Some(own) = info.peer_certificates.first() else {
+        return ClientVerification::NotSent;
+    };
+    match read_client_certificate(own) {
+        Ok(certificate) => ClientVerification::Verified(Box::new(certificate)),
+        // It proves nothing to an application that cannot be told whose it is.
+        Err(error) => {
+            log::warn!("a client's certificate is not passed on: {error}");
+            ClientVerification::NotSent
+        }
     }
 }
 

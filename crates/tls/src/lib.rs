@@ -8,6 +8,7 @@ pub mod certificate_file;
 mod certificates;
 mod client_certificates;
 mod client_config;
+mod client_facts;
 mod client_offer;
 mod client_session;
 pub mod fuzzing;

@@ -146,6 +146,11 @@ pub(crate) fn openssl(dir: &Path, command: &str) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test has no loop to block")]
+pub(crate) fn read(dir: &Path, name: &str) -> String {
+    std::fs::read_to_string(dir.join(name)).unwrap()
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test has no loop to block")]
 pub(crate) fn write(dir: &Path, name: &str, text: &str) -> std::path::PathBuf {
     let path = dir.join(name);
     std::fs::write(&path, text).unwrap();

@@ -122,7 +122,9 @@ pub(crate) fn is_issued_by(certificate: &CertificateDer<'_>, issuer: &Certificat
         )
 }
 
-fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, InvalidCertificate> {
+pub(crate) fn parse<'a>(
+    der: &'a CertificateDer<'_>,
+) -> Result<X509Certificate<'a>, InvalidCertificate> {
     match x509_parser::parse_x509_certificate(der) {
         Ok(([], certificate)) => Ok(certificate),
         _ => Err(InvalidCertificate),

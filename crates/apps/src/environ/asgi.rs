@@ -11,9 +11,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use penstock_exchange::Request;
 use penstock_exchange::cgi::{self, TextBuffer};
+use penstock_exchange::client_certificate::encode_pem;
 use penstock_exchange::field_policy::{FieldClass, classify_field};
+use penstock_exchange::{Request, TlsInfo};
 use penstock_http::{Version, websocket};
 use penstock_sys::net::PeerAddress;
 use penstock_wire::ScopeEncoder;
@@ -70,6 +71,9 @@ pub(crate) fn encode_scope(
             scope.push_address("server", path.as_bytes(), None);
         }
     }
+    if let Some(tls) = request.client_state.tls() {
+        encode_tls(scope, tls);
+    }
     scope.push_headers(|headers| {
         if !request.host().is_empty() {
             headers.add(b"host", request.host().as_bytes());
@@ -109,6 +113,28 @@ pub(crate) fn encode_scope(
                 }
             }
         }
+    });
+}
+
+/// The extension `tls` (ASGI TLS 0.2). `server_cert` is `None`, as the specification allows: it is
+/// the same for all requests, and the application has the file.
+fn encode_tls(scope: &mut ScopeEncoder<'_>, tls: &TlsInfo) {
+    let certificate = tls.client_certificate();
+    let chain: Vec<String> = tls.passed_client_chain().map(encode_pem).collect();
+    scope.push_dict("extensions", |extensions| {
+        extensions.push_dict("tls", |entries| {
+            entries.push_none("server_cert");
+            let chain = chain.iter().map(|pem| pem.as_bytes());
+            entries.push_str_list("client_cert_chain", chain);
+            match certificate {
+                Some(certificate) => entries.push_str("client_cert_name", &certificate.subject),
+                None => entries.push_none("client_cert_name"),
+            }
+            // A certificate that is not valid ends the handshake.
+            entries.push_none("client_cert_error");
+            entries.push_number("tls_version", tls.version_number);
+            entries.push_number("cipher_suite", tls.cipher_number);
+        });
     });
 }
 

@@ -1,7 +1,9 @@
 //! The table of environment names and values, decoded back from the Ruby and Python encodings.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use penstock_exchange::ListenerInfo;
 use penstock_exchange::field_policy::TrustedHeaders;
 use penstock_wire::COMMON_VARIABLES;
 
@@ -402,5 +404,44 @@ fn upgrade_fields_reach_applications_that_may_hijack() {
         let found = [has("HTTP_UPGRADE"), has("HTTP_CONNECTION")];
         assert_eq!(found, [expected; 2], "{name}");
         assert!(!has("HTTP_TE"), "{name}");
+    }
+}
+
+/// The variables of a session whose client has shown a certificate, as Apache names them.
+#[test]
+fn a_session_of_tls_gives_the_variables_of_apache() {
+    let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Client-Cert: forged\r\nX_Client_Cert: f\r\n\r\n";
+    let plain = environ(&request(head, stranger(), None), None);
+    assert!(
+        !plain.keys().any(|key| key.starts_with("SSL_")),
+        "{plain:?}"
+    );
+    assert_eq!(plain.get("HTTP_X_CLIENT_CERT"), None);
+    let mut with_tls = request(head, stranger(), None);
+    with_tls.listener = Arc::new(ListenerInfo {
+        scheme: "https",
+        ..(*with_tls.listener).clone()
+    });
+    with_tls.client_state = crate::testing::client_with_certificate();
+    let environ = environ(&with_tls, None);
+    for (key, value) in [
+        ("rack.url_scheme", Some("https")),
+        ("HTTPS", Some("on")),
+        ("SERVER_PORT", Some("443")),
+        ("SSL_PROTOCOL", Some("TLSv1.3")),
+        ("SSL_CIPHER", Some("AES_128_GCM_SHA256")),
+        ("SSL_TLS_SNI", Some("a.test")),
+        ("SSL_CLIENT_VERIFY", Some("SUCCESS")),
+        ("SSL_CLIENT_S_DN", Some("CN=anna")),
+        ("SSL_CLIENT_I_DN", Some("CN=Clients")),
+        ("SSL_CLIENT_SERIAL", Some("0A")),
+        ("SSL_CLIENT_FINGERPRINT", Some("ab12")),
+        (
+            "SSL_CLIENT_CERT",
+            Some("-----BEGIN%20CERTIFICATE-----%0AZGVy%0A-----END%20CERTIFICATE-----%0A"),
+        ),
+        ("HTTP_X_CLIENT_CERT", None),
+    ] {
+        assert_eq!(environ.get(key).map(String::as_str), value, "{key}");
     }
 }

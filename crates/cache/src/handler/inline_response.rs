@@ -115,7 +115,7 @@ fn is_plain_request(head: &RequestHead) -> bool {
 fn is_plain_field(name: &str) -> bool {
     let is = |other: &str| name.eq_ignore_ascii_case(other);
     match name.as_bytes().first().map_or(0, |byte| byte | 0x20) {
-        b'c' => !is("cache-control"),
+        b'c' => !is("cache-control") && (!is_forwarding_field(name) || is("client-ip")),
         b'i' => !name
             .get(..3)
             .is_some_and(|start| start.eq_ignore_ascii_case("if-")),

@@ -8,7 +8,8 @@ use penstock_exchange::field_policy::TrustedHeaders;
 
 use super::*;
 use crate::testing::{
-    CLIENT_ADDRESS, PROXY_ADDRESS, build_request_from, request, request_at, upstream_config,
+    CLIENT_ADDRESS, PROXY_ADDRESS, build_request_from, client_with_certificate, request,
+    request_at, upstream_config,
 };
 
 const SERVER: &str = "10.0.0.5:9000";
@@ -705,4 +706,27 @@ fn a_packet_that_is_too_small_for_a_head_is_not_sent() {
     );
     assert_eq!(done, Err(EncodeError::TooLarge));
     assert_eq!(out, b"before");
+}
+
+#[test]
+fn a_session_of_tls_gives_variables_and_no_fields() {
+    let head = "GET / HTTP/1.1\r\nHost: a.test\r\nX-Client-Cert: forged\r\n\r\n";
+    let mut with_tls = request(head);
+    with_tls.client_state = client_with_certificate();
+    let table = variables_of(&fastcgi(), &with_tls, RequestBodyFraming::None);
+    for (key, value) in [
+        ("SSL_PROTOCOL", Some("TLSv1.3")),
+        ("SSL_CIPHER", Some("AES_128_GCM_SHA256")),
+        ("SSL_TLS_SNI", Some("a.test")),
+        ("SSL_CLIENT_VERIFY", Some("SUCCESS")),
+        ("SSL_CLIENT_S_DN", Some("CN=anna")),
+        ("SSL_CLIENT_FINGERPRINT", Some("ab12")),
+        ("HTTP_X_CLIENT_CERT", None),
+        ("HTTP_X_CLIENT_CERT_VERIFY", None),
+    ] {
+        assert_eq!(table.get(key).map(String::as_str), value, "{key}");
+    }
+    let plain = variables_of(&fastcgi(), &request(head), RequestBodyFraming::None);
+    let is_of_tls = |key: &&String| key.starts_with("SSL_") || key.contains("CERT");
+    assert_eq!(plain.keys().find(is_of_tls), None);
 }

@@ -9,7 +9,7 @@ use penstock_exchange::{Mount, TrustedProxies};
 use super::*;
 use crate::testing::{
     CLIENT_ADDRESS, PROXY_ADDRESS, build_request_from, build_request_trusting,
-    build_request_with_trusted_headers, upstream_config,
+    build_request_with_trusted_headers, client_with_certificate, upstream_config,
 };
 
 const SERVER: &str = "10.0.0.5:3000";
@@ -840,4 +840,32 @@ fn connection_close_is_sent_without_keep_alive() {
         );
         assert!(text.contains(expected.unwrap_or_default()), "{row}: {text}");
     }
+}
+
+#[test]
+fn a_client_certificate_comes_from_the_handshake_alone() {
+    let head = "GET / HTTP/1.1\r\nHost: a.test\r\nX-Client-Cert: forged\r\n\
+                x-client-cert-VERIFY: SUCCESS\r\nX_Client_Cert_Verify: SUCCESS\r\n\
+                Client-Cert: :Zm9yZ2Vk:\r\nX-SSL-Client-Verify: SUCCESS\r\n\r\n";
+    let (plain, _) = sent_head(
+        &http_upstream(),
+        head,
+        CLIENT_ADDRESS,
+        RequestBodyFraming::None,
+    );
+    let lower = plain.to_ascii_lowercase();
+    assert!(!lower.contains("cert") && !lower.contains("ssl"), "{plain}");
+    let mut request = build_request_from(head, CLIENT_ADDRESS);
+    request.client_state = client_with_certificate();
+    let (text, _) = encoded_head(&http_upstream(), &request, RequestBodyFraming::None);
+    let expected = "X-Client-Cert-Verify: SUCCESS\r\nX-Client-Cert-Subject: CN=anna\r\n\
+        X-Client-Cert-Issuer: CN=Clients\r\nX-Client-Cert-Serial: 0A\r\n\
+        X-Client-Cert-Fingerprint: ab12\r\nX-Client-Cert: -----BEGIN%20CERTIFICATE-----%0A\
+        ZGVy%0A-----END%20CERTIFICATE-----%0A\r\nVia:";
+    assert!(text.contains(expected), "{text}");
+    assert_eq!(
+        text.to_ascii_lowercase().matches("cert").count(),
+        8,
+        "{text}"
+    );
 }

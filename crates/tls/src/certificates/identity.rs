@@ -27,6 +27,13 @@ pub struct ConnectionIdentity {
     policy: PolicyId,
 }
 
+impl ConnectionIdentity {
+    /// Whether the site asks its clients for certificates.
+    pub(crate) fn requests_certificate(&self) -> bool {
+        self.policy != PolicyId::NONE
+    }
+}
+
 impl CertificateStore {
     /// The identity of a session whose handshake has ended: with the name that rustls reports, and
     /// the policy of the configuration that the session was made with (`ServerTls::policy`).

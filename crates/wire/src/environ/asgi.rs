@@ -59,6 +59,21 @@ impl<'a> ScopeEncoder<'a> {
         self.out.push(b'N');
     }
 
+    /// Adds a number.
+    pub fn push_number(&mut self, key: &'static str, value: u16) {
+        self.write_key(key);
+        self.out.push(b'i');
+        self.out.extend_from_slice(&i32::from(value).to_le_bytes());
+    }
+
+    /// Adds a dictionary; `fill` adds its entries.
+    pub fn push_dict(&mut self, key: &'static str, fill: impl FnOnce(&mut ScopeEncoder<'_>)) {
+        self.write_key(key);
+        let mut entries = ScopeEncoder::new(self.out);
+        fill(&mut entries);
+        entries.finish();
+    }
+
     /// Adds a list of texts.
     pub fn push_str_list<'v>(&mut self, key: &'static str, values: impl Iterator<Item = &'v [u8]>) {
         self.write_key(key);
@@ -158,11 +173,16 @@ mod tests {
         scope.push_none("server");
         scope.push_str_list("subprotocols", [&b"a"[..], b"b"].into_iter());
         scope.push_headers(|headers| headers.add(b"X-A", b"B"));
+        scope.push_dict("d", |entries| {
+            entries.push_number("n", 772);
+            entries.push_dict("e", |_| {});
+        });
         scope.finish();
         let expected = b"{z\x04typez\x04httpz\x04pathu\x04\0\0\0/\xef\xbf\xbd\
             z\x08raw_paths\x04\0\0\0/%ffz\x06client)\x02z\x03::1i\x02\x01\0\0z\x06serverN\
             z\x0csubprotocols[\x02\0\0\0z\x01az\x01b\
-            z\x07headers[\x01\0\0\0)\x02s\x03\0\0\0x-as\x01\0\0\0B0";
+            z\x07headers[\x01\0\0\0)\x02s\x03\0\0\0x-as\x01\0\0\0B\
+            z\x01d{z\x01ni\x04\x03\0\0z\x01e{000";
         assert_eq!(out, expected);
     }
 }

@@ -233,3 +233,25 @@ fn fields_of_route_rules_are_trusted() {
     assert!(has(&scope, "x-real-ip", "9"));
     assert!(!has(&scope, "x-forwarded-for", "1"));
 }
+
+/// As the specification "ASGI TLS" has it.
+#[test]
+fn a_session_of_tls_is_an_extension() {
+    let head = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut with_certificate = request(head, stranger(), None);
+    with_certificate.client_state = crate::testing::client_with_certificate();
+    let plain = request(head, stranger(), None);
+    let scopes = [
+        scope(&with_certificate, false, None),
+        scope(&with_certificate, true, None),
+        scope(&plain, false, None),
+    ];
+    let read = read_by_python(&scopes);
+    let expected = "'extensions': {'tls': {'server_cert': None, 'client_cert_chain': \
+        ['-----BEGIN CERTIFICATE-----\\nZGVy\\n-----END CERTIFICATE-----\\n'], \
+        'client_cert_name': 'CN=anna', 'client_cert_error': None, 'tls_version': 772, \
+        'cipher_suite': 4865}}";
+    assert!(read[0].contains(expected), "{}", read[0]);
+    assert!(read[1].contains(expected), "{}", read[1]);
+    assert!(!read[2].contains("extensions"), "{}", read[2]);
+}

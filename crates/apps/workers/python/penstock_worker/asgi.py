@@ -203,7 +203,8 @@ class AsgiReactor:
         if is_websocket:
             stream = WebSocket(self, stream_id, scope)
         else:
-            scope["extensions"] = {}
+            # A session of TLS has an entry in it.
+            scope.setdefault("extensions", {})
             stream = request = HttpRequest(self, stream_id, scope, body)
             if flags & channel.FLAG_BODY_STREAM:
                 scope["asgi"]["spec_version"] = HTTP_SPEC_VERSION_STREAMED

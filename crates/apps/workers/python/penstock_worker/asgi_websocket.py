@@ -46,7 +46,7 @@ class WebSocket(AsgiStream):
     )
 
     def __init__(self, reactor: AsgiReactor, stream_id: int, scope: Dict[str, Any]) -> None:
-        scope["extensions"] = {DENIAL_RESPONSE: {}}
+        scope.setdefault("extensions", {})[DENIAL_RESPONSE] = {}
         self.reactor = reactor
         self.id = stream_id
         self.scope = scope

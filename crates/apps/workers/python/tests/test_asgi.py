@@ -244,6 +244,11 @@ class Http(unittest.TestCase):
         self.assertEqual(scope["headers"][0], (b"host", b"example.com"))
         self.assertEqual(scope["client"], ("127.0.0.1", 40000))
 
+    def test_a_session_of_tls_stays_in_the_extensions(self):
+        extensions = {"tls": {"server_cert": None, "tls_version": 772}}
+        scope = eval(self.ask("show", extensions=extensions).body)
+        self.assertEqual(scope["extensions"], extensions)
+
     def test_a_body_comes_at_once(self):
         answer = self.ask("echo", b"x" * 300_000)
         self.assertEqual((answer.header("x-events"), len(answer.body)), ("1", 300_000))
