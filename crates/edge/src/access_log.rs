@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use penstock_config::LogFormat;
-use penstock_exchange::RequestTiming;
+use penstock_exchange::{RequestTiming, TlsInfo};
 use penstock_http::{LogMask, RequestHead};
 use penstock_runtime::{clock, logger::LogWriter};
 use penstock_sys::net::PeerAddress;
@@ -44,6 +44,8 @@ pub(crate) struct AccessRecord<'a> {
     pub(crate) status: u16,
     /// Those of the body, as in the combined format.
     pub(crate) body_bytes: u64,
+    /// The session of the connection.
+    pub(crate) tls: Option<&'a TlsInfo>,
     pub(crate) timing: &'a RequestTiming,
     pub(crate) total_time: Duration,
 }
@@ -161,7 +163,7 @@ fn format_json(record: &AccessRecord<'_>, now: Duration, mask: &LogMask) -> Stri
     let head = record.head;
     let field = |name| head.field(name).map(String::from_utf8_lossy);
     let timing = record.timing;
-    let value = serde_json::json!({
+    let mut value = serde_json::json!({
         "time": now.as_secs_f64(),
         "client": format_peer(record.client),
         "peer": format_peer(record.peer),
@@ -183,6 +185,11 @@ fn format_json(record: &AccessRecord<'_>, now: Duration, mask: &LogMask) -> Stri
         "server": timing.server.as_deref(),
         "retries": timing.retries,
     });
+    if let Some(tls) = record.tls {
+        value["tls_version"] = tls.version.into();
+        value["tls_cipher"] = (*tls.cipher).into();
+        value["server_name"] = tls.server_name.as_deref().into();
+    }
     escape_controls(value.to_string()) + "\n"
 }
 
@@ -273,6 +280,7 @@ mod tests {
             peer: PeerAddress::Unix,
             status: 200,
             body_bytes: 5,
+            tls: None,
             timing: &timing,
             total_time: Duration::from_millis(2),
         };
@@ -303,6 +311,47 @@ mod tests {
     }
 
     #[test]
+    fn json_lines_have_the_session_of_tls() {
+        let raw = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
+        let parsed = penstock_http::parse_head(raw, &penstock_http::HeadLimits::default());
+        let Ok(penstock_http::ParseProgress::Complete((head, _))) = parsed else {
+            panic!("the head is whole");
+        };
+        let tls = TlsInfo {
+            version: "TLSv1.3",
+            cipher: "AES_128_GCM_SHA256".into(),
+            server_name: Some("a.test".into()),
+            ..TlsInfo::default()
+        };
+        let mut record = AccessRecord {
+            head: &head,
+            client: PeerAddress::Unix,
+            peer: PeerAddress::Unix,
+            status: 200,
+            body_bytes: 5,
+            tls: Some(&tls),
+            timing: &RequestTiming::default(),
+            total_time: Duration::from_millis(2),
+        };
+        let mask = LogMask::default();
+        let json = |record: &AccessRecord<'_>| -> serde_json::Value {
+            serde_json::from_str(&format_json(record, Duration::ZERO, &mask)).unwrap()
+        };
+        let line = json(&record);
+        for (key, expected) in [
+            ("tls_version", "TLSv1.3"),
+            ("tls_cipher", "AES_128_GCM_SHA256"),
+            ("server_name", "a.test"),
+        ] {
+            assert_eq!(line[key], expected);
+        }
+        let with_tls = format_combined(&record, 0, &mask);
+        record.tls = None;
+        assert_eq!(format_combined(&record, 0, &mask), with_tls);
+        assert_eq!(json(&record).get("tls_version"), None);
+    }
+
+    #[test]
     fn tokens_of_queries_are_masked_in_every_format() {
         let raw = b"GET /a?b=c&access_token=p's3cret HTTP/1.1\r\nHost: h\r\n\
             Referer: https://u:p's3cret@h/x?api_key=\"s3cret&d=e\r\n\
@@ -318,6 +367,7 @@ mod tests {
             peer: PeerAddress::Unix,
             status: 200,
             body_bytes: 5,
+            tls: None,
             timing: &timing,
             total_time: Duration::from_millis(2),
         };

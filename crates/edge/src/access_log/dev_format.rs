@@ -119,6 +119,7 @@ mod tests {
             peer: PeerAddress::Unix,
             status: 200,
             body_bytes: 1234,
+            tls: None,
             timing: &timing,
             total_time: Duration::from_micros(3400),
         };

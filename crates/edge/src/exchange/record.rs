@@ -1,6 +1,7 @@
 //! The record of an exchange that has ended: metrics, access log, and the log line of a response
 //! that was cut.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use penstock_exchange::{Fault, FaultKind, RequestTiming};
@@ -44,6 +45,7 @@ impl RequestMeta<'_> {
                 peer: connection.source.peer_address(),
                 status: status.code(),
                 body_bytes: bytes,
+                tls: connection.client_state.tls().map(Arc::as_ref),
                 timing,
                 total_time,
             });
