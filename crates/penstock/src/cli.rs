@@ -13,6 +13,7 @@ mod publish;
 mod serve;
 mod status_text;
 mod target;
+mod trust;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -57,6 +58,12 @@ enum Verb {
         json: bool,
         #[command(flatten)]
         to: ServerLocation,
+    },
+    /// Make browsers and programs of this machine trust the local certificate authority
+    Trust {
+        /// Remove the authority from where it is trusted
+        #[arg(long)]
+        remove: bool,
     },
     /// Reload the configuration; the old one stays active unless all of the new one works
     Reload {
@@ -379,6 +386,7 @@ fn run_verb(arguments: Arguments) -> Result<String, CliError> {
         Verb::Config { topic } => return config::run(&topic),
         Verb::Status { json, to } => admin::status(&to, json),
         Verb::Certificates { json, to } => certificates::run(&to, json),
+        Verb::Trust { remove } => trust::run(remove),
         Verb::Reload { to } => admin::reload(&to),
         Verb::Stop { to } => admin::stop(&to),
         Verb::Upgrade { binary, to } => admin::upgrade(&to, binary.as_deref()),

@@ -36,7 +36,7 @@ use rustls::time_provider::DefaultTimeProvider;
 
 pub(crate) use self::acme::AcmeEnvironment;
 use self::acme::AcmeHooks;
-use self::paths::local_authority_folder;
+pub(crate) use self::paths::{local_authority_folder, local_authority_folder_of};
 use self::site_certificates::SiteEntry;
 pub(crate) use self::site_certificates::SiteProblem;
 

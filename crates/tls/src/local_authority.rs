@@ -113,6 +113,11 @@ impl LocalAuthority {
         Ok(authority)
     }
 
+    /// Whether a folder has an authority. Blocks.
+    pub fn exists(folder: &Path) -> bool {
+        folder.join(AUTHORITY_FILE).exists()
+    }
+
     /// The file with the certificate that clients have to trust.
     pub fn root_path(&self) -> PathBuf {
         self.folder.join(ROOT_FILE)

@@ -144,7 +144,7 @@ fn message_of(answer: &str) -> String {
     format_value(&value["message"])
 }
 
-fn sleep_briefly() {
+pub(super) fn sleep_briefly() {
     #[expect(clippy::disallowed_methods, reason = "a command line tool, not a loop")]
     std::thread::sleep(Duration::from_millis(20));
 }

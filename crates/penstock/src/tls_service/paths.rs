@@ -26,6 +26,11 @@ fn state_folder() -> PathBuf {
     data.unwrap_or_else(std::env::temp_dir).join("penstock")
 }
 
+/// The folder of the local certificate authority of a user without a setting of its own.
+pub(crate) fn local_authority_folder_of(home: &Path) -> PathBuf {
+    home.join(".local/share/penstock/local-authority")
+}
+
 /// The folder of certificates by ACME.
 pub(crate) fn default_certificate_folder() -> PathBuf {
     state_folder().join("certificates")
