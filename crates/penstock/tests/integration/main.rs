@@ -43,6 +43,7 @@ mod hanging_starts;
 mod hostile_apps;
 mod hostile_framing;
 mod hostile_heads;
+mod https;
 mod idle_memory;
 mod isolation;
 mod joined_servers;

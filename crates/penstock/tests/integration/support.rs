@@ -13,6 +13,7 @@
 
 mod client;
 mod origin;
+mod tls;
 
 use std::fmt::Write as _;
 use std::io::Read;
@@ -29,6 +30,7 @@ pub(crate) use client::{RawClient, Response, ResponseError, find, get};
 pub(crate) use origin::{
     Address, Origin, ReceivedRequest, ReservedPort, Script, Step, head_of, last_page, page,
 };
+pub(crate) use tls::{TestAuthority, TestCertificate, TlsClient, is_resumed};
 
 /// The time limit of everything that a test does not measure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);

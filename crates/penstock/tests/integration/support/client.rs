@@ -69,7 +69,7 @@ impl Response {
     }
 }
 
-trait ClientStream: Read + Write + Send {
+pub(crate) trait ClientStream: Read + Write + Send {
     fn set_patience(&self, patience: Duration);
     fn close_write(&self);
     /// Makes the next close a reset.
@@ -122,7 +122,7 @@ impl RawClient {
         Self::over(Box::new(UnixStream::connect(path).unwrap()))
     }
 
-    fn over(channel: Box<dyn ClientStream>) -> Self {
+    pub(crate) fn over(channel: Box<dyn ClientStream>) -> Self {
         channel.set_patience(PATIENCE);
         Self {
             channel,
