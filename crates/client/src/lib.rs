@@ -171,7 +171,8 @@ pub async fn open_stream(
     let Some(tls) = tls else {
         return Ok(stream);
     };
-    let session = tls.connect(&stream).await;
+    // Boxed: the state of a handshake takes 16 KiB, and plain connections need none of it.
+    let session = Box::pin(tls.connect(&stream)).await;
     Ok(session.map_err(ClientError::Handshake)?.over(stream))
 }
 

@@ -30,8 +30,8 @@ pub(crate) use cache::CACHE_KEY_QUERY;
 pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 pub use files::{ContentCoding, Files, Symlinks};
 pub use hub::{
-    Grip, HUB_NAMESPACE, Hub, HubHistory, KeySetSource, MercureKey, MercureKeys, RefusalPolicy,
-    RouteHub, RouteMercure, Sendfile, SlowPolicy,
+    Grip, HUB_NAMESPACE, HttpScheme, Hub, HubHistory, KeySetSource, MercureKey, MercureKeys,
+    RefusalPolicy, RouteHub, RouteMercure, Sendfile, SlowPolicy,
 };
 pub(crate) use hub::{MERCURE_KEY, MercureAlgorithm};
 pub use limits::{BlockingPool, Limits};
@@ -50,6 +50,7 @@ pub(crate) use upstream::UPSTREAM_QUEUE;
 pub use upstream::{
     Balance, ConnectionLimits, EjectPolicy, ForwardedHeaders, HashKey, HealthCheck, HostHeader,
     Protocol, ProxyProtocol, RetryPolicy, ServerAddr, TcpFrontend, Upstream, UpstreamServer,
+    UpstreamTls,
 };
 
 use crate::options::OptionDefault::Described;

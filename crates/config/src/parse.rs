@@ -192,7 +192,7 @@ fn default_sites(
     upstreams: &[String],
     streams: &[LocatedValue<TcpFrontend>],
 ) -> Vec<Site> {
-    let is_free = |name: &&String| !streams.iter().any(|s| s.value.upstream == **name);
+    let is_free = |name: &&String| !streams.iter().any(|stream| stream.value.leads_to(name));
     let free: Vec<&String> = upstreams.iter().filter(is_free).collect();
     match (apps, free.as_slice()) {
         // With errors, the application may be among them.

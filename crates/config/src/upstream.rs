@@ -8,6 +8,7 @@
 //! - Bounds that are in order, and nothing that its protocol or its balance ignores.
 
 mod servers;
+mod tls;
 
 use std::collections::BTreeMap;
 
@@ -21,6 +22,8 @@ use crate::model::{
     UpstreamServer,
 };
 use crate::section::{Keys as _, Section};
+
+pub(crate) use tls::{is_fingerprint, is_server_name};
 
 /// Reads the table.
 pub(crate) fn read(
@@ -61,6 +64,7 @@ pub(crate) fn read(
         table.report_not_applicable("joinable");
     }
     read_shared_keys(table, &mut upstream);
+    upstream.tls = tls::read(table, &upstream);
     upstream.grip = grants::read_grip(table, &name.value, apps);
     upstream.sendfile = grants::read_sendfile_and_root(table);
     if upstream.joinable && upstream.proxy_protocol.is_some() {

@@ -13,13 +13,14 @@ use penstock_config as config;
 use penstock_config::Config;
 use penstock_exchange::buffering::TempSpace;
 use penstock_exchange::{Handler, HandlerProgress, InlineResponse, Request, RequestView};
-use penstock_proxy::{Upstream, UpstreamSetup};
+use penstock_proxy::{Upstream, UpstreamSetup, UpstreamTls};
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
 
 use crate::caches::{self, Caches, PoolLimits};
 use crate::publishing::PublishSetup;
 use crate::server::Options;
+use crate::upstream_tls::UpstreamTlsSet;
 use crate::wiring;
 
 pub(crate) type Apps = BTreeMap<String, Arc<App>>;
@@ -61,6 +62,8 @@ pub(crate) struct AppStartContext<'a> {
     pub(crate) publishing: &'a PublishSetup,
     /// The sizes of the predecessor's applications under load.
     pub(crate) sizes: &'a AppSizes,
+    /// TLS of upstreams, as its files say now.
+    pub(crate) upstream_tls: &'a UpstreamTlsSet,
 }
 
 /// Starts components that are new or configured differently from `old`, on the current loop, and
@@ -88,7 +91,10 @@ pub(crate) fn start_components(
         let kept = old.upstreams.get(name);
         let upstream = match kept.filter(|running| running.config() == wanted) {
             Some(running) => Arc::clone(running),
-            None => start_upstream(wanted, &store, context.loops),
+            None => {
+                let tls = context.upstream_tls.get(name).cloned();
+                start_upstream(wanted, tls, &store, context.loops)
+            }
         };
         started.components.upstreams.insert(name.clone(), upstream);
     }
@@ -142,7 +148,7 @@ fn start_app(
     let app = match &wanted.upstream {
         None => App::start(wanted.clone(), setup),
         Some(behind) => {
-            let upstream = start_upstream(behind, &setup.buffering_settings, loops);
+            let upstream = start_upstream(behind, None, &setup.buffering_settings, loops);
             let servers = Arc::new(AppServers(Arc::clone(&upstream)));
             (started.components.upstreams).insert(wanted.name.clone(), upstream);
             App::start_with_server_set(wanted.clone(), setup, servers)
@@ -154,12 +160,14 @@ fn start_app(
 
 fn start_upstream(
     wanted: &config::Upstream,
+    tls: Option<UpstreamTls>,
     store: &penstock_exchange::buffering::BufferingSettings,
     loops: &[LoopHandle],
 ) -> Arc<Upstream> {
     let setup = UpstreamSetup {
         loop_count: loops.len(),
         buffering_settings: store.clone(),
+        tls,
     };
     Upstream::start(wanted.clone(), setup)
 }

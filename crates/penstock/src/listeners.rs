@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use penstock_config::{Config, ListenAddr};
+use penstock_config::{Config, ListenAddr, TcpFrontend};
 use penstock_edge::Edge;
 use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
 use penstock_runtime::{Drain, LoopHandle, Stream, loops};
@@ -110,8 +110,8 @@ pub(crate) struct ClientListener<'c> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ListenerTarget<'c> {
     Http,
-    /// The upstream of that name.
-    Upstream(&'c str),
+    /// The upstreams of a TCP listener.
+    Tcp(&'c TcpFrontend),
     /// The handshake of joining servers.
     Join,
 }
@@ -128,7 +128,7 @@ impl ClientListener<'_> {
     fn role(&self) -> ListenerRole {
         match self.target {
             ListenerTarget::Http => ListenerRole::Http,
-            ListenerTarget::Upstream(_) | ListenerTarget::Join => ListenerRole::Tcp,
+            ListenerTarget::Tcp(_) | ListenerTarget::Join => ListenerRole::Tcp,
         }
     }
 }
@@ -145,7 +145,7 @@ fn client_listeners(config: &Config) -> impl Iterator<Item = ClientListener<'_>>
         address: &stream.listen,
         proxy_protocol: stream.proxy_protocol,
         has_tls: false,
-        target: ListenerTarget::Upstream(&stream.upstream),
+        target: ListenerTarget::Tcp(stream),
     });
     let join = server.join.iter().map(|join| ClientListener {
         address: &join.listen,

@@ -31,6 +31,7 @@ mod service_manager;
 mod temp_limit;
 mod tls_service;
 mod upgrade_protocol;
+mod upstream_tls;
 mod watchdog;
 mod wiring;
 mod work;

@@ -67,6 +67,7 @@ use crate::refused_syscalls;
 use crate::service_manager::ServiceNotifier;
 use crate::tls_service::{AcmeEnvironment, TlsService};
 use crate::upgrade_protocol::Predecessor;
+use crate::upstream_tls::{self, UpstreamTlsSet};
 use crate::watchdog::Watchdog;
 use crate::wiring::{self, BuiltSettings};
 use crate::work;
@@ -204,6 +205,7 @@ pub(crate) fn run(
     let inherited_digest = predecessor.as_ref().and_then(|old| old.token_digest);
     let token =
         admin_token::load_admin_token(config.server.admin_token.as_deref(), inherited_digest)?;
+    let upstream_tls = upstream_tls::load(&config)?;
     // Before the switch to another user, which may be the one to warn about.
     options.exposures = control::exposure_warnings(&config);
     let bound_listeners = prepare_process(
@@ -233,7 +235,7 @@ pub(crate) fn run(
         let mut signals = Signals::new(old.map(|old| old.pid)).map_err(say)?;
         let secret = old.and_then(|old| old.publish_secret);
         let publishing = PublishSetup::new(secret, bound_listeners.admin_address().as_ref())?;
-        let given = (token, publishing);
+        let given = (token, publishing, upstream_tls);
         let server = Server::start(invocation, config, options, started, (old, given))?;
         signals.handle_control_signals(&server);
         if let Some(reports) = server.options.launcher.take_report_socket() {
@@ -358,9 +360,9 @@ impl Server {
         config: Config,
         options: Options,
         loops: EventLoops,
-        (predecessor, (token, publishing)): (
+        (predecessor, (token, publishing, upstream_tls)): (
             Option<&Predecessor>,
-            (Option<AdminToken>, PublishSetup),
+            (Option<AdminToken>, PublishSetup, UpstreamTlsSet),
         ),
     ) -> Result<Arc<Self>, String> {
         let count = loops.handles().len();
@@ -373,6 +375,7 @@ impl Server {
             low_priority: predecessor.is_some(),
             publishing: &publishing,
             sizes: predecessor.map_or(&alone, |old| &old.app_sizes),
+            upstream_tls: &upstream_tls,
         };
         components::start_components(&config, &none, pools, context, &mut started)?;
         let components = started.components;

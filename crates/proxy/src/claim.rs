@@ -23,7 +23,7 @@ use penstock_wire::proxy_protocol;
 use tokio::sync::oneshot;
 
 use crate::connection::{UpstreamConnection, UpstreamConnectionInner};
-use crate::failure::{AttemptFailure, AttemptStage};
+use crate::failure::AttemptFailure;
 use crate::request_head::uses_keep_alive;
 use crate::saturation::UnansweredRequestGuard;
 use crate::server_pool::{
@@ -31,6 +31,7 @@ use crate::server_pool::{
     SlotWaiter,
 };
 use crate::upstream::SharedUpstream;
+use crate::upstream_tls::ConnectionPurpose;
 
 /// A slot at a server. Dropped without [`SlotLease::finish`], it is released as neutral and its
 /// connection closes.
@@ -231,7 +232,7 @@ impl SlotLease {
         }
     }
 
-    /// Opens a connection and sends the PROXY header if configured. Count it with
+    /// Opens a connection, with the PROXY header and TLS as configured. Count it with
     /// [`SlotLease::record_connected`].
     ///
     /// # Errors
@@ -240,24 +241,15 @@ impl SlotLease {
         &self,
         peer: PeerAddress,
         listener: &ListenerInfo,
+        purpose: ConnectionPurpose,
     ) -> impl Future<Output = Result<UpstreamConnection, AttemptFailure>> + Send + use<> {
         let config = &self.upstream.config;
         let (server, timeout) = (Arc::clone(&self.slot.server), config.connect_timeout);
-        let header = config
+        let mut setup = self.upstream.connection_setup(purpose);
+        setup.proxy_header = config
             .proxy_protocol
             .map(|version| proxy_protocol_header(version, peer, listener));
-        async move {
-            let connection = UpstreamConnectionInner::open(&server, clock::now() + timeout).await?;
-            if let Some(header) = header {
-                // Shorter than any socket buffer: it is written at once or never.
-                let sent = connection.stream.write_all(&header).await;
-                sent.map_err(|error| {
-                    let cause = format!("cannot send the PROXY header: {error}");
-                    AttemptFailure::new(FaultKind::ConnectFailed, AttemptStage::Unsent, cause)
-                })?;
-            }
-            Ok(connection)
-        }
+        async move { UpstreamConnectionInner::open(&server, &setup, clock::now() + timeout).await }
     }
 
     /// Records that a connection begun at `sent_at` was made.

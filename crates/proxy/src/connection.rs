@@ -23,6 +23,7 @@ use rustix::io::Errno;
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::join::JoinedConnections;
 use crate::saturation::ServerLoad;
+use crate::upstream_tls::{ConnectionPurpose, TlsConnector, TlsFailure};
 
 /// The state shared by all connections to one server.
 #[derive(Debug)]
@@ -154,6 +155,46 @@ impl Drop for ConnectionCountGuard {
     }
 }
 
+/// What happens on a new connection before its first request.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionSetup {
+    /// The PROXY protocol header. It comes before TLS, as with HAProxy and nginx.
+    pub(crate) proxy_header: Option<Vec<u8>>,
+    pub(crate) tls: Option<(Arc<TlsConnector>, ConnectionPurpose)>,
+}
+
+/// Why a new connection is of no use.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SetupError {
+    #[error("cannot send the PROXY header: {0}")]
+    ProxyHeader(#[from] io::Error),
+    #[error("cannot connect: {0}")]
+    Tls(#[from] TlsFailure),
+}
+
+impl ConnectionSetup {
+    /// Prepares a new connection to `server`; the caller bounds the wait.
+    ///
+    /// # Errors
+    /// The connection broke, or the server has not proved its name.
+    pub(crate) async fn prepare(
+        &self,
+        stream: Stream,
+        server: &BackendServer,
+    ) -> Result<Stream, SetupError> {
+        if let Some(header) = &self.proxy_header {
+            stream.write_all(header).await?;
+        }
+        match &self.tls {
+            // The other side of a joined connection has proved its key.
+            Some((tls, purpose)) if !matches!(server.address, ResolvedAddress::Joined(_)) => {
+                Ok(tls.secure(stream, server, *purpose).await?)
+            }
+            _ => Ok(stream),
+        }
+    }
+}
+
 impl UpstreamConnectionInner {
     /// Connects to `server` until `deadline`.
     ///
@@ -162,31 +203,42 @@ impl UpstreamConnectionInner {
     /// resource.
     pub(crate) async fn open(
         server: &Arc<BackendServer>,
+        setup: &ConnectionSetup,
         deadline: Instant,
     ) -> Result<UpstreamConnection, AttemptFailure> {
         let count_guard = ConnectionCountGuard::new(server);
         let failed = |cause: String| {
             AttemptFailure::new(FaultKind::ConnectFailed, AttemptStage::Unsent, cause)
         };
-        match clock::timeout_at(deadline, server.address.connect()).await {
-            Some(Ok(stream)) => Ok(Box::new(Self {
-                stream,
-                deadline: LazyDeadline::new(clock::now()),
-                // A joined one may have waited: treat it like a reused one.
-                requests_served: u32::from(matches!(server.address, ResolvedAddress::Joined(_))),
-                count_guard,
-                idle_since: clock::now(),
-                needs_liveness_check: false,
-            })),
-            Some(Err(error)) => Err(match exhausted_local_resource(&server.address, &error) {
-                Some(what) => {
-                    let cause = format!("cannot connect: out of {what} on this host: {error}");
-                    AttemptFailure::local(FaultKind::Overloaded, cause)
-                }
-                None => failed(format!("cannot connect: {error}")),
-            }),
-            None => Err(failed("connect_timeout: no connection in time".to_owned())),
-        }
+        let stream = match clock::timeout_at(deadline, server.address.connect()).await {
+            Some(Ok(stream)) => stream,
+            Some(Err(error)) => {
+                return Err(match exhausted_local_resource(&server.address, &error) {
+                    Some(what) => {
+                        let cause = format!("cannot connect: out of {what} on this host: {error}");
+                        AttemptFailure::local(FaultKind::Overloaded, cause)
+                    }
+                    None => failed(format!("cannot connect: {error}")),
+                });
+            }
+            None => return Err(failed("connect_timeout: no connection in time".to_owned())),
+        };
+        let stream = match clock::timeout_at(deadline, setup.prepare(stream, server)).await {
+            Some(prepared) => prepared.map_err(|error| failed(error.to_string()))?,
+            None => {
+                let cause = "connect_timeout: no TLS handshake in time";
+                return Err(failed(cause.to_owned()));
+            }
+        };
+        Ok(Box::new(Self {
+            stream,
+            deadline: LazyDeadline::new(clock::now()),
+            // A joined one may have waited: treat it like a reused one.
+            requests_served: u32::from(matches!(server.address, ResolvedAddress::Joined(_))),
+            count_guard,
+            idle_since: clock::now(),
+            needs_liveness_check: false,
+        }))
     }
 
     /// Moves the connection to the current loop.

@@ -38,11 +38,13 @@ mod saturation;
 mod server_changes;
 mod server_pool;
 mod snapshot;
+mod sni_router;
 #[cfg(test)]
 mod testing;
 mod tunnel;
 mod upstream;
 mod upstream_exchange;
+mod upstream_tls;
 
 pub use environ::is_script_path;
 pub use join::{JoinListener, Joiner, JoinerSetup, JoinerState, ServeConnectionFn};
@@ -52,4 +54,6 @@ pub use snapshot::{
     QueueSnapshot, SERVER_METRICS, ServerCounters, ServerSnapshot, UPSTREAM_METRICS,
     UpstreamCounters, UpstreamSnapshot,
 };
+pub use sni_router::SniRouter;
 pub use upstream::{BufferingMode, Upstream, UpstreamSetup};
+pub use upstream_tls::{UpstreamTls, UpstreamTlsCounters};

@@ -22,9 +22,10 @@ use std::time::Duration;
 use penstock_config as config;
 use penstock_runtime::clock;
 
-use crate::connection::BackendServer;
+use crate::connection::{BackendServer, ConnectionSetup};
 use crate::server_pool::{ServerEntry, ServerId};
 use crate::upstream::SharedUpstream;
+use crate::upstream_tls::ConnectionPurpose;
 use check::ProbeError;
 
 /// Probes a server until it or the upstream is gone.
@@ -47,10 +48,9 @@ pub(crate) async fn run_probes(shared: Weak<SharedUpstream>, key: ServerId) {
             return;
         };
         if wanted.should_probe {
-            let result = check::check_server(&wanted.server, &wanted.config, || {
-                close_idle_connections(&shared, key)
-            })
-            .await;
+            let target = (&*wanted.server, &*wanted.config);
+            let make_room = || close_idle_connections(&shared, key);
+            let result = check::check_server(target, wanted.setup, make_room).await;
             let Some(shared) = shared.upgrade() else {
                 return;
             };
@@ -64,6 +64,7 @@ pub(crate) async fn run_probes(shared: Weak<SharedUpstream>, key: ServerId) {
 struct ProbeTarget {
     server: Arc<BackendServer>,
     config: Arc<config::Upstream>,
+    setup: ConnectionSetup,
     should_probe: bool,
 }
 
@@ -75,6 +76,7 @@ impl ProbeTarget {
         Some(Self {
             server: Arc::clone(&entry.server),
             config: Arc::clone(&shared.config),
+            setup: shared.connection_setup(ConnectionPurpose::Exchange),
             // A probe would take a connection that a request could use.
             should_probe: entry.health.wants_probes()
                 && entry

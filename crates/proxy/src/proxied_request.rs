@@ -38,6 +38,7 @@ use crate::response::{self, PartialResponse};
 use crate::server_pool::{AttemptOutcome, ReusePolicy, SelectionCriteria, ServerId};
 use crate::upstream::{BufferingMode, SharedUpstream};
 use crate::upstream_exchange::UpstreamExchange;
+use crate::upstream_tls::ConnectionPurpose;
 
 /// A response up to this size is read whole before the client gets any of it, if all of it is
 /// available.
@@ -194,7 +195,8 @@ impl ProxiedRequest {
         let kept = kept.filter(|kept| is_idempotent || kept.stream.is_open());
         let Some(connection) = kept else {
             let (client, listener) = (self.request.client_address(), &*self.request.listener);
-            self.step = RequestStep::Connect(Box::pin(lease.connect(client, listener)));
+            let connecting = lease.connect(client, listener, ConnectionPurpose::Exchange);
+            self.step = RequestStep::Connect(Box::pin(connecting));
             self.lease = Some(lease);
             return Ok(());
         };

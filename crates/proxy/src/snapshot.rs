@@ -6,6 +6,8 @@ use penstock_exchange::metric_table;
 use penstock_exchange::metrics::{HistogramValues, MetricValue, serialize_seconds};
 use serde::Serialize;
 
+use crate::upstream_tls::UpstreamTlsCounters;
+
 /// An upstream at one moment.
 #[derive(Debug, Clone, Serialize)]
 pub struct UpstreamSnapshot {
@@ -19,6 +21,8 @@ pub struct UpstreamSnapshot {
     pub queue: QueueSnapshot,
     /// Its counters.
     pub counters: UpstreamCounters,
+    /// Handshakes with its servers; `None` without TLS.
+    pub tls: Option<UpstreamTlsCounters>,
     /// Time that requests waited for a server.
     pub queue_time: HistogramValues,
     /// Time to connect to a server; requests on idle connections are not counted.
@@ -135,6 +139,12 @@ metric_table! {
         counter upstream_retries_total = upstream.counters.retries, "Retries.";
         counter upstream_retries_over_budget_total = upstream.counters.retries_over_budget,
             "Retries not made because the retry budget was used up.";
+        counter upstream_tls_handshakes_total = upstream.tls.map(|tls| tls.handshakes),
+            "TLS handshakes with servers, where the upstream has TLS.";
+        counter upstream_tls_resumptions_total = upstream.tls.map(|tls| tls.resumptions),
+            "Handshakes with servers that continued an earlier session.";
+        counter upstream_tls_handshake_failures_total = upstream.tls.map(|tls| tls.failures),
+            "Failed TLS handshakes with servers.";
         histogram upstream_queue_seconds = &upstream.queue_time,
             "Time that requests waited for a server.";
         histogram upstream_connect_seconds = &upstream.connect_time,

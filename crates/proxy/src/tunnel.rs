@@ -19,6 +19,7 @@ use crate::failure::AttemptFailure;
 use crate::server_pool::{AttemptOutcome, ReusePolicy, SelectionCriteria};
 use crate::upstream::{SharedUpstream, Upstream};
 use crate::upstream_exchange::UpstreamExchange;
+use crate::upstream_tls::ConnectionPurpose;
 
 /// Maximum servers tried for one connection.
 const MAX_CONNECT_ATTEMPTS: usize = 8;
@@ -126,7 +127,10 @@ async fn connect_server(
         lease.slot.idle_connection = None;
         waited = lease.queue_time;
         let id = lease.slot.server_id;
-        match lease.connect(peer, listener).await {
+        match lease
+            .connect(peer, listener, ConnectionPurpose::Tunnel)
+            .await
+        {
             Ok(connection) => {
                 lease.record_connected();
                 lease.pass_health_trial();

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use penstock_config as config;
 use penstock_exchange::buffering::{
@@ -18,13 +18,14 @@ use penstock_exchange::{AddressPrefix, Handler};
 use penstock_queue::SlotId;
 use penstock_runtime::clock;
 
-use crate::connection::ResolvedAddress;
+use crate::connection::{ConnectionSetup, ResolvedAddress};
 use crate::proxied_request::UpstreamHandler;
 use crate::resolve::DnsSource;
 use crate::server_pool::{
     AttemptReport, DeferredActions, ServerEntry, ServerId, ServerPool, ServerSpec,
 };
 use crate::snapshot::{QueueSnapshot, UpstreamSnapshot};
+use crate::upstream_tls::{ConnectionPurpose, TlsConnector, TlsCounters, UpstreamTls};
 
 /// A running upstream.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub struct UpstreamSetup {
     pub loop_count: usize,
     /// Where and how much of bodies is buffered.
     pub buffering_settings: BufferingSettings,
+    /// TLS to the servers, if its configuration has it.
+    pub tls: Option<UpstreamTls>,
 }
 
 /// Which bodies of a route are buffered.
@@ -56,6 +59,8 @@ pub(crate) struct SharedUpstream {
     pub(crate) name: Arc<str>,
     pub(crate) config: Arc<config::Upstream>,
     pub(crate) buffering_settings: ArcSwap<BufferingSettings>,
+    /// How new connections are secured; `None`: not at all.
+    tls: ArcSwapOption<TlsConnector>,
     /// Responses that still hold slots because their clients are slow.
     slow_responses: SlowResponses,
     /// Guards the servers, their slots and the queue; never held across an await.
@@ -78,10 +83,14 @@ impl Upstream {
     ) -> Arc<Self> {
         let config = Arc::new(config);
         let server_pool = ServerPool::new(&config, setup.loop_count, clock::now());
+        let tls = setup
+            .tls
+            .map(|tls| TlsConnector::new(tls, config.protocol, Arc::new(TlsCounters::default())));
         let shared = Arc::new(SharedUpstream {
             name: config.name.as_str().into(),
             config,
             buffering_settings: ArcSwap::from_pointee(setup.buffering_settings),
+            tls: ArcSwapOption::from_pointee(tls),
             slow_responses: SlowResponses::default(),
             server_pool: Mutex::new(server_pool),
         });
@@ -104,6 +113,16 @@ impl Upstream {
     /// Applies new buffering settings after a reload.
     pub fn set_buffering_settings(&self, settings: BufferingSettings) {
         self.shared.buffering_settings.store(Arc::new(settings));
+    }
+
+    /// Applies certificates that were read again, to new connections. An upstream without TLS stays
+    /// without.
+    pub fn set_tls(&self, tls: UpstreamTls) {
+        if let Some(current) = &*self.shared.tls.load() {
+            let counters = Arc::clone(&current.counters);
+            let connector = TlsConnector::new(tls, self.shared.config.protocol, counters);
+            self.shared.tls.store(Some(Arc::new(connector)));
+        }
     }
 
     /// Creates the handler for a route with its own buffering.
@@ -131,6 +150,7 @@ impl Upstream {
                 oldest_wait,
             },
             counters: pool.counters,
+            tls: (self.shared.tls.load().as_deref()).map(|tls| tls.counters.values()),
             queue_time: pool.latencies.queue_time.values(),
             connect_time: pool.latencies.connect_time.values(),
             header_time: pool.latencies.header_time.values(),
@@ -199,6 +219,14 @@ impl SharedUpstream {
         drop(pool);
         self.run_deferred(deferred);
         result
+    }
+
+    /// What happens on each new connection, but for the PROXY protocol.
+    pub(crate) fn connection_setup(&self, purpose: ConnectionPurpose) -> ConnectionSetup {
+        ConnectionSetup {
+            proxy_header: None,
+            tls: self.tls.load_full().map(|tls| (tls, purpose)),
+        }
     }
 
     /// Passes a granted but unused slot to the next request.

@@ -26,6 +26,7 @@ use crate::connection::UpstreamConnection;
 use crate::failure::{AttemptFailure, AttemptStage};
 use crate::response_head::UpstreamResponseHead;
 use crate::upstream::SharedUpstream;
+use crate::upstream_tls::explain_io_error;
 
 /// Bodies up to this size are written together with their head.
 const MAX_BODY_WITH_HEAD: usize = 16 * 1024;
@@ -208,7 +209,10 @@ impl UpstreamExchange {
                     Ok(count) => self.handle_bytes(&buffer[..count], &mut sink),
                     Err(error) => Err(AttemptFailure::server_disconnected(
                         attempt_stage(self.has_head),
-                        format!("the connection to the server broke: {error}"),
+                        format!(
+                            "the connection to the server broke: {}",
+                            explain_io_error(&error)
+                        ),
                     )),
                 })
             });

@@ -116,6 +116,7 @@ impl FakeServer {
                 max: 500,
                 oldest_wait: Duration::from_millis(750),
             },
+            tls: None,
             counters: UpstreamCounters {
                 requests: 1,
                 queue_full: 2,

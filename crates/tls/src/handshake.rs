@@ -68,7 +68,7 @@ pub async fn accept(
     early: Vec<u8>,
 ) -> Result<EstablishedSession, HandshakeError> {
     let mut received = early;
-    let server_name = read_hello(stream, &mut received).await?;
+    let server_name = read_server_name(stream, &mut received).await?;
     let ServerTls { config, policy } = sessions.select(server_name.as_deref());
     take_turn().await;
     let session = Session::new(UnbufferedServerConnection::new(Arc::clone(config))?);
@@ -137,8 +137,12 @@ pub fn connection_identity(stream: &Stream) -> Option<&ConnectionIdentity> {
     layer.identity.as_ref()
 }
 
-/// Reads the client's first message; `received` keeps all bytes, for the session.
-async fn read_hello(
+/// Reads a client's first message and returns the name that it asks for, in lower case, if any.
+/// `received` keeps all bytes, for the session, or to be passed on to the server that makes it.
+///
+/// # Errors
+/// As [`HandshakeError`]. Cancel safety: none.
+pub async fn read_server_name(
     stream: &Stream,
     received: &mut Vec<u8>,
 ) -> Result<Option<Box<str>>, HandshakeError> {

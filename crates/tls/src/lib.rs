@@ -42,7 +42,8 @@ pub use client_config::{
 pub use client_offer::{ClientOffer, UnknownAlgorithm};
 pub use client_session::ClientSession;
 pub use handshake::{
-    EstablishedSession, HandshakeError, accept, connect, connection_identity, session_info,
+    EstablishedSession, HandshakeError, accept, connect, connection_identity, read_server_name,
+    session_info,
 };
 pub use layer::hold;
 pub use local_authority::{LocalAuthority, LocalAuthorityError};
@@ -52,7 +53,8 @@ pub use resolver::{ACME_TLS_ALPN, ChallengeCertificates, OnDemandNames};
 pub use server_config::{ServerTls, ServerTlsOptions, TlsConfigError, server_config};
 pub use server_sessions::ServerSessions;
 pub use server_trust::{
-    Fingerprint, InvalidFingerprint, RootsError, ServerTrust, roots_from_pem, system_roots,
+    Fingerprint, InvalidFingerprint, RootsError, ServerTrust, roots_from_file, roots_from_pem,
+    system_roots,
 };
 pub use stand_in::{IssueError, stand_in};
 pub use tickets::TicketKeys;

@@ -1,6 +1,8 @@
 //! How a server proves itself to this program: by an authority, or by its fingerprint.
 
 use std::fmt;
+use std::io;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -47,6 +49,9 @@ pub enum RootsError {
         /// The first error of the search.
         cause: Option<rustls_native_certs::Error>,
     },
+    /// A file cannot be read.
+    #[error("cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
     /// A text has no certificates.
     #[error("no authorities: {0}")]
     Pem(#[from] PemError),
@@ -77,6 +82,11 @@ pub(crate) fn usable_roots(
         0 => Err(RootsError::NoSystemRoots { cause }),
         _ => Ok(Arc::new(roots)),
     }
+}
+
+/// The authorities of a PEM file. Each must be usable. Blocks: not for event loops.
+pub fn roots_from_file(path: &Path) -> Result<Arc<RootCertStore>, RootsError> {
+    roots_from_pem(&pem_file::read(path)?.text)
 }
 
 /// The authorities of a PEM text. Each must be usable.

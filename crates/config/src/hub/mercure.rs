@@ -9,7 +9,9 @@
 
 use crate::address::is_host;
 use crate::findings::LocatedValue;
-use crate::model::{KeySetSource, MercureAlgorithm, MercureKey, MercureKeys, RouteMercure};
+use crate::model::{
+    HttpScheme, KeySetSource, MercureAlgorithm, MercureKey, MercureKeys, RouteMercure,
+};
 use crate::section::{Keys as _, Section};
 
 /// Reads the table.
@@ -63,16 +65,21 @@ fn read_key(mercure: &Section<'_>, key: &'static str) -> Option<MercureKeys> {
     .map(MercureKeys::Single)
 }
 
-/// Where a set of keys is; whether it is there is found out at start. It is fetched without TLS, so
-/// `https` is refused rather than read as a file.
+/// Where a set of keys is; whether it is there is found out at start.
 fn read_key_set(table: &Section<'_>, text: &str) -> Option<KeySetSource> {
-    let Some(rest) = text.strip_prefix("http://") else {
-        let is_path = !text.is_empty() && !text.contains("://");
-        return is_path.then(|| KeySetSource::File(table.findings.resolve_path(text)));
+    let (scheme, rest) = match text.split_once("://") {
+        Some(("http", rest)) => (HttpScheme::Http, rest),
+        Some(("https", rest)) => (HttpScheme::Https, rest),
+        Some(_) => return None,
+        None => {
+            let is_path = !text.is_empty();
+            return is_path.then(|| KeySetSource::File(table.findings.resolve_path(text)));
+        }
     };
     let (authority, target) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let is_target = target.bytes().all(|b| b.is_ascii_graphic() && b != b'#');
     (is_host(authority) && is_target).then(|| KeySetSource::Http {
+        scheme,
         authority: authority.to_owned(),
         target: if target.is_empty() { "/" } else { target }.to_owned(),
     })
@@ -167,8 +174,8 @@ const SECRET_48_EXPECTED: &str = "a secret of at least 48 bytes for HS384";
 const SECRET_64_EXPECTED: &str = "a secret of at least 64 bytes for HS512";
 const RSA_EXPECTED: &str = "a public key in PEM for RS256, from `-----BEGIN PUBLIC KEY-----` on";
 /// What a message says was expected of a set of keys.
-pub(crate) const KEY_SET_EXPECTED: &str = "a file, or an address that begins with `http://`; fetch \
-                                           a set of `https://` into a file, which is read again";
+pub(crate) const KEY_SET_EXPECTED: &str =
+    "a file, or an address that begins with `https://` or `http://`";
 const ED_EXPECTED: &str = "a public key in PEM for EdDSA, from `-----BEGIN PUBLIC KEY-----` on";
 const EC_EXPECTED: &str = "a public key in PEM for ES256, from `-----BEGIN PUBLIC KEY-----` on";
 

@@ -267,23 +267,58 @@ pub enum MercureKeys {
 pub enum KeySetSource {
     /// In this file.
     File(PathBuf),
-    /// At `http://AUTHORITY`, with this path and query.
+    /// At `SCHEME://AUTHORITY`, with this path and query.
     Http {
-        /// The host, with its port if that is not 80.
+        /// With or without TLS.
+        scheme: HttpScheme,
+        /// The host, with its port if that is not the scheme's.
         authority: String,
         /// The path, with its query if there is one.
         target: String,
     },
 }
 
+/// A scheme of URLs that are fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HttpScheme {
+    /// Without TLS.
+    Http,
+    /// With TLS, verified with the authorities that the system trusts.
+    Https,
+}
+
+impl HttpScheme {
+    /// As it stands in a URL.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    /// The port of URLs without one.
+    #[must_use]
+    pub fn default_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+}
+
 impl std::fmt::Display for KeySetSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::File(path) => write!(f, "{}", path.display()),
-            Self::Http { authority, target } => {
+            Self::Http {
+                scheme,
+                authority,
+                target,
+            } => {
                 // A query may have a secret.
                 let path = target.split('?').next().unwrap_or_default();
-                write!(f, "http://{authority}{path}")
+                write!(f, "{}://{authority}{path}", scheme.as_str())
             }
         }
     }
@@ -300,7 +335,8 @@ keys! {
         "algorithm": Choice(MercureAlgorithm::WORDS), Toml(r#""HS256""#),
             example r#""RS256""#, only "a single `key`";
         /// Set of public keys (JWKS, RFC 7517) for RS256, ES256 and EdDSA, in place of `key`: a file,
-        /// or an address that begins with `http://`. A token names its key there (`kid`). The set is
+        /// or an address that begins with `https://` (the server's certificate must be from an authority
+        /// that the system or `SSL_CERT_FILE` trusts) or `http://`. A token names its key there (`kid`). The set is
         /// read again every 5 minutes, and when a token names an unknown key.
         "jwks": Text(crate::hub::KEY_SET_EXPECTED), Described("none"),
             example r#""http://127.0.0.1:8180/realms/shop/protocol/openid-connect/certs""#;

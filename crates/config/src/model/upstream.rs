@@ -15,21 +15,34 @@ use crate::options::OptionDefault::{Described, Toml};
 use crate::options::OptionKind::*;
 use crate::options::expected::*;
 use crate::redacted::Secret;
-use crate::values::ListenAddr;
+use crate::values::{HostPattern, ListenAddr};
 
 section! {
     /// A TCP listener that relays its connections to an upstream, with its slots and its queue.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct TcpFrontend(listen: ListenAddr, upstream: String)
+    pub struct TcpFrontend(listen: ListenAddr)
     in "tcp", "[[tcp]]", "# [[tcp]]" {
         /// Address that clients connect to.
         listen: ListenAddr = listen, Text(LISTEN_ADDRESS), default required,
             example r#""127.0.0.1:9000""#, by hand;
-        /// Upstream that connections are relayed to; its `protocol` does not matter here.
-        upstream: String = upstream, Text(UPSTREAM_NAME), default required, example r#""legacy""#,
-            by hand;
+        /// Upstream that connections are relayed to; its `protocol` does not matter here. With
+        /// `sni` it gets those that ask for another name or for none.
+        upstream: Option<String> = None, Text(UPSTREAM_NAME),
+            default "required, unless there is `sni`", example r#""legacy""#, by hand;
+        /// Upstreams by the server name that a client asks for in the first message of TLS (SNI).
+        /// The connection is passed on as it is: certificate and key stay with the servers.
+        sni: Vec<(HostPattern, String)> = Vec::new(), StringMap, shows "{}",
+            example r#"{ "a.example" = "legacy", "*.b.example" = "legacy" }"#, by hand;
         /// Whether its connections begin with a PROXY protocol header, of version 1 or 2.
         proxy_protocol: bool = false, Bool;
+    }
+}
+
+impl TcpFrontend {
+    /// Whether connections may be relayed to that upstream.
+    pub(crate) fn leads_to(&self, upstream: &str) -> bool {
+        let by_name = self.sni.iter().any(|(_, name)| name == upstream);
+        by_name || self.upstream.as_deref() == Some(upstream)
     }
 }
 
@@ -62,6 +75,10 @@ section! {
         /// Cookie that keeps a client at one server.
         sticky: Option<String> = None, Text(COOKIE_NAME), default "no stickiness",
             example r#""server""#, by check(crate::headers::is_token);
+        /// Whether connections to the servers use TLS. With `true` a server's certificate must come
+        /// from an authority that the system trusts and be for the host of the server's address.
+        tls: Option<UpstreamTls> = None, OrTable(&Bool, "upstreams.NAME.tls"), shows "false",
+            example r#"{ ca = "ca.pem", server_name = "api.internal" }"#, by hand;
         /// Requests that each server may have in progress; the others wait in the queue.
         max_active: Option<u32> = None, Number(1, 1_000_000),
             default "bounded by `connections.max` only", example "1";
@@ -191,6 +208,35 @@ section! {
             example "1";
         /// Whether it gets requests only when no other server can.
         backup: bool = false, Bool;
+    }
+}
+
+section! {
+    /// TLS to the servers. Files hold PEM and are read at start and with each reload.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct UpstreamTls
+    in "upstreams.NAME.tls", "tls = { ... } in [upstreams.NAME]", "" {
+        /// File with the authorities that the servers' certificates may come from. A certificate
+        /// that its server has signed itself is its own authority.
+        ca: Option<PathBuf> = None, Path, default "the authorities that the system trusts",
+            example r#""ca.pem""#;
+        /// The name that the servers' certificates must be for, and that servers are asked for
+        /// (SNI). An IP address is compared only.
+        server_name: Option<String> = None, Text(SERVER_NAME),
+            default "the host of the server's address", example r#""api.internal""#,
+            by check(crate::upstream::is_server_name);
+        /// Certificate that the servers must show, whatever its authority, names and dates are:
+        /// its SHA-256, as `openssl x509 -noout -fingerprint -sha256` prints it.
+        fingerprint: Option<String> = None, Text(FINGERPRINT), default "none",
+            example r#""5F:3A:...:9C""#, by check(crate::upstream::is_fingerprint);
+        /// Whether servers must prove their name. Without it anyone on the way can read and change
+        /// everything, as without TLS.
+        verify: bool = true, Bool;
+        /// File with the certificate that the servers want to see, and its chain.
+        certificate: Option<PathBuf> = None, Path, default "none", example r#""client.pem""#;
+        /// File with the key of `certificate`.
+        key: Option<PathBuf> = None, Path, default "the file of `certificate`",
+            example r#""client.key""#;
     }
 }
 

@@ -35,6 +35,10 @@ pub(crate) const HIDE_PATTERN: &str = crate::hide::HIDE_EXPECTED;
 pub(crate) const TRY_FILE: &str =
     "a path inside the root such as \"{path}.html\" or \"/index.html\"";
 pub(crate) const UPSTREAM_SERVER: &str = crate::ServerAddr::EXPECTED;
+pub(crate) const SERVER_NAME: &str =
+    "a host name such as \"api.example\" or an IP address, without a port";
+pub(crate) const FINGERPRINT: &str =
+    "a SHA-256 fingerprint: 64 hexadecimal digits, with or without colons";
 pub(crate) const HASH_KEY_EXPECTED: &str =
     "\"path\", \"uri\", \"client_ip\", \"header:NAME\" or \"cookie:NAME\"";
 pub(crate) const COOKIE_NAME: &str = "the name of a cookie";

@@ -33,6 +33,7 @@ kind = "fastcgi"
 upstream = { connections = {}, retry = {}, health = {}, eject = {} }
 [upstreams.legacy]
 servers = [{}]
+tls = {}
 queue = {}
 grip = {}
 connections = {}
@@ -113,7 +114,8 @@ fn table_text(section: &str, say_defaults: bool, line_end: &str) -> String {
             (_, OptionKind::Tables(_) | OptionKind::NamedTables(_)) => return None,
             (Some(value), _) if say_defaults => value,
             _ if matches!(option.default, OptionDefault::Required)
-                || ["app", "servers"].contains(&option.key) =>
+                || ["app", "servers"].contains(&option.key)
+                || option.name() == "tcp.upstream" =>
             {
                 option.example()
             }

@@ -17,7 +17,8 @@ fn a_file_with_nothing_but_streams_is_complete() {
     );
     let stream = |listen: &str, proxy_protocol| TcpFrontend {
         listen: listen.parse().unwrap(),
-        upstream: "b".to_owned(),
+        upstream: Some("b".to_owned()),
+        sni: Vec::new(),
         proxy_protocol,
     };
     let expected = [stream("127.0.0.1:8080", false), stream(":0", true)];
@@ -131,6 +132,60 @@ fn reports_streams_that_cannot_work() {
             &at(":8090"),
             &[
                 "penstock.toml:4:10: admin (http://127.0.0.1:8090) and the listener http://*:8090 are the same address: move one, or set admin = \"off\"",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn names_choose_upstreams() {
+    let config = read(
+        "[[tcp]]\nlisten = \":443\"\nsni = { \"A.example\" = \"b\", \"*.c.example\" = \"b\" }\n",
+    );
+    let names: Vec<_> = config.tcp[0]
+        .sni
+        .iter()
+        .map(|(pattern, upstream)| format!("{pattern} {upstream}"))
+        .collect();
+    assert_eq!(names, ["*.c.example b", "a.example b"]);
+    assert_eq!(config.tcp[0].upstream, None);
+    assert_eq!(config.sites, []);
+}
+
+#[test]
+fn reports_names_that_choose_nothing() {
+    let sni = |table: &str| format!("{UPSTREAM}[[tcp]]\nlisten = \":9000\"\nsni = {table}\n");
+    let expected = |name: &str| {
+        format!(
+            "penstock.toml:5:9: `sni` cannot be {name:?}: expected a host name such as \"a.example\" or \"*.b.example\""
+        )
+    };
+    check_error_table(&[
+        (
+            "an address",
+            &sni("{ \"127.0.0.1\" = \"b\" }"),
+            &[&expected("127.0.0.1")],
+        ),
+        (
+            "an address in brackets",
+            &sni("{ \"[::1]\" = \"b\" }"),
+            &[&expected("[::1]")],
+        ),
+        (
+            "no upstream",
+            &sni("{ a = \"c\" }"),
+            &["penstock.toml:5:9: there is no upstream `c`; did you mean `b`?"],
+        ),
+        (
+            "twice",
+            &sni("{ a = \"b\", A = \"b\" }"),
+            &["penstock.toml:5:9: `sni` names a twice"],
+        ),
+        (
+            "TLS in TLS",
+            "[upstreams.b]\nservers = [\"127.0.0.1:80\"]\ntls = true\n[[tcp]]\nlisten = \":9000\"\nsni = { a = \"b\" }\n",
+            &[
+                "penstock.toml:6:7: upstream `b` has `tls`, and with `sni` the clients' own TLS is passed on: remove one of them",
             ],
         ),
     ]);

@@ -6,6 +6,7 @@ use super::*;
 use crate::Balance;
 use crate::model::{
     EjectPolicy, ForwardedHeaders, ProxyProtocol, RetryPolicy, ServerAddr, UpstreamServer,
+    UpstreamTls,
 };
 use crate::testing::{TestDir, check_error_table, parse_valid};
 
@@ -51,6 +52,7 @@ root = "/srv/www"
 index = "front/index.php"
 params = { A = "b" }
 resolve_interval = "9s"
+tls = { server_name = "app.internal" }
 "#,
     );
     let secs = Duration::from_secs;
@@ -84,6 +86,10 @@ resolve_interval = "9s"
         balance: Balance::Hash,
         hash_key: Some(HashKey::Header("X-Tenant".to_owned())),
         sticky: Some("server".to_owned()),
+        tls: Some(UpstreamTls {
+            server_name: Some("app.internal".to_owned()),
+            ..UpstreamTls::default()
+        }),
         max_active: Some(1),
         max_queued: 5,
         queue_timeout: secs(1),

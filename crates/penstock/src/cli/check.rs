@@ -10,7 +10,9 @@ use penstock_config::{Config, Invocation};
 
 use super::{CheckArguments, CliError, USAGE_EXIT_CODE, pluralize, print_error};
 use crate::preflight::PreflightReport;
-use crate::{accounts, app_resource_limits, control, hardening, hub_service, temp_limit};
+use crate::{
+    accounts, app_resource_limits, control, hardening, hub_service, temp_limit, upstream_tls,
+};
 
 pub(super) fn run(arguments: &CheckArguments) -> Result<String, CliError> {
     // The check loads applications' code.
@@ -28,6 +30,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<String, CliError> {
         warnings: [
             hub_service::hub_warnings(&config),
             control::exposure_warnings(&config),
+            upstream_tls::warnings(&config),
         ]
         .concat(),
         ..PreflightReport::default()
@@ -103,6 +106,7 @@ pub(crate) fn resolve_and_validate(invocation: &Invocation) -> Result<Config, St
     let mut wrong = Vec::new();
     wrong.extend(accounts::configured_account(&config.server).err());
     wrong.extend(hub_service::validate_signing_keys(&config));
+    wrong.extend(upstream_tls::load(&config).err());
     for app in config.apps.values() {
         if let Err(error) = penstock_apps::find_interpreter(app) {
             wrong.push(format!("application `{}`: {error}", app.name));

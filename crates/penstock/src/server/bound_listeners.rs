@@ -8,11 +8,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use penstock_config::{Config, ListenAddr};
+use penstock_config::{Config, ListenAddr, TcpFrontend};
 use penstock_edge::Edge;
 use penstock_exchange::TunnelHandler;
+use penstock_proxy::SniRouter;
 
 use super::Server;
 use crate::components::Upstreams;
@@ -142,10 +144,30 @@ impl Server {
     ) -> Option<(&Arc<Edge>, Arc<dyn TunnelHandler>)> {
         match listener.find_in_config(config)?.target {
             ListenerTarget::Http => None,
-            ListenerTarget::Upstream(name) => {
-                Some((&self.edge, upstreams.get(name)?.tcp_handler()))
+            ListenerTarget::Tcp(frontend) => {
+                let timeout = config.limits.tls_handshake_timeout;
+                Some((&self.edge, upstream_handler(frontend, upstreams, timeout)?))
             }
             ListenerTarget::Join => Some((&self.join_edge, Arc::new(self.join_front_end.clone()))),
         }
     }
+}
+
+/// The handler of a TCP listener: its upstream, or those that its clients choose by name.
+fn upstream_handler(
+    frontend: &TcpFrontend,
+    upstreams: &Upstreams,
+    timeout: Duration,
+) -> Option<Arc<dyn TunnelHandler>> {
+    let default = frontend.upstream.as_ref();
+    let default = default.and_then(|name| upstreams.get(name));
+    if frontend.sni.is_empty() {
+        return default.map(|upstream| upstream.tcp_handler());
+    }
+    let routes = frontend.sni.iter().filter_map(|(pattern, name)| {
+        let upstream = upstreams.get(name)?;
+        Some((pattern.clone(), Arc::clone(upstream)))
+    });
+    let router = SniRouter::new(routes, default.map(|upstream| &**upstream), timeout);
+    Some(Arc::new(router))
 }

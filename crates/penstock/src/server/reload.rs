@@ -24,6 +24,7 @@ use crate::components::{
 };
 use crate::inherited_listeners::{InheritedListeners, ListenerRole};
 use crate::listeners::{self, Listener, SocketSource};
+use crate::upstream_tls;
 use crate::wiring::{self, BuiltSettings};
 use crate::work;
 
@@ -97,6 +98,9 @@ impl Server {
             .run(move || cli::resolve_and_validate(&invocation))
             .await;
         let config = resolved.map_err(|error| error.to_string())??;
+        let checked = config.clone();
+        let upstream_tls = pool.run(move || upstream_tls::load(&checked)).await;
+        let upstream_tls = upstream_tls.map_err(|error| error.to_string())??;
         let count = self.loops.handles().len();
         let (opened, pools, old) = {
             let live = self.live_state();
@@ -119,6 +123,7 @@ impl Server {
             low_priority: true,
             publishing: &self.publishing,
             sizes: &AppSizes::new(),
+            upstream_tls: &upstream_tls,
         };
         let begun = components::start_components(&config, &old, pools, context, &mut started);
         drop(old);
@@ -162,6 +167,11 @@ impl Server {
                 return Err(error);
             }
         };
+        for (name, tls) in upstream_tls {
+            if let Some(upstream) = components.upstreams.get(&name) {
+                upstream.set_tls(tls);
+            }
+        }
         let (done, gone) = self.swap_config(config, built, opened, components);
         self.configure_acme().await;
         // After the reload is reported as done, new connections reach the new listeners only.

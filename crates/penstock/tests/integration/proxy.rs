@@ -16,6 +16,7 @@ mod slow_clients;
 mod smuggling;
 mod streaming;
 mod tcp;
+mod tls;
 mod tunnels;
 mod upgrades;
 

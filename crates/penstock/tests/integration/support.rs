@@ -14,6 +14,7 @@
 mod client;
 mod origin;
 mod tls;
+mod tls_front;
 
 use std::fmt::Write as _;
 use std::io::Read;
@@ -31,6 +32,7 @@ pub(crate) use origin::{
     Address, Origin, ReceivedRequest, ReservedPort, Script, Step, head_of, last_page, page,
 };
 pub(crate) use tls::{TestAuthority, TestCertificate, TlsClient, is_resumed};
+pub(crate) use tls_front::{FrontAuthority, TlsFront};
 
 /// The time limit of everything that a test does not measure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);

@@ -16,7 +16,7 @@ use penstock_wire::join::{self as words, JoinPurpose, JoinSecret, JoinSide};
 
 use super::line_stream::LineStream;
 use super::*;
-use crate::connection::{ResolvedAddress, UpstreamConnectionInner};
+use crate::connection::{ConnectionSetup, ResolvedAddress, UpstreamConnectionInner};
 use crate::maintenance::tests::{claim, release, run_on_loop, server_states, start, wait_until};
 use crate::testing::request;
 use crate::{BufferingMode, ServerChange, Upstream};
@@ -167,9 +167,10 @@ fn a_joined_server_gets_requests_until_it_leaves() {
         for number in 0..5 {
             let slot = claim(&upstream);
             let deadline = clock::now() + Duration::from_secs(10);
-            let connection = UpstreamConnectionInner::open(&slot.server, deadline)
-                .await
-                .unwrap();
+            let connection =
+                UpstreamConnectionInner::open(&slot.server, &ConnectionSetup::default(), deadline)
+                    .await
+                    .unwrap();
             release(&upstream, &slot);
             open.push((number, connection));
         }

@@ -14,9 +14,10 @@ use std::time::Duration;
 use penstock_config::{self as config, Protocol};
 use penstock_runtime::clock;
 
-use crate::connection::{BackendServer, UpstreamConnectionInner};
+use crate::connection::{BackendServer, ConnectionSetup, UpstreamConnectionInner};
 use crate::server_pool::ServerId;
 use crate::upstream::SharedUpstream;
+use crate::upstream_tls::ConnectionPurpose;
 
 /// Whether to open connections in advance. Not if each connection serves one request: servers of
 /// those protocols assign a worker to a connection before it sends anything.
@@ -32,15 +33,22 @@ pub(super) fn is_enabled(config: &config::Upstream) -> bool {
 pub(super) async fn maintain_min_connections(shared: Weak<SharedUpstream>, id: ServerId) {
     let mut pause = MIN_DELAY;
     loop {
-        let Some((config, server, missing)) =
-            shared.upgrade().and_then(|it| missing_connections(&it, id))
+        let Some(MissingConnections {
+            config,
+            server,
+            setup,
+            count,
+        }) = shared
+            .upgrade()
+            .and_then(|it| MissingConnections::of_server(&it, id))
         else {
             return;
         };
         let mut is_well = true;
-        for _ in 0..missing {
+        for _ in 0..count {
             let deadline = clock::now() + config.connect_timeout;
-            let Ok(mut connection) = UpstreamConnectionInner::open(&server, deadline).await else {
+            let opened = UpstreamConnectionInner::open(&server, &setup, deadline).await;
+            let Ok(mut connection) = opened else {
                 is_well = false;
                 break;
             };
@@ -67,23 +75,30 @@ pub(super) fn next_delay(pause: Duration, is_well: bool) -> Duration {
     }
 }
 
-/// How many connections a server lacks; `None` when it is gone.
-fn missing_connections(
-    shared: &SharedUpstream,
-    id: ServerId,
-) -> Option<(Arc<config::Upstream>, Arc<BackendServer>, u32)> {
-    let pool = shared.server_pool.lock();
-    let entry = pool.server(id)?;
-    let min = match entry.health.accepts_requests() {
-        true => shared.config.connections.min,
-        false => 0,
-    };
-    let missing = min.saturating_sub(entry.open_connections());
-    Some((
-        Arc::clone(&shared.config),
-        Arc::clone(&entry.server),
-        missing,
-    ))
+/// The connections that a server lacks.
+struct MissingConnections {
+    config: Arc<config::Upstream>,
+    server: Arc<BackendServer>,
+    setup: ConnectionSetup,
+    count: u32,
+}
+
+impl MissingConnections {
+    /// `None` when the server is gone.
+    fn of_server(shared: &SharedUpstream, id: ServerId) -> Option<Self> {
+        let pool = shared.server_pool.lock();
+        let entry = pool.server(id)?;
+        let min = match entry.health.accepts_requests() {
+            true => shared.config.connections.min,
+            false => 0,
+        };
+        Some(Self {
+            config: Arc::clone(&shared.config),
+            server: Arc::clone(&entry.server),
+            setup: shared.connection_setup(ConnectionPurpose::Exchange),
+            count: min.saturating_sub(entry.open_connections()),
+        })
+    }
 }
 
 const MIN_DELAY: Duration = Duration::from_secs(1);

@@ -16,7 +16,7 @@ use crate::server_pool::{
     AttemptOutcome, AttemptReport, ClaimOutcome, ClaimedSlot, ReusePolicy, SelectionCriteria,
     ServerId, SlotWaiter,
 };
-use crate::{ServerSnapshot, Upstream, UpstreamSetup};
+use crate::{ServerSnapshot, Upstream, UpstreamSetup, UpstreamTls};
 
 /// Runs a test on its own loop, as the control loop is one. Its servers run on tokio's thread.
 pub(crate) fn run_on_loop(test: impl Future<Output = ()>) {
@@ -54,10 +54,15 @@ pub(crate) fn start(config: config::Upstream) -> Arc<Upstream> {
 
 /// The same with names resolved by `source`.
 pub(crate) fn start_resolved_by(config: config::Upstream, source: DnsSource) -> Arc<Upstream> {
-    Upstream::start_with_dns_source(config, setup(), source)
+    Upstream::start_with_dns_source(config, setup(None), source)
 }
 
-fn setup() -> UpstreamSetup {
+/// The same with TLS to the servers.
+pub(crate) fn start_with_tls(config: config::Upstream, tls: UpstreamTls) -> Arc<Upstream> {
+    Upstream::start_with_dns_source(config, setup(Some(tls)), DnsSource::System)
+}
+
+fn setup(tls: Option<UpstreamTls>) -> UpstreamSetup {
     let store = BufferingSettings {
         max_body_memory: 1024,
         max_response_memory: 1024,
@@ -71,6 +76,7 @@ fn setup() -> UpstreamSetup {
     UpstreamSetup {
         loop_count: 1,
         buffering_settings: store,
+        tls,
     }
 }
 

@@ -17,7 +17,9 @@ use penstock_wire::gateway::GatewayError;
 use penstock_wire::{ajp, fastcgi, proxy_protocol};
 use thiserror::Error;
 
-use crate::connection::{BackendServer, ResolvedAddress, exhausted_local_resource};
+use crate::connection::{
+    BackendServer, ConnectionSetup, ResolvedAddress, SetupError, exhausted_local_resource,
+};
 
 /// Why a probe failed.
 #[derive(Debug, Error)]
@@ -28,6 +30,8 @@ pub(super) enum ProbeError {
     Timeout(Duration),
     #[error(transparent)]
     Client(#[from] ClientError),
+    #[error(transparent)]
+    Setup(#[from] SetupError),
     #[error("status {0}")]
     Status(u16),
     #[error("malformed response: {0}")]
@@ -47,8 +51,8 @@ impl ProbeError {
 /// # Errors
 /// Why the server is not healthy, or cannot be probed.
 pub(super) async fn check_server(
-    server: &BackendServer,
-    config: &config::Upstream,
+    (server, config): (&BackendServer, &config::Upstream),
+    setup: ConnectionSetup,
     make_room: impl FnOnce() -> bool,
 ) -> Result<(), ProbeError> {
     let Some(health) = &config.health else {
@@ -58,7 +62,15 @@ pub(super) async fn check_server(
     let connected = clock::timeout_at(deadline, connect(&server.address)).await;
     let late = || ClientError::Connect(io::ErrorKind::TimedOut.into());
     let stream = connected.ok_or_else(late)??;
-    let mut answer = pin!(run_probe(&stream, server, config, health));
+    let setup = ConnectionSetup {
+        proxy_header: config.proxy_protocol.map(local_proxy_header),
+        ..setup
+    };
+    // A server that is busy may not begin a handshake either.
+    let mut answer = pin!(async {
+        let stream = setup.prepare(stream, server).await?;
+        run_probe(&stream, server, config, health).await
+    });
     if let Some(answer) = clock::timeout_at(deadline, answer.as_mut()).await {
         return answer;
     }
@@ -81,6 +93,16 @@ async fn connect(address: &ResolvedAddress) -> Result<Stream, ProbeError> {
         })
 }
 
+/// Without a client address: the server should treat the connection as a health check.
+fn local_proxy_header(version: ProxyProtocol) -> Vec<u8> {
+    let mut header = Vec::new();
+    match version {
+        ProxyProtocol::V1 => proxy_protocol::encode_v1(&mut header, None),
+        ProxyProtocol::V2 => proxy_protocol::encode_v2(&mut header, None),
+    }
+    header
+}
+
 async fn run_probe(
     stream: &Stream,
     server: &BackendServer,
@@ -88,19 +110,13 @@ async fn run_probe(
     health: &HealthCheck,
 ) -> Result<(), ProbeError> {
     let mut out = Vec::new();
-    // Without a client address: the server should treat the connection as a health check.
-    match config.proxy_protocol {
-        Some(ProxyProtocol::V1) => proxy_protocol::encode_v1(&mut out, None),
-        Some(ProxyProtocol::V2) => proxy_protocol::encode_v2(&mut out, None),
-        None => {}
-    }
     match (config.protocol, &health.path) {
         (Protocol::Http, Some(path)) => encode_get(&mut out, path, probe_host(server, config)),
         (Protocol::FastCgi, _) => fastcgi::encode_probe(&mut out),
         (Protocol::Ajp, _) => ajp::encode_probe(&mut out),
         (Protocol::Http, None) | (Protocol::Scgi | Protocol::Uwsgi, _) => {
             // The protocol has no query: accepting the connection is enough.
-            return Ok(stream.write_all(&out).await.map_err(ClientError::Io)?);
+            return Ok(());
         }
     }
     stream.write_all(&out).await.map_err(ClientError::Io)?;

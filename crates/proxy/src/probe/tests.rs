@@ -11,6 +11,7 @@ use penstock_config as config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::check::{ProbeError, check_server};
+use crate::connection::ConnectionSetup;
 use crate::maintenance::tests::{
     claim, first_server_id, first_server_snapshot, release, run_on_loop, start, upstream_config,
     wait_until,
@@ -64,7 +65,11 @@ impl Origin {
         self.most.fetch_max(now, Ordering::Relaxed);
         self.all.fetch_add(1, Ordering::Relaxed);
         let mut buffer = [0; 1024];
-        let count = stream.read(&mut buffer).await.unwrap_or(0);
+        let mut count = stream.read(&mut buffer).await.unwrap_or(0);
+        // The header comes first, and alone.
+        if buffer.starts_with(b"PROXY ") && !buffer[..count].ends_with(b"\r\n\r\n") {
+            count += stream.read(&mut buffer[count..]).await.unwrap_or(0);
+        }
         *self.received.lock().unwrap() = buffer[..count].to_vec();
         let script = self.script.lock().unwrap().clone();
         match script {
@@ -110,7 +115,7 @@ async fn probe_once(
     let upstream = start(config.clone());
     config.health = health;
     let server = Arc::clone(&upstream.shared.server_pool.lock().servers[0].server);
-    let result = check_server(&server, &config, || false)
+    let result = check_server((&server, &config), ConnectionSetup::default(), || false)
         .await
         .map_err(|error| error.to_string());
     (result, origin.received.lock().unwrap().clone())
@@ -268,7 +273,7 @@ fn a_refused_connection_fails_the_probe() {
             let upstream = start(config.clone());
             config.health = Some(health(None));
             let server = Arc::clone(&upstream.shared.server_pool.lock().servers[0].server);
-            let error = check_server(&server, &config, || false)
+            let error = check_server((&server, &config), ConnectionSetup::default(), || false)
                 .await
                 .unwrap_err()
                 .to_string();

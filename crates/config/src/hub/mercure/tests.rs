@@ -75,6 +75,7 @@ fn reads_mercure_hubs() {
         }
     };
     let http = |authority: &str, target: &str| KeySetSource::Http {
+        scheme: HttpScheme::Http,
         authority: authority.to_owned(),
         target: target.to_owned(),
     };
@@ -82,6 +83,15 @@ fn reads_mercure_hubs() {
     let with_port = http("[::1]:8180", "/keys?a=b");
     assert_eq!(set("http://[::1]:8180/keys?a=b"), with_port);
     assert_eq!(with_port.to_string(), "http://[::1]:8180/keys");
+    let secure = set("https://id.example/keys");
+    assert!(matches!(
+        secure,
+        KeySetSource::Http {
+            scheme: HttpScheme::Https,
+            ..
+        }
+    ));
+    assert_eq!(secure.to_string(), "https://id.example/keys");
     let file = set("keys.json");
     assert!(
         matches!(&file, KeySetSource::File(path) if path.ends_with("keys.json")),
@@ -171,10 +181,10 @@ fn reports_keys_that_are_none_and_shows_no_key() {
             &["penstock.toml:3:34: `key` and `jwks` are both the keys: keep one"],
         ),
         (
-            "a set over TLS",
-            "mercure.publisher_key.jwks = \"https://id.example/keys\"",
+            "a set of another scheme",
+            "mercure.publisher_key.jwks = \"ftp://id.example/keys\"",
             &[
-                "penstock.toml:3:30: `jwks` cannot be \"https://id.example/keys\": expected a file, or an address that begins with `http://`; fetch a set of `https://` into a file, which is read again",
+                "penstock.toml:3:30: `jwks` cannot be \"ftp://id.example/keys\": expected a file, or an address that begins with `https://` or `http://`",
             ],
         ),
         (

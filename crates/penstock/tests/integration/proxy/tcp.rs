@@ -24,7 +24,7 @@ fn serve(origin: &Origin, upstream: &str) -> Server {
 }
 
 /// The port of the TCP listener: the announced one that is not HTTP.
-fn port(server: &Server) -> u16 {
+pub(super) fn port(server: &Server) -> u16 {
     eventually(PATIENCE, "the TCP listener is announced", || {
         let lines = server.announced();
         let line = lines

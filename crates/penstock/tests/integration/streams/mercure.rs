@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 
 use super::*;
-use crate::support::{Origin, is_alive, kill, page};
+use crate::support::{Origin, FrontAuthority, TlsFront, is_alive, kill, page};
 
 /// The secret of publishers' tokens.
 const KEY: &str = "a secret of this test, long enough for HS256";
@@ -194,4 +194,32 @@ fn the_keys_of_a_set_are_fetched_and_fetched_again() {
     let gone = Site::new().config(&toml("none.json", "hub")).serve(&[]);
     gone.wait_log("none.json: cannot be read: No such file");
     assert_eq!(publish(&gone, KEY_ONE_TOKEN), 401);
+}
+
+#[test]
+fn the_keys_of_a_set_come_over_tls_from_a_server_that_proves_its_name() {
+    let origin = Origin::start(|seen| page(seen, key_set("one")));
+    let authority = FrontAuthority::new();
+    let secure = TlsFront::before(&origin, &authority, "127.0.0.1");
+    let wrong = TlsFront::before(&origin, &authority, "id.example");
+    let serve = |front: &TlsFront| {
+        let url = format!("https://{}/keys", front.address());
+        let toml = format!(
+            "[server]\nlisten = [\"127.0.0.1:0\"]\n[[sites]]\n[[sites.routes]]\npath = \"{HUB}\"\n\
+             mercure = {{ publisher_key = {{ jwks = \"{url}\" }} }}\n"
+        );
+        let site = Site::new().file("ca.pem", authority.pem()).config(&toml);
+        let authorities = site.dir().join("ca.pem").display().to_string();
+        site.serve_with(&[], &[("SSL_CERT_FILE", &authorities)])
+    };
+    let server = serve(&secure);
+    eventually(PATIENCE, "the key is there", || {
+        update(&server, KEY_ONE_TOKEN, "topic=a&data=b").status == 200
+    });
+    let refused = serve(&wrong);
+    refused.wait_log("TLS handshake failed: invalid peer certificate");
+    assert_eq!(
+        update(&refused, KEY_ONE_TOKEN, "topic=a&data=b").status,
+        401
+    );
 }
