@@ -43,12 +43,19 @@ pub type CounterSource = Box<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
 
 impl RedisBus {
     /// Joins `hub` to the others at `url`, on the current loop, within a tokio runtime for its
-    /// sockets; `numbers` are counted beside the hub's own. Redis need not be there yet.
+    /// sockets; `numbers` are counted beside the hub's own. Redis need not be there yet. With TLS
+    /// (`rediss://`) its certificate must be of one of `authorities` (PEM), or of one that the system
+    /// trusts.
     ///
     /// # Errors
-    /// When `url` is not understood.
-    pub fn start(hub: &Hub, url: &str, numbers: CounterSource) -> Result<Arc<Self>, RedisUrlError> {
-        let target = RedisTarget::parse(url).map_err(RedisUrlError)?;
+    /// When `url` or `authorities` are not understood.
+    pub fn start(
+        hub: &Hub,
+        url: &str,
+        authorities: Option<Vec<u8>>,
+        numbers: CounterSource,
+    ) -> Result<Arc<Self>, RedisUrlError> {
+        let target = RedisTarget::parse(url, authorities).map_err(RedisUrlError)?;
         let inbox = Arc::new(BusInbox::new());
         let bus = Arc::new(Self {
             inbox: inbox.clone(),

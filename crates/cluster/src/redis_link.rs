@@ -16,7 +16,7 @@ use penstock_runtime::clock;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo,
-    RedisError,
+    RedisError, TlsCertificates,
 };
 use tokio::sync::Notify;
 
@@ -100,14 +100,25 @@ pub(super) struct StreamRetention {
 }
 
 impl RedisTarget {
-    pub(super) fn parse(url: &str) -> Result<Self, String> {
+    /// `authorities` (PEM) are trusted in place of the system's, for a `rediss://` address.
+    pub(super) fn parse(url: &str, authorities: Option<Vec<u8>>) -> Result<Self, String> {
         let broken = |_| "it is not an address of a Redis".to_owned();
         let info = url.into_connection_info().map_err(broken)?;
         let settings = info.redis_settings().clone();
         let names = RedisKeys::for_database(settings.db());
         let address: Arc<str> = info.addr().to_string().into();
         let settings = settings.set_protocol(ProtocolVersion::RESP3);
-        let client = Client::open(info.set_redis_settings(settings)).map_err(broken)?;
+        let info = info.set_redis_settings(settings);
+        let client = match authorities {
+            Some(authorities) => {
+                let certificates = TlsCertificates {
+                    client_tls: None,
+                    root_cert: Some(authorities),
+                };
+                Client::build_with_tls(info, certificates).map_err(|error| error.to_string())?
+            }
+            None => Client::open(info).map_err(broken)?,
+        };
         Ok(Self {
             client,
             address,

@@ -81,7 +81,9 @@ pub(crate) fn read(top: &Section<'_>) -> ServerSection {
         server.admin_token = token.path("file").map(|file| file.value);
     }
     server.access_log = read_access_log(&table);
-    server.redis = redis::read(&table).map(Secret::from);
+    let redis = redis::read(&table);
+    server.redis_ca = redis::read_authorities(&table, redis.as_deref());
+    server.redis = redis.map(Secret::from);
     if let Some(join) = join::read(&table) {
         server.join = Some(join.value);
         offsets.join = Some(join.offset);

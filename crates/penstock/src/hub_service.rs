@@ -8,6 +8,7 @@
 //! - A reload cuts no stream, and a Mercure hub keeps its subscribers and its history.
 
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -87,7 +88,9 @@ impl HubService {
         let Some(address) = &config.server.redis else {
             return Ok(());
         };
-        let bus = RedisBus::start(&self.hub, address.expose(), numbers);
+        let authorities = config.server.redis_ca.as_deref().map(read_authorities);
+        let authorities = authorities.transpose()?;
+        let bus = RedisBus::start(&self.hub, address.expose(), authorities, numbers);
         let bus = bus.map_err(|error| error.to_string())?;
         log::info!("hub: joined the cluster at redis {}", bus.address());
         // Called once, at start.
@@ -199,6 +202,17 @@ fn grip_handler_name(route: &Route, grip: &GripConfig) -> String {
         (None, upstream) => format!("upstream {}", upstream.as_deref().unwrap_or_default()),
     };
     format!("{backend}, namespace {}", grip.namespace)
+}
+
+/// Reads `server.redis_ca`, which has at least one usable authority. Blocks.
+pub(crate) fn read_authorities(path: &Path) -> Result<Vec<u8>, String> {
+    let named = |error: &dyn std::fmt::Display| format!("redis_ca: {}: {error}", path.display());
+    penstock_tls::roots_from_file(path).map_err(|error| named(&error))?;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "at start, before the first request"
+    )]
+    std::fs::read(path).map_err(|error| named(&error))
 }
 
 /// Errors in the GRIP and Mercure keys of a configuration, each with its place.

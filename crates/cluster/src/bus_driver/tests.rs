@@ -56,7 +56,7 @@ fn message(channel: &str) -> Publication {
 fn missed_channels_are_announced_when_there_is_room() {
     loops::block_on(async {
         let hub = Arc::new(FullHub::default());
-        let target = RedisTarget::parse("redis://127.0.0.1:1/").unwrap();
+        let target = RedisTarget::parse("redis://127.0.0.1:1/", None).unwrap();
         let inbox = Arc::new(BusInbox::new());
         let mut driver = BusDriver::new(hub.clone(), NodeId(1), target, inbox);
         for channel in ["b", "unused", "a", "b"] {

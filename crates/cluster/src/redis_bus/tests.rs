@@ -50,6 +50,10 @@ impl TestNode {
 
     /// With so many messages in its histories.
     fn start_with(url: &str, count: usize) -> Self {
+        Self::start_trusting(url, None, count)
+    }
+
+    fn start_trusting(url: &str, authorities: Option<Vec<u8>>, count: usize) -> Self {
         let loops = EventLoops::start(1).unwrap();
         let settings = Settings {
             history: History {
@@ -60,7 +64,7 @@ impl TestNode {
         };
         let hub = Hub::start(settings, loops.handles()).unwrap();
         let numbers = || vec![("requests".to_owned(), 7)];
-        let bus = RedisBus::start(&hub, url, Box::new(numbers)).unwrap();
+        let bus = RedisBus::start(&hub, url, authorities, Box::new(numbers)).unwrap();
         Self {
             hub,
             bus,
@@ -530,6 +534,32 @@ fn a_password_is_used_and_never_shown() {
 }
 
 #[test]
+fn servers_meet_over_tls() {
+    run(async {
+        let redis = RedisServer::with_tls().await;
+        let (url, authority) = redis.tls_url();
+        let start = || TestNode::start_trusting(&url, Some(authority.clone()), 1000);
+        let (a, b) = (start(), start());
+        for node in [&a, &b] {
+            let what = "connected over TLS";
+            node.until(what, |node| node.bus.snapshot().connected).await;
+        }
+        let b = b.subscribe().await;
+        a.publish("over TLS");
+        b.until_heard("over TLS").await;
+        a.stop().await;
+        b.stop().await;
+        // The system does not trust that authority.
+        let stranger = TestNode::start_cold(&url);
+        stranger
+            .until("refused", |node| node.bus.snapshot().standalone)
+            .await;
+        assert!(!stranger.bus.snapshot().connected);
+        stranger.stop().await;
+    });
+}
+
+#[test]
 fn an_address_that_is_none_is_refused_without_showing_it() {
     run(async {
         let loops = EventLoops::start(1).unwrap();
@@ -540,7 +570,7 @@ fn an_address_that_is_none_is_refused_without_showing_it() {
             "redis://:s3cret@h:port",
             "nonsense",
         ] {
-            let refused = RedisBus::start(&hub, url, Box::new(Vec::new)).unwrap_err();
+            let refused = RedisBus::start(&hub, url, None, Box::new(Vec::new)).unwrap_err();
             let text = refused.to_string();
             assert!(
                 text.starts_with("server.redis: ") && !text.contains("s3cret"),

@@ -118,6 +118,9 @@ section! {
         /// password what a URL cannot have stands as `%` and two digits.
         redis: Option<Secret> = None, Text(crate::server::REDIS_EXPECTED),
             default "none: this server is alone", example r#""redis://127.0.0.1:6379""#, by hand;
+        /// File with the authorities that the certificate of a `redis` with TLS may come from.
+        redis_ca: Option<PathBuf> = None, Path, default "the authorities that the system trusts",
+            example r#""redis-ca.pem""#, only "a `redis` with `rediss://`", by hand;
     }
     plain {
         /// Permissions of the Unix sockets of `listen` that set some, by path.

@@ -6,7 +6,7 @@
 //! - An accepted address has a host or a socket and nothing that a client of Redis would read
 //!   otherwise, and no message shows a password.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::address::is_host;
 use crate::findings::make_absolute;
@@ -15,17 +15,11 @@ use crate::values::MAX_UNIX_PATH_BYTES;
 
 /// What a message says was expected.
 pub(crate) const REDIS_EXPECTED: &str = "an address such as \"redis://127.0.0.1:6379\", \
-     \"redis://user:password@redis.example:6379/1\" or \"unix:/run/redis.sock\"";
+     \"rediss://user:password@redis.example:6379/1\" or \"unix:/run/redis.sock\"";
 
 /// Reads the address; of a socket with its absolute path.
 pub(super) fn read(server: &Section<'_>) -> Option<String> {
     let text = server.text("redis")?;
-    if text.value.starts_with("rediss://") {
-        let problem =
-            "`redis` cannot be a rediss:// address: TLS is not supported by this version yet";
-        server.report(text.offset, problem);
-        return None;
-    }
     let address = match text.value.strip_prefix("unix:") {
         Some(path) => parse_socket(server, path),
         None => is_redis_url(text.value).then(|| text.value.to_owned()),
@@ -37,6 +31,15 @@ pub(super) fn read(server: &Section<'_>) -> Option<String> {
     address
 }
 
+/// Reads the file of authorities that the Redis at `address` is verified by, if it has TLS.
+pub(super) fn read_authorities(server: &Section<'_>, address: Option<&str>) -> Option<PathBuf> {
+    let is_wrong = address.is_none() && server.has("redis");
+    if !is_wrong && !address.is_some_and(|address| address.starts_with("rediss://")) {
+        server.report_not_applicable("redis_ca");
+    }
+    server.path("redis_ca").map(|path| path.value)
+}
+
 fn parse_socket(server: &Section<'_>, path: &str) -> Option<String> {
     let usable = !path.is_empty() && !path.contains(char::is_control);
     let path = usable.then(|| make_absolute(server.findings.base_dir(), Path::new(path)))?;
@@ -44,10 +47,11 @@ fn parse_socket(server: &Section<'_>, path: &str) -> Option<String> {
     Some(format!("unix:{}", path.to_str().filter(|_| fits)?))
 }
 
-/// `redis://[[user]:password@]host[:port][/database]`. What a URL could not have in a name or a
+/// `redis://[[user]:password@]host[:port][/database]`, or `rediss://` with TLS. What a URL could not have in a name or a
 /// password stands there as `%` and two digits (RFC 3986 §2.1).
 fn is_redis_url(text: &str) -> bool {
-    let Some(rest) = text.strip_prefix("redis://") else {
+    let rest = text.strip_prefix("redis://");
+    let Some(rest) = rest.or_else(|| text.strip_prefix("rediss://")) else {
         return false;
     };
     let (authority, database) = match rest.split_once('/') {
@@ -108,6 +112,7 @@ mod tests {
         let rows = [
             ("redis://127.0.0.1:6379", None),
             ("redis://redis.example", None),
+            ("rediss://:s3cret@redis.example:6380/1", None),
             ("redis://[::1]:6379/", None),
             ("redis://:s3cret@127.0.0.1:6379/15", None),
             ("redis://user:p%40%2Fss!$&'()*+,;=~@[::1]:6379", None),
@@ -141,6 +146,7 @@ mod tests {
             ("redis://h/-1", "redis://h/-1"),
             ("redis://h/65536", "redis://h/65536"),
             ("redis://s3cret@h", "redis://(masked)"),
+            ("rediss://s3cret@h", "rediss://(masked)"),
             ("redis://:s3/cret@h", "redis://(masked)"),
             ("redis://:s3@cret@h", "redis://(masked)"),
             ("redis://:s3%2cret%@h", "redis://(masked)"),
@@ -161,11 +167,9 @@ mod tests {
         }
         check_error_table(&[
             (
-                "TLS",
-                "[apps.a]\n[server]\nredis = \"rediss://:s3cret@h\"\n",
-                &[
-                    "penstock.toml:3:9: `redis` cannot be a rediss:// address: TLS is not supported by this version yet",
-                ],
+                "authorities without TLS",
+                "[apps.a]\n[server]\nredis = \"redis://h\"\nredis_ca = \"ca.pem\"\n",
+                &["penstock.toml:4:12: `redis_ca` is only for a `redis` with `rediss://`"],
             ),
             (
                 "type",

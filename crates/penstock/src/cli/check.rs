@@ -107,6 +107,8 @@ pub(crate) fn resolve_and_validate(invocation: &Invocation) -> Result<Config, St
     wrong.extend(accounts::configured_account(&config.server).err());
     wrong.extend(hub_service::validate_signing_keys(&config));
     wrong.extend(upstream_tls::load(&config).err());
+    let redis_ca = config.server.redis_ca.as_deref();
+    wrong.extend(redis_ca.and_then(|path| hub_service::read_authorities(path).err()));
     for app in config.apps.values() {
         if let Err(error) = penstock_apps::find_interpreter(app) {
             wrong.push(format!("application `{}`: {error}", app.name));

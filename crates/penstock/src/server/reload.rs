@@ -419,6 +419,7 @@ fn keys_needing_restart(
         ("max_open_files", old.max_open_files != new.max_open_files),
         ("dir", old.dir != new.dir),
         ("redis", old.redis != new.redis),
+        ("redis_ca", old.redis_ca != new.redis_ca),
     ];
     let differ = differ.into_iter().filter(|(_, differs)| *differs);
     differ.map(|(key, _)| key).collect()

@@ -17,6 +17,13 @@ pub(super) struct RedisServer {
     dir: PathBuf,
     process: Option<Child>,
     password: Option<&'static str>,
+    tls: Option<RedisTls>,
+}
+
+/// The port and the authority of a server with TLS.
+struct RedisTls {
+    port: u16,
+    authority: String,
 }
 
 impl RedisServer {
@@ -34,7 +41,27 @@ impl RedisServer {
             dir: folder,
             process: None,
             password,
+            tls: None,
         };
+        server.run().await;
+        server
+    }
+
+    /// With TLS on a port, and a certificate for 127.0.0.1.
+    pub(super) async fn with_tls() -> Self {
+        let mut server = Self::start().await;
+        server.kill();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        fs::write(server.dir.join("own.pem"), certificate.pem()).unwrap();
+        fs::write(server.dir.join("own.key"), key.serialize_pem()).unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        server.tls = Some(RedisTls {
+            port: free.local_addr().unwrap().port(),
+            authority: certificate.pem(),
+        });
+        drop(free);
         server.run().await;
         server
     }
@@ -54,6 +81,12 @@ impl RedisServer {
             )
             .stdin(Stdio::null())
             .stdout(Stdio::null());
+        if let Some(tls) = &self.tls {
+            command
+                .args(["--tls-port", &tls.port.to_string()])
+                .args(["--tls-cert-file", "own.pem", "--tls-key-file", "own.key"])
+                .args(["--tls-ca-cert-file", "own.pem", "--tls-auth-clients", "no"]);
+        }
         let process = command
             .spawn()
             .expect("redis-server is needed: `scripts/setup test` installs it");
@@ -88,6 +121,13 @@ impl RedisServer {
             self.socket().display(),
             pass.unwrap_or_default()
         )
+    }
+
+    /// The address with TLS, and the authority in PEM.
+    pub(super) fn tls_url(&self) -> (String, Vec<u8>) {
+        let tls = self.tls.as_ref().unwrap();
+        let url = format!("rediss://127.0.0.1:{}/", tls.port);
+        (url, tls.authority.clone().into_bytes())
     }
 
     /// Carries out one command.
