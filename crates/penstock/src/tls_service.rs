@@ -29,7 +29,7 @@ use penstock_tls::held::TrafficKeyLog;
 use penstock_tls::{
     CertificateStatus, CertificateStore, ChallengeCertificates, ClientCertificates, LocalAuthority,
     OnDemandNames, PolicyId, ServerCertificate, ServerSessions, ServerTls, ServerTlsOptions,
-    StoreContents, TicketKeys, UnknownHosts, server_config,
+    StoreContents, TicketKeys, UnknownHosts, read_pem_file, server_config,
 };
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::DefaultTimeProvider;
@@ -232,7 +232,7 @@ fn read_requirements(site: &penstock_config::Site) -> Result<Option<ClientCertif
         return Ok(None);
     };
     let read = |path: &std::path::Path| {
-        site_certificates::read_pem(path).map_err(|error| format!("{}: {error}", path.display()))
+        read_pem_file(path).map_err(|error| format!("{}: {error}", path.display()))
     };
     let authorities = read(&clients.ca)?;
     let revoked = clients.crl.as_deref().map(read).transpose()?;
@@ -240,7 +240,11 @@ fn read_requirements(site: &penstock_config::Site) -> Result<Option<ClientCertif
         ClientCertificateMode::Require => penstock_tls::ClientCertificateMode::Require,
         ClientCertificateMode::Request => penstock_tls::ClientCertificateMode::Request,
     };
-    ClientCertificates::from_pem(mode, &authorities, revoked.as_deref())
-        .map(Some)
-        .map_err(|error| format!("{}: {error}", clients.ca.display()))
+    ClientCertificates::from_pem(
+        mode,
+        &authorities,
+        revoked.as_ref().map(|text| text.as_slice()),
+    )
+    .map(Some)
+    .map_err(|error| format!("{}: {error}", clients.ca.display()))
 }

@@ -28,15 +28,15 @@ fn heap_bytes(is_tls13: bool) -> usize {
     let measure = async {
         let mut sessions = Vec::with_capacity(SESSIONS + 10);
         for _ in 0..10 {
-            sessions.push(SessionEnds::new(is_tls13).await.unwrap());
+            sessions.push(SessionEnds::new(is_tls13).await.expect("a handshake"));
         }
         let before = live();
         for _ in 0..SESSIONS {
-            sessions.push(SessionEnds::new(is_tls13).await.unwrap());
+            sessions.push(SessionEnds::new(is_tls13).await.expect("a handshake"));
         }
         (live() - before) / SESSIONS
     };
-    loops::block_on(measure).unwrap()
+    loops::block_on(measure).expect("a loop")
 }
 
 #[test]

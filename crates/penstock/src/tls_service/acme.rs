@@ -22,7 +22,7 @@ use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
 use penstock_sys::process::Launcher;
 use penstock_tls::certificate_file;
-use penstock_tls::{CertificateSource, ChallengeCertificates, OnDemandNames};
+use penstock_tls::{CertificateSource, ChallengeCertificates, OnDemandNames, read_pem_file};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use rustls::sign::CertifiedKey;
 
@@ -285,7 +285,7 @@ fn service_settings(acme: &Acme) -> Result<AcmeSettings, String> {
         if let Some(account) = &acme.external_account {
             let file = &account.key_file;
             let name = file.display();
-            let key = super::site_certificates::read_pem(file)
+            let key = read_pem_file(file)
                 .map_err(|error| format!("acme.external_account: {name}: {error}"))?;
             let key = String::from_utf8_lossy(&key);
             let account = ExternalAccount::new(&account.key_id, &key)

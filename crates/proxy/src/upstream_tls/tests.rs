@@ -322,7 +322,7 @@ fn what_a_server_sends_while_idle_decides_about_its_connection() {
                 connection
                     .sock
                     .write_all(b"HTTP/1.1 200 OK\r\n\r\n")
-                    .unwrap()
+                    .unwrap();
             },
             "1",
         ),

@@ -13,8 +13,8 @@ use super::tcp::{front, port};
 use super::upgrades::{AGREED, upgraded};
 use super::{ProxySetup, asking, expect_bytes, noise, post, status};
 use crate::support::{
-    Origin, PATIENCE, RawClient, ResponseError, Script, Server, Site, Step, FrontAuthority,
-    TlsFront, eventually, head_of, page, texts,
+    FrontAuthority, Origin, PATIENCE, RawClient, ResponseError, Script, Server, Site, Step,
+    TlsFront, head_of, page, texts,
 };
 
 /// Trust in the authority of the tests.

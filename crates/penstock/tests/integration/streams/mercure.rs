@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 
 use super::*;
-use crate::support::{Origin, FrontAuthority, TlsFront, is_alive, kill, page};
+use crate::support::{FrontAuthority, Origin, TlsFront, is_alive, kill, page};
 
 /// The secret of publishers' tokens.
 const KEY: &str = "a secret of this test, long enough for HS256";
