@@ -1,6 +1,8 @@
 //! A real `redis-server` in a temporary folder, on a Unix socket: gone, with its folder, when it is
 //! dropped.
 
+#![allow(clippy::disallowed_methods, reason = "tests may wait for a disk")]
+
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
