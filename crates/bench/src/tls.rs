@@ -2,7 +2,7 @@
 //! are offered, and whether sessions are resumed.
 //!
 //! The command line and scenarios have [`TlsSettings`]; `target` and the agents of `hold` make a
-//! configuration of them when a server needs one. [`describe_failure`] says what to do about a
+//! configuration of them when a server needs one. `describe_failure` says what to do about a
 //! handshake that failed.
 
 mod ticket_store;

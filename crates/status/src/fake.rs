@@ -23,6 +23,7 @@ use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_hub::{ChannelFilter, ChannelPresence, HubCounters, HubSnapshot};
 use penstock_proxy::{
     QueueSnapshot, ServerCounters, ServerSnapshot, UpstreamCounters, UpstreamSnapshot,
+    UpstreamTlsCounters,
 };
 use penstock_runtime::blocking::{DurationStats, PoolSnapshot};
 use penstock_sys::net::PeerAddress;
@@ -116,7 +117,11 @@ impl FakeServer {
                 max: 500,
                 oldest_wait: Duration::from_millis(750),
             },
-            tls: None,
+            tls: Some(UpstreamTlsCounters {
+                handshakes: 3,
+                resumptions: 2,
+                failures: 1,
+            }),
             counters: UpstreamCounters {
                 requests: 1,
                 queue_full: 2,

@@ -138,6 +138,7 @@ const KEYS: &str = "\
     upstreams[].servers[].connects upstreams[].servers[].failures upstreams[].servers[].last_error
     upstreams[].servers[].max_active upstreams[].servers[].name upstreams[].servers[].requests
     upstreams[].servers[].state upstreams[].servers[].timeouts upstreams[].servers[].weight
+    upstreams[].tls.failures upstreams[].tls.handshakes upstreams[].tls.resumptions
     upstreams[].up uptime_seconds version warnings[]";
 
 #[test]
