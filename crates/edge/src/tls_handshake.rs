@@ -14,9 +14,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
 use penstock_exchange::{ListenerInfo, TunnelHandler};
-use penstock_runtime::{Stream, clock};
+use penstock_runtime::{LazyDeadline, Stream, clock};
 use penstock_tls::{ACME_TLS_ALPN, EstablishedSession, HandshakeError, ServerSessions};
 
 use crate::accept::{self, ConnectionSource};
@@ -112,11 +113,7 @@ pub(crate) async fn shake_hands_and_serve(
     let timeout = settings.limits.tls_handshake_timeout;
     drop(settings);
     let mut running = RunningHandshake::new(edge);
-    let made = {
-        let handshake = make_session(&mut running, &stream, &sessions, early);
-        clock::timeout(timeout, handshake).await
-    };
-    match made.unwrap_or(Err(HandshakeEnd::TimedOut)) {
+    match make_session(&mut running, &stream, (&sessions, timeout), early).await {
         Ok(session) => {
             let edge = running.finish();
             let metrics = edge.metrics();
@@ -143,9 +140,11 @@ pub(crate) async fn shake_hands_and_serve(
 async fn make_session(
     running: &mut RunningHandshake,
     stream: &Stream,
-    sessions: &ServerSessions,
+    (sessions, timeout): (&ServerSessions, Duration),
     early: Vec<u8>,
 ) -> Result<EstablishedSession, HandshakeEnd> {
+    let mut timer = LazyDeadline::new(clock::now() + timeout);
+    let mut is_draining = false;
     let mut handshake = pin!(penstock_tls::accept(stream, sessions, early));
     let guard = running.edge.drain.guard();
     let mut draining = pin!(guard.drain().wait_until_begun());
@@ -153,14 +152,19 @@ async fn make_session(
         if let Poll::Ready(made) = handshake.as_mut().poll(cx) {
             return Poll::Ready(made.map_err(HandshakeEnd::Failed));
         }
-        // Its request could not be answered any more.
-        if draining.as_mut().poll(cx).is_ready() && guard.drain().idle_deadline().is_none() {
-            return Poll::Ready(Err(HandshakeEnd::Failed(HandshakeError::Closed)));
+        // As long as a connection that waits for a request: a stop waits for no silent client.
+        if !is_draining && draining.as_mut().poll(cx).is_ready() {
+            is_draining = true;
+            let until = guard.drain().idle_deadline().unwrap_or_else(clock::now);
+            timer.set(until.min(timer.at()));
         }
         let RunningHandshake { edge, entry } = &mut *running;
         match edge.handshakes.running.mark_idle(entry, cx.waker()) {
             true => Poll::Ready(Err(HandshakeEnd::Evicted)),
-            false => Poll::Pending,
+            false => timer.poll(cx).map(|()| match is_draining {
+                true => Err(HandshakeEnd::Failed(HandshakeError::Closed)),
+                false => Err(HandshakeEnd::TimedOut),
+            }),
         }
     })
     .await

@@ -388,3 +388,29 @@ fn a_session_for_one_host_is_refused_to_another() {
         );
     }
 }
+
+#[test]
+fn a_handshake_that_a_drain_meets_is_finished_and_a_silent_one_ends() {
+    let edge = TlsEdge::new(sizes(), |_| {});
+    let mut begun = edge.connect();
+    let mut hello = Vec::new();
+    begun.conn.write_tls(&mut hello).unwrap();
+    begun.sock.write_all(&hello[..10]).unwrap();
+    let mut silent = edge.house.connect();
+    edge.house.wait_for_connections(2);
+    edge.house.wait_for_turn();
+    let idle = Duration::from_secs(1);
+    edge.house.edge.drain.begin_with_idle_timeout(idle, None);
+    // Several times, each of which polls it.
+    for byte in &hello[10..] {
+        begun.sock.write_all(&[*byte]).unwrap();
+        edge.house.wait_for_turn();
+    }
+    begun.write_all(get("/bytes/5").as_bytes()).unwrap();
+    let (head, body) = read_response(&mut begun);
+    assert!(head.contains("Connection: close\r\n"), "{head}");
+    assert_eq!(body, expected(5));
+    // Long before limits.tls_handshake_timeout.
+    silent.expect_end();
+    edge.house.wait_for_connections(0);
+}
