@@ -13,7 +13,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::{io, iter};
 
-use penstock_config::{App, AppKind, Config, ControlSocket, Limits, ListenAddr, ServerAddr};
+use penstock_config::{
+    App, AppKind, Config, ControlSocket, Limits, ListenAddr, ServerAddr, SiteTls,
+};
 use penstock_edge::DescriptorBudget;
 use penstock_runtime::{loops, start_tokio};
 use penstock_sys::account::check_dir_writable;
@@ -73,9 +75,12 @@ impl PreflightReport {
         self.errors.extend(read.err());
     }
 
-    /// Reads the certificates of all sites, as a start does.
+    /// Reads the certificates of all sites, as a start does. The local authority is left to the start,
+    /// which may have to make it.
     pub(crate) fn check_certificates(&mut self, config: &Config) {
-        match TlsService::new().prepare(config) {
+        let mut config = config.clone();
+        config.sites.retain(|site| site.tls != SiteTls::Local);
+        match TlsService::new().prepare(&config) {
             Ok(prepared) => {
                 for problem in prepared.into_iter().flat_map(|prepared| prepared.problems) {
                     let findings = match problem.is_error {

@@ -178,7 +178,8 @@ impl TlsService {
         }
         let sites = prepared.map(|prepared| prepared.sites).unwrap_or_default();
         let mut current = self.current.lock();
-        *current = sites;
+        let old = std::mem::replace(&mut *current, sites);
+        current.keep_ordered(old);
         self.store.replace(current.contents());
     }
 
@@ -219,6 +220,24 @@ impl CurrentSites {
         StoreContents::new(sites, Some(0), self.unknown)
     }
 
+    /// Keeps the certificates by ACME that `old` has at this moment: one may have arrived since this
+    /// was prepared. Names on demand stay while a site for any host has them.
+    fn keep_ordered(&mut self, old: Self) {
+        let open = self
+            .entries
+            .iter()
+            .find(|entry| entry.is_automatic_for_any_host())
+            .cloned();
+        for entry in old.entries.iter().filter(|entry| entry.is_automatic()) {
+            match self.entries.iter_mut().find(|new| new.is_same(entry)) {
+                Some(new) => new.take_certificates(entry),
+                None => self
+                    .entries
+                    .extend(open.iter().filter_map(|open| entry.moved_to(open))),
+            }
+        }
+    }
+
     /// The certificates that are in use for the same hosts from the same origin.
     fn find(&self, wanted: &SiteEntry) -> Option<Vec<ServerCertificate>> {
         let found = self.entries.iter().find(|entry| entry.is_same(wanted))?;
@@ -248,3 +267,6 @@ fn read_requirements(site: &penstock_config::Site) -> Result<Option<ClientCertif
     .map(Some)
     .map_err(|error| format!("{}: {error}", clients.ca.display()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -244,7 +244,7 @@ impl CertificateSink for StoreSink {
 
 impl TlsService {
     /// Puts a certificate by ACME in place for one host.
-    fn install(&self, host: &str, certificate: &penstock_tls::ServerCertificate) {
+    pub(super) fn install(&self, host: &str, certificate: &penstock_tls::ServerCertificate) {
         let mut current = self.current.lock();
         let is_host = |entry: &&mut SiteEntry| entry.is_automatic() && entry.hosts == [host];
         match current.entries.iter_mut().find(is_host) {

@@ -8,7 +8,8 @@ use penstock_tls::certificate_file::{
     RefreshOutcome,
 };
 use penstock_tls::{
-    IssueError, LocalAuthority, PolicyId, ServerCertificate, SiteCertificates, stand_in,
+    IssueError, LocalAuthority, PolicyId, ServerCertificate, SiteCertificates,
+    local_authority::needs_renewal, stand_in,
 };
 use rustls::pki_types::UnixTime;
 
@@ -108,6 +109,27 @@ impl SiteEntry {
             is_on_demand: true,
             ..self.clone()
         }
+    }
+
+    /// The same name on demand, of another site for any host; `None` for one that a site named.
+    pub(super) fn moved_to(&self, open: &Self) -> Option<Self> {
+        let mut moved = open.on_demand(self.hosts.first()?, self.certificates.first()?.clone());
+        moved.take_certificates(self);
+        self.is_on_demand.then_some(moved)
+    }
+
+    /// Takes the certificates of an entry for the same hosts, and nothing else of it: what clients
+    /// must prove is this one's.
+    pub(super) fn take_certificates(&mut self, other: &Self) {
+        self.certificates.clone_from(&other.certificates);
+        self.stamp.clone_from(&other.stamp);
+        self.last_error.clone_from(&other.last_error);
+    }
+
+    /// Whether its certificate is one of the local authority that ends soon.
+    pub(super) fn needs_local_renewal(&self, now: UnixTime) -> bool {
+        let is_due = |it: &ServerCertificate| needs_renewal(&it.facts, now);
+        self.origin == SiteTls::Local && self.certificates.iter().any(is_due)
     }
 
     /// Replaces its certificate.

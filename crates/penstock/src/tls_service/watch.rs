@@ -8,9 +8,11 @@ use std::time::Duration;
 use penstock_config::CertificateFiles;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::clock;
+use penstock_tls::LocalAuthority;
 use rustls::pki_types::UnixTime;
 
 use super::TlsService;
+use super::paths::local_authority_folder;
 use super::site_certificates::SiteEntry;
 
 /// How often files are looked at. A tool that writes chain and key one after the other has that
@@ -52,7 +54,11 @@ impl TlsService {
         loop {
             clock::sleep(CHECK_INTERVAL).await;
             let service = Arc::clone(&self);
-            if let Err(error) = pool.run(move || service.reload_changed_files()).await {
+            let look = move || {
+                service.reload_changed_files();
+                service.renew_local();
+            };
+            if let Err(error) = pool.run(look).await {
                 log::warn!("tls: certificate files not looked at: {error}");
             }
         }
@@ -88,11 +94,34 @@ impl TlsService {
         }
     }
 
+    /// Renews certificates of the local authority that end soon. Blocks.
+    fn renew_local(&self) {
+        let now = UnixTime::now();
+        let is_due = |entry: &&SiteEntry| entry.needs_local_renewal(now);
+        let due: Vec<_> = (self.current.lock().entries.iter())
+            .filter(is_due)
+            .cloned()
+            .collect();
+        if due.is_empty() {
+            return;
+        }
+        let authority = match LocalAuthority::open(&local_authority_folder(), now) {
+            Ok(authority) => authority,
+            Err(error) => return log::error!("tls: no certificate is renewed: {error}"),
+        };
+        for entry in due {
+            match entry.load(Some(&authority), None, now) {
+                Ok((entry, _)) => self.replace_entry(entry),
+                Err(error) => log::error!("tls: a certificate is not renewed: {error}"),
+            }
+        }
+    }
+
     /// Puts new certificates of some hosts in place, unless a reload has changed their origin.
     fn replace_entry(&self, entry: SiteEntry) {
         let mut current = self.current.lock();
         if let Some(old) = current.entries.iter_mut().find(|old| old.is_same(&entry)) {
-            *old = entry;
+            old.take_certificates(&entry);
             self.store.replace(current.contents());
         }
     }
