@@ -4,6 +4,7 @@ Pebble validates at fixed ports, looks every name up at a DNS server that says 1
 rejects a part of all nonces, as real authorities may.
 """
 
+import http.server
 import json
 import os
 import re
@@ -42,7 +43,7 @@ class Authority:
 
     def __init__(self, lifetime=7776000):
         self.lifetime = lifetime
-        self.http, self.https, self._api, self._admin, self._dns = free_ports(5)
+        self.http, self.https, self._api, self._admin, self._dns, self.names_port = free_ports(6)
 
     def __enter__(self):
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-pebble-")
@@ -62,10 +63,15 @@ class Authority:
             },
         }
         (self.home / "pebble.json").write_text(json.dumps({"pebble": settings}))
-        off = ["-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "", "-management", ""]
+        off = ["-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", ""]
         self._names = Child(
             [TOOLS / "pebble-challtestsrv", "-defaultIPv4", address, "-defaultIPv6", "", *off]
-            + ["-dnsserver", f"{address}:{self._dns}"]
+            + [
+                "-dnsserver",
+                f"{address}:{self._dns}",
+                "-management",
+                f"{address}:{self.names_port}",
+            ]
         )
         quick = {"PEBBLE_VA_NOSLEEP": "1", "PEBBLE_WFE_NONCEREJECT": "20"}
         self._pebble = Child(
@@ -144,27 +150,30 @@ class SecureServer:
         finally:
             self._child.kill()
 
+    def reload(self):
+        subprocess.run([BIN, "reload", "-c", self.command[-1]], check=True, timeout=PATIENCE)
+
     def print_output(self):
         print("\n".join(self._child.lines[-100:]))
 
-    def connect(self):
+    def connect(self, host=HOST):
         """A connection with a verified certificate, or why there is none."""
         plain = socket.create_connection(("127.0.0.1", self.https), timeout=PATIENCE)
         try:
-            return self.authority.client().wrap_socket(plain, server_hostname=HOST)
+            return self.authority.client().wrap_socket(plain, server_hostname=host)
         except BaseException:
             plain.close()
             raise
 
-    def has_certificate(self):
+    def has_certificate(self, host=HOST):
         try:
-            with self.connect() as secure:
+            with self.connect(host) as secure:
                 return secure.getpeercert()["serialNumber"]
         except ssl.SSLCertVerificationError:
             return None
 
-    def wait_for_certificate(self):
-        return until("a certificate of the authority", self.has_certificate, PATIENCE)
+    def wait_for_certificate(self, host=HOST):
+        return until(f"a certificate for {host}", lambda: self.has_certificate(host), PATIENCE)
 
 
 def ask(connection, path="/"):
@@ -280,6 +289,85 @@ class AutomaticHttps(RealCase):
             with first as self.server, second:
                 serials = {first.wait_for_certificate(), second.wait_for_certificate()}
                 self.assertEqual(len(serials), 1)
+                self.assertEqual(authority.issued, 1)
+
+    def serve(self, authority, home, acme, hosts):
+        """The server of a configuration with these lines of `[acme]` and of the site."""
+        (home / "index.html").write_text("<h1>here</h1>")
+        file = home / "penstock.toml"
+        file.write_text(
+            f"""
+            [server]
+            listen = [
+                "127.0.0.1:{authority.http}",
+                {{ address = "127.0.0.1:{authority.https}", tls = true }},
+            ]
+            admin = "off"
+            [acme]
+            directory = "{authority.directory}"
+            {acme}
+            [[sites]]
+            {hosts}
+            tls = "auto"
+            routes = [{{ path = "/*", files = {{ root = "." }} }}]
+            """
+        )
+        return SecureServer(authority, "-c", file, cwd=home, home=home)
+
+    def test_a_hook_proves_a_wildcard(self):
+        home = self.folder()
+        hook = home / "hook"
+        with Authority() as authority:
+            # It prints more than a pipe takes.
+            hook.write_text(
+                f"""#!/bin/sh
+                head -c 200000 /dev/zero | tr '\\0' x
+                echo "$@" >> {home}/calls
+                case $1 in present) verb=set-txt ;; cleanup) verb=clear-txt ;; esac
+                curl -sS -d '{{"host":"'"$3"'.","value":"'"$4"'"}}' \\
+                    http://127.0.0.1:{authority.names_port}/$verb
+                """
+            )
+            hook.chmod(0o755)
+            acme = f'challenges = ["dns-01"]\ndns_hook = "{hook}"'
+            server = self.serve(authority, home, acme, 'hosts = ["*.wild.example"]')
+            with server as self.server:
+                self.server.wait_for_certificate("any.wild.example")
+        calls = [line.split()[:3] for line in (home / "calls").read_text().splitlines()]
+        record = "_acme-challenge.wild.example"
+        self.assertIn(["present", "wild.example", record], calls)
+        self.assertIn(["cleanup", "wild.example", record], calls)
+
+    def test_names_on_demand_are_asked_for_and_stay_over_a_reload(self):
+        home, asked = self.folder(), []
+
+        class Ask(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                asked.append(self.path)
+                self.send_response(200 if self.path.endswith("=good.example") else 403)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        owner = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ask)
+        threading.Thread(target=owner.serve_forever, daemon=True).start()
+        self.addCleanup(owner.server_close)
+        self.addCleanup(owner.shutdown)
+        ask = f"http://127.0.0.1:{owner.server_port}/allowed?shop=1"
+        with Authority() as authority:
+            server = self.serve(authority, home, f'on_demand = {{ ask = "{ask}" }}', "")
+            with server as self.server:
+                serial = self.server.wait_for_certificate("good.example")
+                self.assertIsNone(self.server.has_certificate("bad.example"))
+                until(
+                    "the question about the other name",
+                    lambda: "/allowed?shop=1&domain=bad.example" in asked,
+                    PATIENCE,
+                )
+                self.server.reload()
+                self.assertEqual(self.server.has_certificate("good.example"), serial)
                 self.assertEqual(authority.issued, 1)
 
 

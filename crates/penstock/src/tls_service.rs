@@ -179,7 +179,7 @@ impl TlsService {
         let sites = prepared.map(|prepared| prepared.sites).unwrap_or_default();
         let mut current = self.current.lock();
         let old = std::mem::replace(&mut *current, sites);
-        current.keep_ordered(old);
+        current.keep_acme_certificates(old);
         self.store.replace(current.contents());
     }
 
@@ -222,7 +222,7 @@ impl CurrentSites {
 
     /// Keeps the certificates by ACME that `old` has at this moment: one may have arrived since this
     /// was prepared. Names on demand stay while a site for any host has them.
-    fn keep_ordered(&mut self, old: Self) {
+    fn keep_acme_certificates(&mut self, old: Self) {
         let open = self
             .entries
             .iter()

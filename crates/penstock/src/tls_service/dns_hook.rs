@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use penstock_acme::{CallbackError, CallbackFuture, DnsHook, DnsHookCall};
 use penstock_config::{Config, split_command};
-use penstock_runtime::{LoopHandle, process};
+use penstock_runtime::{LoopHandle, loops, process};
 use penstock_sys::isolation::AccessRules;
 use penstock_sys::process::{Launcher, ProcessExit, ProcessSpec, SpawnedProcess};
 use tokio::sync::oneshot;
@@ -104,6 +104,12 @@ async fn run(
 async fn follow(started: &mut SpawnedProcess) -> Result<(), CallbackError> {
     let failed = |cause: String| CallbackError(format!("{HOOK} failed: {cause}"));
     let mut last_line = String::new();
+    // Read, so that a hook that prints much does not wait for a reader.
+    let printed = started
+        .stdout
+        .try_clone()
+        .map_err(|error| failed(error.to_string()))?;
+    loops::spawn_here(process::read_output(printed, |_| {}, |_| {}));
     let errors = started
         .stderr
         .try_clone()
