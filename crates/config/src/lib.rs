@@ -72,12 +72,12 @@ pub use model::{
     CacheKey, CertificateFiles, ChallengeKind, ClientCertificateMode, ClientCertificates,
     Concurrency, Config, ConnectionLimits, ContentCoding, ControlSocket, EjectPolicy,
     ExternalAccount, Files, ForwardedHeaders, Grip, HUB_NAMESPACE, HashKey, HeaderRules,
-    HealthCheck, HostHeader, Hsts, HttpScheme, Hub, HubHistory, JoinEndpoint, JoinTarget,
-    KeySetSource, Limits, LogFormat, LogTarget, MemoryLimit, MercureKey, MercureKeys, OnDemand,
-    Preload, Processes, Protocol, ProxyProtocol, QueryKey, RefusalPolicy, RetryPolicy, Rewrite,
-    Route, RouteCache, RouteHub, RouteMercure, ScalingConfig, Sendfile, Server, ServerAddr,
-    ServerLogFormat, Site, SiteTls, SlowPolicy, SocketPermissions, Sticky, Symlinks, TcpFrontend,
-    Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
+    HealthCheck, HostHeader, Hsts, HttpListener, HttpScheme, Hub, HubHistory, JoinEndpoint,
+    JoinTarget, KeySetSource, Limits, LogFormat, LogTarget, MemoryLimit, MercureKey, MercureKeys,
+    OnDemand, Preload, Processes, Protocol, ProxyProtocol, QueryKey, RefusalPolicy, RetryPolicy,
+    Rewrite, Route, RouteCache, RouteHub, RouteMercure, ScalingConfig, Sendfile, Server,
+    ServerAddr, ServerLogFormat, Site, SiteTls, SlowPolicy, SocketPermissions, Sticky, Symlinks,
+    TcpFrontend, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use redacted::{EnvVariables, Secret};

@@ -37,8 +37,8 @@ pub(crate) use hub::{MERCURE_KEY, MercureAlgorithm};
 pub use limits::{BlockingPool, Limits};
 pub(crate) use server::{ACCESS_LOG, ADMIN_TOKEN, AccessLogFormat, SERVER_JOIN, SERVER_LISTEN};
 pub use server::{
-    AccessLog, ControlSocket, JoinEndpoint, LogFormat, LogTarget, Server, ServerLogFormat,
-    SocketPermissions,
+    AccessLog, ControlSocket, HttpListener, JoinEndpoint, LogFormat, LogTarget, Server,
+    ServerLogFormat, SocketPermissions,
 };
 pub use site::{HeaderRules, Rewrite, Route, Site};
 pub(crate) use tls::EXTERNAL_ACCOUNT_KEY;

@@ -15,8 +15,8 @@ use crate::error::{ConfigError, ConfigErrors, HUB_NAMESPACE_TAKEN, access_error_
 use crate::findings::make_absolute;
 use crate::foreign_words::translate_verb;
 use crate::model::{
-    Acme, App, AppKind, BlockingPool, Config, Files, Grip, HUB_NAMESPACE, Hub, Limits, LogTarget,
-    Processes, Route, Server, SiteTls, Tls,
+    Acme, App, AppKind, BlockingPool, Config, Files, Grip, HUB_NAMESPACE, HttpListener, Hub,
+    Limits, LogTarget, Processes, Route, Server, SiteTls, Tls,
 };
 use crate::values::{HostPattern, ListenAddr, PathPattern};
 use crate::work::{self, WorkOptions};
@@ -460,9 +460,27 @@ fn apply_domains(config: &mut Config, invocation: &Invocation, errors: &mut Vec<
             true => (ListenAddr::loopback(8080), ListenAddr::loopback(8443)),
             false => (ListenAddr::Port(HTTP_PORT), ListenAddr::Port(HTTPS_PORT)),
         };
-        config.server.tls_listeners = vec![https.clone()];
-        config.server.listen = vec![http, https];
+        let https = HttpListener {
+            has_tls: true,
+            ..https.into()
+        };
+        config.server.listen = vec![http.into(), https];
     }
+}
+
+/// Replaces the listeners by `addresses`, of which those from `plain` on have TLS. One that the file
+/// has too keeps its PROXY protocol header.
+fn replace_listeners(server: &mut Server, addresses: Vec<ListenAddr>, plain: usize) {
+    let in_file = std::mem::take(&mut server.listen);
+    let listeners = addresses.into_iter().enumerate().map(|(index, address)| {
+        let mut same = in_file.iter().filter(|it| it.address == address);
+        HttpListener {
+            proxy_protocol: same.any(|it| it.proxy_protocol),
+            address,
+            has_tls: index >= plain,
+        }
+    });
+    server.listen = listeners.collect();
 }
 
 /// Whether no public certificate authority gives a certificate for a name: `localhost`, addresses of
@@ -496,9 +514,9 @@ fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config
     };
     if !invocation.listen.is_empty() || !invocation.listen_https.is_empty() {
         let all = invocation.listen.iter().chain(&invocation.listen_https);
-        config.server.listen = all.map(&mut place).collect();
-        server::restrict_ports_to_ipv4(config.server.listen.iter_mut().collect());
-        config.server.tls_listeners = config.server.listen[invocation.listen.len()..].to_vec();
+        let mut all: Vec<ListenAddr> = all.map(&mut place).collect();
+        server::restrict_ports_to_ipv4(all.iter_mut().collect());
+        replace_listeners(&mut config.server, all, invocation.listen.len());
     }
     if let Some(log) = &invocation.log {
         config.server.log = LogTarget::File(make_absolute(&invocation.cwd, log));
@@ -508,14 +526,6 @@ fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config
         Some(AdminOverride::Off) => config.server.admin = None,
         Some(AdminOverride::Address(addr)) => config.server.admin = Some(place(addr)),
     }
-    let Server {
-        listen,
-        proxy_protocol,
-        tls_listeners,
-        ..
-    } = &mut config.server;
-    proxy_protocol.retain(|addr| listen.contains(addr));
-    tls_listeners.retain(|addr| listen.contains(addr));
     errors.extend(server::find_address_conflict(&config));
     let processes = check_count("--processes", invocation.processes, &mut errors);
     let threads = check_count("--threads", invocation.threads, &mut errors);

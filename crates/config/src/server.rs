@@ -14,7 +14,7 @@ use std::path::Path;
 use crate::error::line_suffix;
 use crate::findings::{Findings, LocatedValue, make_absolute};
 use crate::model::{
-    AccessLog, AccessLogFormat, Config, ControlSocket, LogFormat, LogTarget, Server,
+    AccessLog, AccessLogFormat, Config, ControlSocket, HttpListener, LogFormat, LogTarget, Server,
     SocketPermissions, TcpFrontend,
 };
 use crate::parse::report_unusable_dir;
@@ -59,8 +59,8 @@ pub(crate) fn read(top: &Section<'_>) -> ServerSection {
         };
     };
     if let Some(listen) = read_listen(&table, &mut server) {
-        offsets.listen = Some(listen.iter().map(|addr| addr.offset).collect());
-        server.listen = listen.into_iter().map(|addr| addr.value).collect();
+        offsets.listen = Some(listen.iter().map(|it| it.offset).collect());
+        server.listen = listen.into_iter().map(|it| it.value).collect();
     }
     server.read_keys(&table);
     if let Some(admin) = table.parse_text("admin", |text| parse_admin(table.findings, text)) {
@@ -216,9 +216,9 @@ fn bound_addresses<'a>(
     let bound = |addr, role, offset| BoundAddress { addr, role, offset };
     let listener = |addr, offset| bound(Cow::Borrowed(addr), AddressRole::Listener, offset);
     let mut all = Vec::new();
-    for (index, addr) in server.listen.iter().enumerate() {
+    for (index, it) in server.listen.iter().enumerate() {
         let offset = offsets.listen.as_ref().and_then(|all| all.get(index));
-        all.push(listener(addr, offset.copied()));
+        all.push(listener(&it.address, offset.copied()));
     }
     if let Some(addr) = &server.admin {
         all.push(bound(
@@ -365,42 +365,40 @@ fn read_socket_file(table: &Section<'_>, addr: Option<&ListenAddr>) -> Option<So
     Some(SocketPermissions { mode, user, group })
 }
 
-/// The addresses and their settings, into `server`.
-fn read_listen(table: &Section<'_>, server: &mut Server) -> Option<Vec<LocatedValue<ListenAddr>>> {
+/// The addresses with their settings; permissions of Unix sockets go into `server`.
+fn read_listen(
+    table: &Section<'_>,
+    server: &mut Server,
+) -> Option<Vec<LocatedValue<HttpListener>>> {
     let items = table.texts_or_tables("listen")?;
     let mut listen = Vec::with_capacity(items.len());
-    let (mut with_proxy_header, mut with_tls) = (Vec::new(), Vec::new());
     for item in items {
         match item {
-            TextOrTable::Text(text) => listen.extend(read_address(table, "listen", &text)),
+            TextOrTable::Text(text) => {
+                let addr = read_address(table, "listen", &text);
+                listen.extend(addr.map(|it| LocatedValue::new(it.value.into(), it.offset)));
+            }
             TextOrTable::Table(inner) => {
                 let text = inner.text("address");
                 let addr = text.and_then(|text| read_address(&inner, "address", &text));
-                let (mut is_behind, mut has_tls) = (false, false);
-                inner.read("proxy_protocol", &mut is_behind);
+                let (mut proxy_protocol, mut has_tls) = (false, false);
+                inner.read("proxy_protocol", &mut proxy_protocol);
                 inner.read("tls", &mut has_tls);
                 let file = read_socket_file(&inner, addr.as_ref().map(|addr| &addr.value));
                 let Some(addr) = addr else { continue };
-                if is_behind {
-                    with_proxy_header.push(listen.len());
-                }
-                if has_tls {
-                    with_tls.push(listen.len());
-                }
                 if let (ListenAddr::Unix(path), Some(file)) = (&addr.value, file) {
                     server.socket_permissions.insert(path.clone(), file);
                 }
-                listen.push(addr);
+                let listener = HttpListener {
+                    address: addr.value,
+                    proxy_protocol,
+                    has_tls,
+                };
+                listen.push(LocatedValue::new(listener, addr.offset));
             }
         }
     }
-    restrict_ports_to_ipv4(listen.iter_mut().map(|addr| &mut addr.value).collect());
-    let addresses = |indexes: &[usize]| {
-        let addresses = indexes.iter().map(|index| listen[*index].value.clone());
-        addresses.collect()
-    };
-    server.proxy_protocol = addresses(&with_proxy_header);
-    server.tls_listeners = addresses(&with_tls);
+    restrict_ports_to_ipv4(listen.iter_mut().map(|it| &mut it.value.address).collect());
     table.check_not_empty("listen");
     Some(listen)
 }

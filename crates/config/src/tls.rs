@@ -171,7 +171,7 @@ fn read_site_tls(table: &Section<'_>) -> Option<SiteTls> {
 /// Reports listeners with TLS and no certificate, and certificates that no listener uses.
 pub(crate) fn check_listeners(top: &Section<'_>, server: &Server, sites: &[Site]) {
     let has_certificate = sites.iter().any(|site| site.tls != SiteTls::Off);
-    let has_listener = !server.tls_listeners.is_empty();
+    let has_listener = server.has_tls_listener();
     if has_listener && !has_certificate {
         let problem = "a listener has `tls = true`, and no site has a certificate: set `tls` of a \
                        site to \"auto\", \"local\" or a table with `certificate` and `key`";

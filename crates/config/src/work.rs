@@ -99,8 +99,6 @@ pub(crate) fn keep_only_app(
     config.acme = Acme::default();
     config.server = Server {
         listen: Vec::new(),
-        proxy_protocol: Vec::new(),
-        tls_listeners: Vec::new(),
         reuse_port: false,
         admin: config.server.admin.filter(|_| invocation.admin.is_some()),
         redis: None,

@@ -252,7 +252,7 @@ fn open_in_dir(
 /// # Errors
 /// The paths that were tried.
 pub(crate) fn find_control_socket(server: &penstock_config::Server) -> Result<PathBuf, String> {
-    let name = socket_name(server.listen.first(), None);
+    let name = socket_name(server.listen.first().map(|it| &it.address), None);
     let uid = account::effective_ids().0;
     let mut all = candidate_dirs_for_user();
     if uid != 0 {

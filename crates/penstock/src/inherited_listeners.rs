@@ -85,7 +85,8 @@ impl InheritedListeners {
         let at = self.remaining.iter().position(in_role);
         let at = at.or_else(|| self.remaining.iter().position(same))?;
         self.taken_addresses.push(wanted.clone());
-        Some(self.remaining.swap_remove(at))
+        // In the order of the configuration: port 0 may be there several times.
+        Some(self.remaining.remove(at))
     }
 
     /// The configured address of the sockets with that role, if any.

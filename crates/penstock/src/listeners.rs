@@ -47,11 +47,17 @@ const PUBLIC_SOCKET_MODE: u32 = 0o666;
 /// Permissions of a Unix socket for changes: the user that starts the server, and root.
 const PRIVATE_SOCKET_MODE: u32 = 0o600;
 
+/// The port that an `https` URL means without one.
+const HTTPS_PORT: u16 = 443;
+
 /// A listener: bound, then accepting.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) role: ListenerRole,
     pub(crate) configured_address: ListenAddr,
+    /// Its number among the listeners with that role and address, in the order of the configuration:
+    /// port 0 may be there several times.
+    pub(crate) ordinal: usize,
     info: Arc<ListenerInfo>,
     /// At least one for each loop, until it accepts.
     sockets: Vec<OwnedFd>,
@@ -81,6 +87,7 @@ impl Drop for Listener {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ListenerKind {
     role: ListenerRole,
+    ordinal: usize,
     /// They begin with a PROXY header.
     proxy_protocol: bool,
     /// They have TLS.
@@ -91,6 +98,7 @@ impl From<ListenerRole> for ListenerKind {
     fn from(role: ListenerRole) -> Self {
         Self {
             role,
+            ordinal: 0,
             proxy_protocol: false,
             has_tls: false,
         }
@@ -101,6 +109,7 @@ impl From<ListenerRole> for ListenerKind {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientListener<'c> {
     address: &'c ListenAddr,
+    ordinal: usize,
     proxy_protocol: bool,
     has_tls: bool,
     pub(crate) target: ListenerTarget<'c>,
@@ -120,6 +129,7 @@ impl ClientListener<'_> {
     fn kind(&self) -> ListenerKind {
         ListenerKind {
             role: self.role(),
+            ordinal: self.ordinal,
             proxy_protocol: self.proxy_protocol,
             has_tls: self.has_tls,
         }
@@ -133,27 +143,37 @@ impl ClientListener<'_> {
     }
 }
 
-fn client_listeners(config: &Config) -> impl Iterator<Item = ClientListener<'_>> {
+fn client_listeners(config: &Config) -> Vec<ClientListener<'_>> {
     let server = &config.server;
-    let http = server.listen.iter().map(|address| ClientListener {
-        address,
-        proxy_protocol: server.proxy_protocol.contains(address),
-        has_tls: server.tls_listeners.contains(address),
+    let http = server.listen.iter().map(|listener| ClientListener {
+        address: &listener.address,
+        ordinal: 0,
+        proxy_protocol: listener.proxy_protocol,
+        has_tls: listener.has_tls,
         target: ListenerTarget::Http,
     });
     let tcp = config.tcp.iter().map(|stream| ClientListener {
         address: &stream.listen,
+        ordinal: 0,
         proxy_protocol: stream.proxy_protocol,
         has_tls: false,
         target: ListenerTarget::Tcp(stream),
     });
     let join = server.join.iter().map(|join| ClientListener {
         address: &join.listen,
+        ordinal: 0,
         proxy_protocol: false,
         has_tls: false,
         target: ListenerTarget::Join,
     });
-    http.chain(tcp).chain(join)
+    let mut all: Vec<ClientListener<'_>> = http.chain(tcp).chain(join).collect();
+    for index in 1..all.len() {
+        let (earlier, rest) = all.split_at_mut(index);
+        let is_same =
+            |it: &&ClientListener<'_>| it.role() == rest[0].role() && it.address == rest[0].address;
+        rest[0].ordinal = earlier.iter().filter(is_same).count();
+    }
+    all
 }
 
 /// Opens the clients' listeners that are missing in `kept`, with sockets from `source` where it has
@@ -164,9 +184,19 @@ pub(crate) fn open_missing(
     loops: usize,
 ) -> Result<Vec<Listener>, String> {
     client_listeners(source.config)
+        .into_iter()
         .filter(|wanted| !kept.iter().any(|listener| listener.is(wanted)))
         .map(|wanted| open_listener(wanted.address, wanted.kind(), source, loops))
         .collect()
+}
+
+/// The port that requests without TLS are redirected to: 443 if there is a listener, else that of the
+/// first.
+pub(crate) fn https_port<'l>(listeners: impl Iterator<Item = &'l Listener>) -> Option<u16> {
+    let mut ports = listeners.filter_map(Listener::https_port);
+    let first = ports.next()?;
+    let has_usual = first == HTTPS_PORT || ports.any(|port| port == HTTPS_PORT);
+    Some(if has_usual { HTTPS_PORT } else { first })
 }
 
 /// Opens `wanted` for `loops` loops, or takes its sockets from `source`.
@@ -187,10 +217,16 @@ pub(crate) fn open_listener(
         inherited,
         ..
     } = source;
-    if let Some(at) = going
-        .iter()
-        .position(|old| old.configured_address == *wanted)
-    {
+    let replaced = |old: &&Listener| {
+        let same = (&old.configured_address, old.ordinal) == (wanted, kind.ordinal);
+        same && old.role == kind.role
+    };
+    let replaced = going.iter().position(replaced).or_else(|| {
+        going
+            .iter()
+            .position(|old| old.configured_address == *wanted)
+    });
+    if let Some(at) = replaced {
         let old = going.swap_remove(at);
         return old.share_sockets(kind).map_err(say);
     }
@@ -338,6 +374,7 @@ impl Listener {
     ) -> Self {
         let ListenerKind {
             role,
+            ordinal,
             proxy_protocol,
             has_tls,
         } = kind;
@@ -356,6 +393,7 @@ impl Listener {
         Self {
             role,
             configured_address: wanted.clone(),
+            ordinal,
             info: Arc::new(info),
             sockets,
             spare_sockets: Vec::new(),
@@ -389,13 +427,16 @@ impl Listener {
     fn is(&self, wanted: &ClientListener<'_>) -> bool {
         self.role == wanted.role()
             && self.configured_address == *wanted.address
+            && self.ordinal == wanted.ordinal
             && self.info.proxy_protocol == wanted.proxy_protocol
             && self.info.has_tls == wanted.has_tls
     }
 
     /// The listener of a configuration that this is, if it is for clients and still has its place.
     pub(crate) fn find_in_config<'c>(&self, config: &'c Config) -> Option<ClientListener<'c>> {
-        client_listeners(config).find(|wanted| self.is(wanted))
+        client_listeners(config)
+            .into_iter()
+            .find(|wanted| self.is(wanted))
     }
 
     /// Whether a new configuration removes or changes it.
@@ -491,6 +532,12 @@ impl Listener {
             // Either removed here first or gone already: clients never find a dead socket.
             let _ = std::fs::remove_file(path);
         }
+    }
+
+    /// The port of HTTPS, if this is it.
+    fn https_port(&self) -> Option<u16> {
+        let is_https = self.role == ListenerRole::Http && self.info.has_tls;
+        self.info.address.filter(|_| is_https).map(|it| it.port())
     }
 
     pub(crate) async fn wait_until_stopped(&self) {

@@ -42,6 +42,7 @@ impl PreflightReport {
     /// Binds each address of the configuration once, without listening. Blocks.
     pub(crate) fn check_addresses(&mut self, config: &Config) {
         let server = &config.server;
+        let http = server.listen.iter().map(|listener| &listener.address);
         let streams = config.tcp.iter().map(|stream| &stream.listen);
         let join = server.join.iter().map(|join| &join.listen);
         let control = match &server.control_socket {
@@ -49,7 +50,7 @@ impl PreflightReport {
             ControlSocket::Auto | ControlSocket::Off => None,
         };
         let keys = [
-            ("server.listen", server.listen.iter().collect::<Vec<_>>()),
+            ("server.listen", http.collect::<Vec<_>>()),
             ("streams.listen", streams.collect()),
             ("server.join.listen", join.collect()),
             ("server.admin", server.admin.iter().collect()),

@@ -60,7 +60,7 @@ use crate::dev;
 use crate::hardening;
 use crate::hub_service::HubService;
 use crate::inherited_listeners::{InheritedListeners, ListenerRole};
-use crate::listeners::Listener;
+use crate::listeners::{self, Listener};
 use crate::logs;
 use crate::publishing::PublishSetup;
 use crate::refused_syscalls;
@@ -175,7 +175,7 @@ pub(crate) struct LiveState {
     /// Applications that reloads have replaced, while they finish their requests.
     pub(crate) draining_apps: Vec<Weak<App>>,
     pub(crate) cached_routes: Vec<CachedRoute>,
-    /// Ordered by role.
+    /// Ordered by role, and of one address by their order in the configuration.
     pub(crate) listeners: Vec<Listener>,
     pub(crate) reloads: u64,
     /// The error of the last reload; `None` after one that worked.
@@ -235,7 +235,8 @@ pub(crate) fn run(
         let mut signals = Signals::new(old.map(|old| old.pid)).map_err(say)?;
         let secret = old.and_then(|old| old.publish_secret);
         let publishing = PublishSetup::new(secret, bound_listeners.admin_address().as_ref())?;
-        let given = (token, publishing, upstream_tls);
+        let https_port = listeners::https_port(bound_listeners.listeners.iter());
+        let given = (token, publishing, upstream_tls, https_port);
         let server = Server::start(invocation, config, options, started, (old, given))?;
         signals.handle_control_signals(&server);
         if let Some(reports) = server.options.launcher.take_report_socket() {
@@ -360,9 +361,14 @@ impl Server {
         config: Config,
         options: Options,
         loops: EventLoops,
-        (predecessor, (token, publishing, upstream_tls)): (
+        (predecessor, (token, publishing, upstream_tls, https_port)): (
             Option<&Predecessor>,
-            (Option<AdminToken>, PublishSetup, UpstreamTlsSet),
+            (
+                Option<AdminToken>,
+                PublishSetup,
+                UpstreamTlsSet,
+                Option<u16>,
+            ),
         ),
     ) -> Result<Arc<Self>, String> {
         let count = loops.handles().len();
@@ -399,6 +405,7 @@ impl Server {
             &components,
             &hub_service,
             (prepared, tls.challenges(&config)),
+            https_port,
             &[],
             count,
             options.development,

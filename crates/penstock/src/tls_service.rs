@@ -93,7 +93,7 @@ impl TlsService {
     /// # Errors
     /// Certificates that cannot be used, a line each.
     pub(crate) fn prepare(&self, config: &Config) -> Result<Option<PreparedTls>, String> {
-        if config.server.tls_listeners.is_empty() {
+        if !config.server.has_tls_listener() {
             return Ok(None);
         }
         let (mut errors, mut problems) = (Vec::new(), Vec::new());

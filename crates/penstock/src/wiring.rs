@@ -8,8 +8,8 @@ use std::sync::Arc;
 use penstock_apps::{App, WebSocketMessageLimits};
 use penstock_cache::CachedRoute;
 use penstock_config::{
-    AccessLog as AccessLogConfig, AppKind, Config, Hsts, Limits, ListenAddr, PathPattern, Protocol,
-    Sendfile, SiteTls, TryPattern,
+    AccessLog as AccessLogConfig, AppKind, Config, Hsts, Limits, PathPattern, Protocol, Sendfile,
+    SiteTls, TryPattern,
 };
 use penstock_edge::{AccessLog, ErrorPages, Filters, Route, RouteTable, Settings, Site};
 use penstock_exchange::buffering::{BufferingSettings, TempSpace};
@@ -45,12 +45,14 @@ pub(crate) struct BuiltSettings {
 }
 
 /// Builds the settings of the front end. May block (opens directories and logs).
+/// Requests without TLS are redirected to `https_port`, if their site says so.
 /// Routes with caches keep the counters that they have in `old_routes`.
 pub(crate) fn build_settings(
     config: &Config,
     components: &Components,
     hub_service: &HubService,
     (tls, challenges): (Option<PreparedTls>, AcmeChallenges),
+    https_port: Option<u16>,
     old_routes: &[CachedRoute],
     loops: usize,
     development: bool,
@@ -61,7 +63,6 @@ pub(crate) fn build_settings(
     let mut folders = ServedDirs::default();
     let mut routing = RouteTable::default();
     let mut cached_routes = Vec::new();
-    let https_port = https_port(config);
     for site in &config.sites {
         let mut routes = Vec::new();
         let hsts = site.hsts.as_ref().map(hsts_value);
@@ -175,22 +176,9 @@ pub(crate) fn build_settings(
     })
 }
 
-/// The port that requests without TLS are redirected to: 443 if there is a listener, else that of the
-/// first.
-fn https_port(config: &Config) -> Option<u16> {
-    let port = |address: &ListenAddr| match address {
-        ListenAddr::Tcp(address) => Some(address.port()),
-        ListenAddr::Port(port) => Some(*port),
-        ListenAddr::Unix(_) => None,
-    };
-    let mut ports = config.server.tls_listeners.iter().filter_map(port);
-    let first = ports.clone().next();
-    ports.find(|port| *port == 443).or(first)
-}
-
 /// Whether requests without TLS for a site are redirected.
 fn redirects_to_https(site: &penstock_config::Site, config: &Config) -> bool {
-    let has_https = site.tls != SiteTls::Off && !config.server.tls_listeners.is_empty();
+    let has_https = site.tls != SiteTls::Off && config.server.has_tls_listener();
     has_https && site.redirect_to_https.unwrap_or(true)
 }
 

@@ -19,7 +19,7 @@ section! {
     in "server", "[server]", "[server]" {
         /// Addresses that clients connect to; port 0 takes a free one and prints it. A file
         /// with nothing but streams has none.
-        listen: Vec<ListenAddr> = vec![ListenAddr::loopback(8080)],
+        listen: Vec<HttpListener> = vec![ListenAddr::loopback(8080).into()],
             TextsOrTables(LISTEN_ADDRESS, "server.listen"), shows r#"["127.0.0.1:8080"]"#, by hand;
         /// Whether other servers of the same user may listen on the same TCP ports: the kernel
         /// gives each a share of the connections. Without it a second server is refused.
@@ -125,10 +125,34 @@ section! {
     plain {
         /// Permissions of the Unix sockets of `listen` that set some, by path.
         socket_permissions: BTreeMap<PathBuf, SocketPermissions> = BTreeMap::new();
-        /// Addresses of `listen` with a PROXY protocol header on each connection.
-        proxy_protocol: Vec<ListenAddr> = Vec::new();
-        /// Addresses of `listen` whose connections have TLS.
-        tls_listeners: Vec<ListenAddr> = Vec::new();
+    }
+}
+
+impl Server {
+    /// Whether a listener has TLS.
+    pub fn has_tls_listener(&self) -> bool {
+        self.listen.iter().any(|listener| listener.has_tls)
+    }
+}
+
+/// An address of `listen`, and what its connections begin with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpListener {
+    /// The address. Two listeners may have the same one where port 0 stands for any.
+    pub address: ListenAddr,
+    /// Connections begin with a PROXY protocol header.
+    pub proxy_protocol: bool,
+    /// Connections have TLS.
+    pub has_tls: bool,
+}
+
+impl From<ListenAddr> for HttpListener {
+    fn from(address: ListenAddr) -> Self {
+        Self {
+            address,
+            proxy_protocol: false,
+            has_tls: false,
+        }
     }
 }
 

@@ -154,7 +154,10 @@ fn reads_every_table() {
     let folder = TestDir::with_sample_site();
     let config = parse_valid(&folder, WHOLE);
     let unix = ListenAddr::Unix("/run/penstock/http.sock".into());
-    assert_eq!(config.server.listen, [ListenAddr::loopback(8080), unix]);
+    assert_eq!(
+        config.server.listen,
+        [ListenAddr::loopback(8080).into(), unix.into()]
+    );
     assert_eq!(config.server.threads, 2);
     assert_eq!(config.server.shutdown_timeout, Duration::from_secs(20));
     let path = LogTarget::File(folder.join("logs/access.log"));

@@ -534,7 +534,10 @@ fn applies_what_the_command_line_says() {
     });
     let config = config.unwrap();
     let unix = ListenAddr::Unix(folder.join("x.sock"));
-    assert_eq!(config.server.listen, [ListenAddr::loopback(0), unix]);
+    assert_eq!(
+        config.server.listen,
+        [ListenAddr::loopback(0).into(), unix.into()]
+    );
     assert_eq!(config.server.admin, None);
     let app = config.apps.values().next().unwrap();
     assert_eq!((app.processes, app.threads), (Processes::exactly(3), 5));
@@ -569,17 +572,14 @@ upstream = "b"
         cwd: folder.path().to_owned(),
         ..Invocation::default()
     };
-    assert_eq!(
-        resolve_config(&base).unwrap().server.proxy_protocol.len(),
-        1
-    );
+    assert!(resolve_config(&base).unwrap().server.listen[0].proxy_protocol);
     let config = resolve_config(&Invocation {
         listen: vec![ListenAddr::loopback(0)],
         threads: Some(5),
         ..base.clone()
     });
     let config = config.unwrap();
-    assert_eq!(config.server.proxy_protocol, []);
+    assert_eq!(config.server.listen, [ListenAddr::loopback(0).into()]);
     let upstream = config.apps["a"].upstream.as_ref().unwrap();
     assert_eq!(upstream.max_active, Some(5));
     assert_eq!(upstream.connections.max, 5);

@@ -1,7 +1,7 @@
 //! Listeners with a PROXY protocol header, trusted proxies, the process itself.
 
 use crate::testing::{TestDir, check_error_table, parse_in_dir, parse_valid};
-use crate::{ControlSocket, ListenAddr, LogTarget, SocketPermissions};
+use crate::{ControlSocket, HttpListener, ListenAddr, LogTarget, SocketPermissions};
 
 #[test]
 fn reads_listeners_as_texts_and_as_tables() {
@@ -10,8 +10,11 @@ fn reads_listeners_as_texts_and_as_tables() {
     let server = parse_valid(&folder, text).server;
     let tcp = |text: &str| text.parse::<ListenAddr>().unwrap();
     let unix = ListenAddr::Unix(folder.join("x.sock"));
-    assert_eq!(server.listen, [tcp(":80"), tcp(":81"), unix]);
-    assert_eq!(server.proxy_protocol, [tcp(":81")]);
+    let behind = HttpListener {
+        proxy_protocol: true,
+        ..tcp(":81").into()
+    };
+    assert_eq!(server.listen, [tcp(":80").into(), behind, unix.into()]);
     assert_eq!(server.trusted_proxies, None);
 }
 

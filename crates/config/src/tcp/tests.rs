@@ -33,7 +33,10 @@ fn listens_for_sites_where_the_file_says_so() {
     let config = read(
         "[[tcp]]\nlisten = \":9000\"\nupstream = \"b\"\n[server]\nlisten = [\":0\"]\nadmin = \"127.0.0.1:8080\"\n",
     );
-    assert_eq!(config.server.listen, [":0".parse::<ListenAddr>().unwrap()]);
+    assert_eq!(
+        config.server.listen,
+        [":0".parse::<ListenAddr>().unwrap().into()]
+    );
 }
 
 #[test]

@@ -24,7 +24,8 @@ redirect_to_https = false
 routes = [{ path = "/*", upstream = "a" }]
 "#;
     let config = parse_valid(&TestDir::with_files(&[]), text);
-    assert_eq!(config.server.tls_listeners, [":443".parse().unwrap()]);
+    let with_tls: Vec<bool> = config.server.listen.iter().map(|it| it.has_tls).collect();
+    assert_eq!(with_tls, [false, true]);
     let [automatic, from_files] = &config.sites[..] else {
         panic!("two sites");
     };
@@ -59,7 +60,7 @@ tls = "local"
 routes = [{ path = "/*", upstream = "a" }]
 "#;
     let server = parse_valid(&TestDir::with_files(&[]), text).server;
-    assert_eq!(server.tls_listeners, server.listen);
+    assert!(server.listen.iter().all(|it| it.has_tls));
 }
 
 #[test]

@@ -102,7 +102,7 @@ impl Server {
         let upstream_tls = pool.run(move || upstream_tls::load(&checked)).await;
         let upstream_tls = upstream_tls.map_err(|error| error.to_string())??;
         let count = self.loops.handles().len();
-        let (opened, pools, old) = {
+        let (opened, https_port, pools, old) = {
             let live = self.live_state();
             let removed = live.listeners.iter();
             let mut source = SocketSource {
@@ -110,8 +110,13 @@ impl Server {
                 removed: removed.filter(|it| it.is_removed_by(&config)).collect(),
                 inherited: InheritedListeners::default(),
             };
+            let opened = listeners::open_missing(&live.listeners, &mut source, count)?;
+            let kept = live.listeners.iter();
+            let kept = kept.filter(|listener| !listener.is_removed_by(&config));
+            let https_port = listeners::https_port(kept.chain(&opened));
             (
-                listeners::open_missing(&live.listeners, &mut source, count)?,
+                opened,
+                https_port,
                 wiring::build_pools(&config, Some((&live.config, &live.components.pools))),
                 live.components.clone(),
             )
@@ -145,6 +150,7 @@ impl Server {
                     &components,
                     &hub_service,
                     (prepared, tls.challenges(&config)),
+                    https_port,
                     &routes,
                     count,
                     development,
@@ -323,7 +329,7 @@ impl Server {
         changes.extend(gone.iter().map(|old| format!("{} closed", old.name())));
         changes.extend(opened.iter().map(|new| format!("{} opened", new.name())));
         live.listeners.extend(opened);
-        live.listeners.sort_by_key(|listener| listener.role);
+        live.listeners.sort_by_key(|it| (it.role, it.ordinal));
         if let Some(joiner) = self.joiner.get() {
             joiner.set_max_active(work::max_joined_requests(&live.components.apps));
         }

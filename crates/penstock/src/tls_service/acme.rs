@@ -123,7 +123,7 @@ impl TlsService {
         environment: &AcmeEnvironment,
     ) -> Result<(), String> {
         let uses_acme = config.sites.iter().any(|site| site.tls == SiteTls::Auto)
-            && !config.server.tls_listeners.is_empty();
+            && config.server.has_tls_listener();
         let old = self.hooks.running.lock().clone();
         let is_same =
             |old: &RunningService| old.settings == config.acme && old.redis == config.server.redis;
