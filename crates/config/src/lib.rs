@@ -77,7 +77,7 @@ pub use model::{
     OnDemand, Preload, Processes, Protocol, ProxyProtocol, QueryKey, RefusalPolicy, RetryPolicy,
     Rewrite, Route, RouteCache, RouteHub, RouteMercure, ScalingConfig, Sendfile, Server,
     ServerAddr, ServerLogFormat, Site, SiteTls, SlowPolicy, SocketPermissions, Sticky, Symlinks,
-    TcpFrontend, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
+    TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use redacted::{EnvVariables, Secret};

@@ -49,8 +49,8 @@ pub use tls::{
 pub(crate) use upstream::UPSTREAM_QUEUE;
 pub use upstream::{
     Balance, ConnectionLimits, EjectPolicy, ForwardedHeaders, HashKey, HealthCheck, HostHeader,
-    Protocol, ProxyProtocol, RetryPolicy, ServerAddr, TcpFrontend, Upstream, UpstreamServer,
-    UpstreamTls,
+    Protocol, ProxyProtocol, RetryPolicy, ServerAddr, TcpFrontend, TcpTls, Upstream,
+    UpstreamServer, UpstreamTls,
 };
 
 use crate::options::OptionDefault::Described;
@@ -91,6 +91,16 @@ pub struct Config {
 }
 
 impl Config {
+    /// Whether TLS ends at a listener.
+    pub fn has_tls_listener(&self) -> bool {
+        self.server.has_tls_listener() || self.tcp.iter().any(|it| it.tls != TcpTls::Off)
+    }
+
+    /// Whether a listener has the certificates of the sites.
+    pub fn uses_site_certificates(&self) -> bool {
+        self.server.has_tls_listener() || self.tcp.iter().any(|it| it.tls == TcpTls::Sites)
+    }
+
     /// The GRIP settings of a route's back end; `None` if GRIP is off there.
     pub fn effective_grip(&self, route: &Route) -> Option<Grip> {
         let (name, grip) = match (&route.app, &route.upstream) {

@@ -107,7 +107,8 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         }
     }
     server.check_addresses(&top, &streams);
-    tls::check_listeners(&top, &server.config, &sites);
+    let tcp = streams.iter().map(|stream| &stream.value);
+    tls::check_listeners(&top, &server.config, tcp, &sites);
     tls::check_challenges(&top, &acme, &sites);
     join::check_joinable_upstreams(&top, server.config.join.as_ref(), upstreams.values());
     Some(Config {

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::findings::LocatedValue;
-use crate::model::{TcpFrontend, Upstream};
+use crate::model::{TcpFrontend, TcpTls, Upstream};
 use crate::route::check_name_exists;
 use crate::section::{Keys as _, Section};
-use crate::server;
 use crate::values::{HostPattern, ListenAddr};
+use crate::{server, tls};
 
 /// Reads every stream, placed where its address stands.
 pub(crate) fn read(
@@ -47,7 +47,7 @@ fn check_upstreams(
             let problem = format!("upstream `{name}` is `joinable`: no stream can lead there");
             table.report_key(key, problem);
         }
-        if upstream.tls.is_some() && !stream.sni.is_empty() {
+        if upstream.tls.is_some() && !stream.sni.is_empty() && stream.tls == TcpTls::Off {
             let problem = format!(
                 "upstream `{name}` has `tls`, and with `sni` the clients' own TLS is passed on: \
                  remove one of them"
@@ -80,6 +80,11 @@ fn read_sni(table: &Section<'_>, upstreams: &[String]) -> Vec<(HostPattern, Stri
 /// What `sni` wants as its keys; clients ask for no addresses (RFC 6066 §3).
 const SNI_EXPECTED: &str = "a host name such as \"a.example\" or \"*.b.example\"";
 
+/// Whether a text can be a protocol of ALPN (RFC 7301 §3.1). That of challenges is no service.
+pub(crate) fn is_alpn_protocol(text: &str) -> bool {
+    (1..=255).contains(&text.len()) && text != "acme-tls/1"
+}
+
 fn read_one(table: &Section<'_>, upstreams: &[String]) -> Option<LocatedValue<TcpFrontend>> {
     let listen = server::read_listen_addr(table, "listen");
     let upstream = table.text("upstream");
@@ -99,6 +104,7 @@ fn read_one(table: &Section<'_>, upstreams: &[String]) -> Option<LocatedValue<Tc
     frontend.read_keys(table);
     frontend.upstream = upstream.map(|upstream| upstream.value.to_owned());
     frontend.sni = read_sni(table, upstreams);
+    tls::read_tcp(table, &mut frontend);
     let listen = listen?;
     frontend.listen = listen.value;
     Some(LocatedValue::new(frontend, listen.offset))

@@ -8,7 +8,7 @@ use crate::command_line::split_command;
 use crate::findings::make_absolute;
 use crate::model::{
     Acme, AcmeStorage, CertificateFiles, ChallengeKind, ClientCertificates, ExternalAccount, Hsts,
-    OnDemand, Server, Site, SiteTls, Tls,
+    OnDemand, Server, Site, SiteTls, TcpFrontend, TcpTls, Tls,
 };
 use crate::section::{Keys as _, Section, TextOrList};
 use crate::values::HostPattern;
@@ -127,13 +127,7 @@ pub(crate) fn read_site(table: &Section<'_>, site: &mut Site) {
     if let Some(tls) = read_site_tls(table) {
         site.tls = tls;
     }
-    site.client_certificates = table.table("client_certificates").and_then(|clients| {
-        let (ca, crl) = (clients.path("ca"), clients.path("crl"));
-        let mut settings = ClientCertificates::new(ca?.value);
-        settings.read_keys(&clients);
-        settings.crl = crl.map(|crl| crl.value);
-        Some(settings)
-    });
+    site.client_certificates = read_client_certificates(table);
     site.hsts = match table.is_table("hsts") {
         false => table.get("hsts").map(Hsts::new),
         true => table.table("hsts").and_then(|hsts| {
@@ -161,21 +155,60 @@ fn read_site_tls(table: &Section<'_>) -> Option<SiteTls> {
         });
         return word.map(|word| word.value);
     }
-    let files = table.table("tls")?;
-    let (certificate, key) = (files.path("certificate"), files.path("key"));
+    read_certificate_files(&table.table("tls")?).map(SiteTls::Files)
+}
+
+/// Reads the key `tls` of a TCP listener, and those beside it.
+pub(crate) fn read_tcp(table: &Section<'_>, frontend: &mut TcpFrontend) {
+    frontend.tls = match table.is_table("tls") {
+        false => match table.get("tls") {
+            Some(true) => TcpTls::Sites,
+            Some(false) | None => TcpTls::Off,
+        },
+        true => {
+            let files = table.table("tls");
+            let files = files.and_then(|files| read_certificate_files(&files));
+            files.map_or(TcpTls::Off, TcpTls::Files)
+        }
+    };
+    frontend.client_certificates = read_client_certificates(table);
+    if frontend.tls == TcpTls::Off && !table.is_table("tls") {
+        for key in ["alpn", "client_certificates"] {
+            table.report_not_applicable(key);
+        }
+    }
+}
+
+fn read_certificate_files(table: &Section<'_>) -> Option<CertificateFiles> {
+    let (certificate, key) = (table.path("certificate"), table.path("key"));
     let certificate = certificate?.value;
     let key = key.map_or_else(|| certificate.clone(), |key| key.value);
-    Some(SiteTls::Files(CertificateFiles::new(certificate, key)))
+    Some(CertificateFiles::new(certificate, key))
+}
+
+fn read_client_certificates(table: &Section<'_>) -> Option<ClientCertificates> {
+    let clients = table.table("client_certificates")?;
+    let (ca, crl) = (clients.path("ca"), clients.path("crl"));
+    let mut settings = ClientCertificates::new(ca?.value);
+    settings.read_keys(&clients);
+    settings.crl = crl.map(|crl| crl.value);
+    Some(settings)
 }
 
 /// Reports listeners with TLS and no certificate, and certificates that no listener uses.
-pub(crate) fn check_listeners(top: &Section<'_>, server: &Server, sites: &[Site]) {
+pub(crate) fn check_listeners<'t>(
+    top: &Section<'_>,
+    server: &Server,
+    mut tcp: impl Iterator<Item = &'t TcpFrontend>,
+    sites: &[Site],
+) {
     let has_certificate = sites.iter().any(|site| site.tls != SiteTls::Off);
-    let has_listener = server.has_tls_listener();
+    let has_http = server.has_tls_listener();
+    let has_listener = has_http || tcp.any(|frontend| frontend.tls == TcpTls::Sites);
     if has_listener && !has_certificate {
         let problem = "a listener has `tls = true`, and no site has a certificate: set `tls` of a \
                        site to \"auto\", \"local\" or a table with `certificate` and `key`";
-        top.report_key("server", problem);
+        top.report_key(if has_http { "server" } else { "tcp" }, problem);
     }
     if has_certificate && !has_listener {
         let problem = "a site has a certificate, and no listener has TLS: add `{ address = \

@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use penstock_exchange::{ListenerInfo, TrustedProxies, TunnelHandler};
+use penstock_exchange::{ListenerInfo, TrustedProxies};
 use penstock_runtime::{Drain, Listener, Stream, clock, loops};
 use penstock_sys::descriptors;
 use penstock_sys::net::PeerAddress;
 
 use crate::handover::ConnectionGuard;
 use crate::http1::Connection;
+use crate::tunnel_switch::TunnelSwitch;
 use crate::{Edge, access_log, handover, proxy_protocol, tls_handshake};
 
 /// Wait for a descriptor or a connection slot to come free.
@@ -37,14 +38,14 @@ const ACCEPT_BATCH: u32 = 16;
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Accepts on `socket` until `stop`, this listener's own drain, begins. All
-/// connections count as open, for `limits.connections` and for the drain. They go to `tunnel` from
-/// the first byte on, if there is one.
+/// connections count as open, for `limits.connections` and for the drain. They go to `tunnel`, if
+/// there is one, from the first byte on or behind the handshake of TLS.
 pub async fn accept_connections(
     edge: Arc<Edge>,
     socket: OwnedFd,
     info: Arc<ListenerInfo>,
     stop: Drain,
-    tunnel: Option<Arc<dyn TunnelHandler>>,
+    tunnel: Option<Arc<TunnelSwitch>>,
 ) {
     let listener = match Listener::new(socket) {
         Ok(listener) => listener,
@@ -173,7 +174,7 @@ pub(crate) fn begin(
     stream: Stream,
     source: ConnectionSource,
     info: Arc<ListenerInfo>,
-    tunnel: Option<Arc<dyn TunnelHandler>>,
+    tunnel: Option<Arc<TunnelSwitch>>,
     early: Vec<u8>,
 ) {
     match info.has_tls {
@@ -193,13 +194,14 @@ pub(crate) fn serve_or_tunnel(
     stream: Arc<Stream>,
     sender: ConnectionSource,
     info: Arc<ListenerInfo>,
-    tunnel: Option<&Arc<dyn TunnelHandler>>,
+    tunnel: Option<&Arc<TunnelSwitch>>,
     early: Vec<u8>,
 ) {
     match tunnel {
         None => loops::spawn_here(Connection::new(edge, stream, sender, info, early).run()),
         Some(tunnel) => {
-            let serving = tunnel.serve(stream, sender.client_address(), info, early);
+            let handler = &tunnel.target().handler;
+            let serving = handler.serve(stream, sender.client_address(), info, early);
             handover::spawn_takeover(edge, serving);
         }
     }
@@ -210,7 +212,7 @@ pub(crate) fn serve_or_tunnel(
 struct Acceptor {
     edge: Arc<Edge>,
     info: Arc<ListenerInfo>,
-    tunnel: Option<Arc<dyn TunnelHandler>>,
+    tunnel: Option<Arc<TunnelSwitch>>,
     /// When a lasting condition was logged last.
     last_warning: Option<Instant>,
 }

@@ -25,6 +25,7 @@ mod proxy_protocol;
 mod router;
 mod tls_handshake;
 mod transfer_rate;
+mod tunnel_switch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,6 +52,7 @@ pub use exchange::shared_challenge_route;
 pub use filters::Filters;
 pub use handover::EdgeAdopter;
 pub use router::{HandlerChain, Route, RouteTable, Site};
+pub use tunnel_switch::{TunnelSwitch, TunnelTarget};
 
 /// The state that all connections of one front end share.
 #[derive(Debug)]
@@ -91,7 +93,7 @@ pub struct Settings {
     pub is_development: bool,
     /// What an `EventSource` gets in place of an error that passes; `None` is the error.
     pub stream_refusal: Option<Arc<dyn StreamRefusal>>,
-    /// The certificates of listeners with TLS; `None` where there is none.
+    /// The certificates of sites; `None` where no listener has TLS.
     pub tls: Option<Arc<ServerSessions>>,
     /// The pending challenges of ACME over HTTP.
     pub http_challenges: Option<Arc<dyn HttpChallenges>>,

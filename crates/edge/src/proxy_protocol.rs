@@ -12,13 +12,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use penstock_exchange::{ListenerInfo, TunnelHandler};
+use penstock_exchange::ListenerInfo;
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 use penstock_sys::net::PeerAddress;
 use penstock_wire::proxy_protocol::{ProxyHeader, ProxyProtocolError, parse_header};
 
 use crate::accept::{self, ConnectionSource};
 use crate::handover::ConnectionGuard;
+use crate::tunnel_switch::TunnelSwitch;
 
 /// Reads the header, then starts to serve the connection.
 pub(crate) async fn read_header_and_serve(
@@ -26,7 +27,7 @@ pub(crate) async fn read_header_and_serve(
     stream: Stream,
     peer: PeerAddress,
     info: Arc<ListenerInfo>,
-    tunnel: Option<Arc<dyn TunnelHandler>>,
+    tunnel: Option<Arc<TunnelSwitch>>,
 ) {
     let guard = edge.drain.guard();
     let mut draining = pin!(guard.drain().wait_until_begun());

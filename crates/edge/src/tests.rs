@@ -30,7 +30,10 @@ use penstock_http::{FieldBlock, LogMask, Status};
 use penstock_runtime::{Drain, EventLoops};
 use penstock_sys::net;
 
-use crate::{Edge, ErrorPages, Route, RouteTable, Settings, Site, accept_connections};
+use crate::{
+    Edge, ErrorPages, Route, RouteTable, Settings, Site, TunnelSwitch, TunnelTarget,
+    accept_connections,
+};
 
 /// How long anything may take that should happen at once.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);

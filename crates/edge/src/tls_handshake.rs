@@ -7,7 +7,7 @@
 //! - A handshake is complete within `limits.tls_handshake_timeout`, or the connection ends.
 //! - At most `limits.max_tls_handshakes` run at once. One more ends that which began first, so that
 //!   clients that send nothing shut none out.
-//! - A request without TLS gets an error in plain HTTP, and no session.
+//! - A request without TLS gets an error in plain HTTP where sites answer, and no session.
 
 use std::io;
 use std::pin::pin;
@@ -16,13 +16,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use penstock_exchange::{ListenerInfo, TunnelHandler};
+use penstock_exchange::ListenerInfo;
 use penstock_runtime::{LazyDeadline, Stream, clock};
 use penstock_tls::{ACME_TLS_ALPN, EstablishedSession, HandshakeError, ServerSessions};
 
 use crate::accept::{self, ConnectionSource};
 use crate::handover::ConnectionGuard;
 use crate::idle_connections::{IdleConnections, IdleEntry};
+use crate::tunnel_switch::TunnelSwitch;
 use crate::{access_log, http1};
 
 /// The response to a request without TLS.
@@ -100,11 +101,15 @@ pub(crate) async fn shake_hands_and_serve(
     stream: Stream,
     source: ConnectionSource,
     info: Arc<ListenerInfo>,
-    tunnel: Option<Arc<dyn TunnelHandler>>,
+    tunnel: Option<Arc<TunnelSwitch>>,
     early: Vec<u8>,
 ) {
     let settings = edge.settings();
-    let Some(sessions) = settings.tls.clone() else {
+    let sessions = match &tunnel {
+        Some(tunnel) => tunnel.target().tls.clone(),
+        None => settings.tls.clone(),
+    };
+    let Some(sessions) = sessions else {
         return log::error!(
             "{}: connection closed: no certificate is configured",
             info.name
@@ -132,7 +137,8 @@ pub(crate) async fn shake_hands_and_serve(
         Err(end) => {
             let edge = running.finish();
             edge.metrics().tls_handshake_failures.increment();
-            refuse(&edge, stream, &source, &info, end).await;
+            let has_http = tunnel.is_none();
+            refuse(&edge, stream, &source, (&info, has_http), end).await;
         }
     }
 }
@@ -175,10 +181,13 @@ async fn refuse(
     edge: &ConnectionGuard,
     stream: Stream,
     source: &ConnectionSource,
-    info: &ListenerInfo,
+    (info, has_http): (&ListenerInfo, bool),
     end: HandshakeEnd,
 ) {
     let (why, is_plain_http) = match end {
+        HandshakeEnd::Failed(HandshakeError::PlainHttp) if !has_http => {
+            ("not TLS: its first byte is a letter".to_owned(), false)
+        }
         HandshakeEnd::Failed(error) => {
             let is_plain = matches!(error, HandshakeError::PlainHttp);
             (error.to_string(), is_plain)

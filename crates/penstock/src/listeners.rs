@@ -18,14 +18,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use penstock_config::{Config, ListenAddr, TcpFrontend};
-use penstock_edge::Edge;
-use penstock_exchange::{ListenerInfo, TakeoverFuture, TunnelHandler};
-use penstock_runtime::{Drain, LoopHandle, Stream, loops};
+use penstock_config::{Config, ListenAddr, TcpFrontend, TcpTls};
+use penstock_edge::{Edge, TunnelSwitch};
+use penstock_exchange::ListenerInfo;
+use penstock_runtime::{Drain, LoopHandle, loops};
 use penstock_sys::account;
 use penstock_sys::fd_packets::ListenAddress;
-use penstock_sys::net::{self, PeerAddress, SocketAccess};
+use penstock_sys::net::{self, SocketAccess};
 use penstock_sys::peer_process;
 
 use crate::inherited_listeners::{InheritedListener, InheritedListeners, ListenerRole};
@@ -71,7 +70,7 @@ pub(crate) struct Listener {
     pub(crate) is_borrowed: bool,
     stop: Drain,
     /// The receiver of a TCP listener's connections.
-    pub(crate) switch: Option<Arc<HandlerSwitch>>,
+    pub(crate) switch: Option<Arc<TunnelSwitch>>,
 }
 
 impl Drop for Listener {
@@ -119,8 +118,8 @@ pub(crate) struct ClientListener<'c> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ListenerTarget<'c> {
     Http,
-    /// The upstreams of a TCP listener.
-    Tcp(&'c TcpFrontend),
+    /// The upstreams of a TCP listener, by its index in `tcp`.
+    Tcp(usize, &'c TcpFrontend),
     /// The handshake of joining servers.
     Join,
 }
@@ -138,7 +137,7 @@ impl ClientListener<'_> {
     fn role(&self) -> ListenerRole {
         match self.target {
             ListenerTarget::Http => ListenerRole::Http,
-            ListenerTarget::Tcp(_) | ListenerTarget::Join => ListenerRole::Tcp,
+            ListenerTarget::Tcp(..) | ListenerTarget::Join => ListenerRole::Tcp,
         }
     }
 }
@@ -152,13 +151,17 @@ fn client_listeners(config: &Config) -> Vec<ClientListener<'_>> {
         has_tls: listener.has_tls,
         target: ListenerTarget::Http,
     });
-    let tcp = config.tcp.iter().map(|stream| ClientListener {
-        address: &stream.listen,
-        ordinal: 0,
-        proxy_protocol: stream.proxy_protocol,
-        has_tls: false,
-        target: ListenerTarget::Tcp(stream),
-    });
+    let tcp = config
+        .tcp
+        .iter()
+        .enumerate()
+        .map(|(index, stream)| ClientListener {
+            address: &stream.listen,
+            ordinal: 0,
+            proxy_protocol: stream.proxy_protocol,
+            has_tls: stream.tls != TcpTls::Off,
+            target: ListenerTarget::Tcp(index, stream),
+        });
     let join = server.join.iter().map(|join| ClientListener {
         address: &join.listen,
         ordinal: 0,
@@ -379,9 +382,15 @@ impl Listener {
             has_tls,
         } = kind;
         let name = with_real_port(wanted, address).to_string();
-        let name = match (has_tls, name.strip_prefix("http://")) {
-            (true, Some(authority)) => format!("https://{authority}"),
-            _ => name,
+        let scheme = match (role, has_tls) {
+            (ListenerRole::Tcp, false) => "tcp",
+            (ListenerRole::Tcp, true) => "tls",
+            (_, false) => "http",
+            (_, true) => "https",
+        };
+        let name = match name.strip_prefix("http://") {
+            Some(authority) => format!("{scheme}://{authority}"),
+            None => name,
         };
         let info = ListenerInfo {
             scheme: if has_tls { "https" } else { "http" },
@@ -413,10 +422,7 @@ impl Listener {
 
     /// The printed name, with the real port.
     pub(crate) fn name(&self) -> String {
-        match self.info.name.strip_prefix("http://") {
-            Some(address) if self.role == ListenerRole::Tcp => format!("tcp://{address}"),
-            _ => self.info.name.clone(),
-        }
+        self.info.name.clone()
     }
 
     /// The address with the real port.
@@ -460,20 +466,20 @@ impl Listener {
     }
 
     /// Accepts: on every loop of `loops`, each with its own socket, or on the current loop without
-    /// any. Connections go to `handler`, if there is one.
+    /// any. Connections go to `tunnel`, if there is one.
     pub(crate) fn serve(
         &mut self,
         edge: &Arc<Edge>,
         loops: &[LoopHandle],
-        handler: Option<&Arc<dyn TunnelHandler>>,
+        tunnel: Option<&Arc<TunnelSwitch>>,
     ) {
         self.unserved_file = None;
         let mut loops = loops.iter().cycle();
         // A socket's queue is visible to that socket only: every socket is served.
         for socket in self.sockets.drain(..) {
             let (edge, info) = (Arc::clone(edge), Arc::clone(&self.info));
-            let (stop, handler) = (self.stop.clone(), handler.cloned());
-            let accepting = penstock_edge::accept_connections(edge, socket, info, stop, handler);
+            let (stop, tunnel) = (self.stop.clone(), tunnel.cloned());
+            let accepting = penstock_edge::accept_connections(edge, socket, info, stop, tunnel);
             match loops.next() {
                 Some(event_loop) => event_loop.spawn(accepting),
                 None => loops::spawn_here(accepting),
@@ -542,22 +548,5 @@ impl Listener {
 
     pub(crate) async fn wait_until_stopped(&self) {
         self.stop.wait_until_finished().await;
-    }
-}
-
-/// Passes a listener's new connections to the current handler, which a reload may change; open
-/// connections keep the old one.
-#[derive(Debug)]
-pub(crate) struct HandlerSwitch(pub(crate) ArcSwap<Arc<dyn TunnelHandler>>);
-
-impl TunnelHandler for HandlerSwitch {
-    fn serve(
-        &self,
-        client: Arc<Stream>,
-        peer: PeerAddress,
-        listener: Arc<ListenerInfo>,
-        early: Vec<u8>,
-    ) -> TakeoverFuture {
-        self.0.load().serve(client, peer, listener, early)
     }
 }

@@ -69,7 +69,7 @@ use crate::tls_service::{AcmeEnvironment, TlsService};
 use crate::upgrade_protocol::Predecessor;
 use crate::upstream_tls::{self, UpstreamTlsSet};
 use crate::watchdog::Watchdog;
-use crate::wiring::{self, BuiltSettings};
+use crate::wiring::{self, BuiltSettings, TlsParts};
 use crate::work;
 
 /// The error of a reload or upgrade during shutdown.
@@ -116,6 +116,17 @@ pub(crate) struct StartInput {
     pub(crate) server_account: Option<ServerAccount>,
     /// The parent process that waits until the server is ready.
     pub(crate) daemon_parent: Option<daemon::ReadinessSender>,
+}
+
+/// What a start reads and opens before it serves.
+#[derive(Debug)]
+struct StartResources {
+    /// For changes over TCP.
+    token: Option<AdminToken>,
+    publishing: PublishSetup,
+    upstream_tls: UpstreamTlsSet,
+    /// The port that requests without TLS are redirected to; `None` if there is none.
+    https_port: Option<u16>,
 }
 
 #[derive(Debug)]
@@ -236,8 +247,13 @@ pub(crate) fn run(
         let secret = old.and_then(|old| old.publish_secret);
         let publishing = PublishSetup::new(secret, bound_listeners.admin_address().as_ref())?;
         let https_port = listeners::https_port(bound_listeners.listeners.iter());
-        let given = (token, publishing, upstream_tls, https_port);
-        let server = Server::start(invocation, config, options, started, (old, given))?;
+        let prepared = StartResources {
+            token,
+            publishing,
+            upstream_tls,
+            https_port,
+        };
+        let server = Server::start(invocation, config, options, started, (old, prepared))?;
         signals.handle_control_signals(&server);
         if let Some(reports) = server.options.launcher.take_report_socket() {
             refused_syscalls::log_refused_syscalls(reports, &server);
@@ -361,16 +377,14 @@ impl Server {
         config: Config,
         options: Options,
         loops: EventLoops,
-        (predecessor, (token, publishing, upstream_tls, https_port)): (
-            Option<&Predecessor>,
-            (
-                Option<AdminToken>,
-                PublishSetup,
-                UpstreamTlsSet,
-                Option<u16>,
-            ),
-        ),
+        (predecessor, resources): (Option<&Predecessor>, StartResources),
     ) -> Result<Arc<Self>, String> {
+        let StartResources {
+            token,
+            publishing,
+            upstream_tls,
+            https_port,
+        } = resources;
         let count = loops.handles().len();
         let pools = wiring::build_pools(&config, None);
         let mut started = StartedComponents::default();
@@ -404,8 +418,11 @@ impl Server {
             &config,
             &components,
             &hub_service,
-            (prepared, tls.challenges(&config)),
-            https_port,
+            TlsParts {
+                prepared,
+                challenges: tls.challenges(&config),
+                https_port,
+            },
             &[],
             count,
             options.development,

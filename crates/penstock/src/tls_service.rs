@@ -15,6 +15,7 @@ mod dns_hook;
 mod on_demand;
 mod paths;
 mod site_certificates;
+mod tcp_listeners;
 mod watch;
 
 use std::sync::Arc;
@@ -50,11 +51,13 @@ pub(crate) struct TlsService {
     current: Mutex<CurrentSites>,
 }
 
-/// The sites in place.
+/// The sites in place, and the TCP listeners.
 #[derive(Debug, Default)]
 struct CurrentSites {
     entries: Vec<SiteEntry>,
     unknown: UnknownHosts,
+    /// Of TCP listeners, in the order of the configuration; `None` where TLS does not end.
+    tcp: Vec<Option<Arc<ServerSessions>>>,
 }
 
 /// The answers to challenges over HTTP, for the front end.
@@ -93,7 +96,7 @@ impl TlsService {
     /// # Errors
     /// Certificates that cannot be used, a line each.
     pub(crate) fn prepare(&self, config: &Config) -> Result<Option<PreparedTls>, String> {
-        if !config.server.has_tls_listener() {
+        if !config.has_tls_listener() {
             return Ok(None);
         }
         let (mut errors, mut problems) = (Vec::new(), Vec::new());
@@ -107,7 +110,7 @@ impl TlsService {
             false => None,
         };
         for site in &config.sites {
-            let policy = match read_requirements(site) {
+            let policy = match read_requirements(site.client_certificates.as_ref()) {
                 Ok(read) => {
                     let policy = read
                         .as_ref()
@@ -132,6 +135,19 @@ impl TlsService {
                 }
             }
         }
+        let mut tcp = Vec::new();
+        for frontend in &config.tcp {
+            match self.prepare_listener(config, frontend, now) {
+                Ok(prepared) => tcp.push(prepared.map(|prepared| {
+                    if let Some((entry, found)) = prepared.own {
+                        problems.extend(found);
+                        entries.push(entry);
+                    }
+                    prepared.sessions
+                })),
+                Err(error) => errors.push(error),
+            }
+        }
         if !errors.is_empty() {
             return Err(errors.join("\n"));
         }
@@ -139,15 +155,20 @@ impl TlsService {
             UnknownNames::Default => UnknownHosts::ServeDefault,
             UnknownNames::Refuse => UnknownHosts::Refuse,
         };
-        let default = self.build_config(config, None)?;
+        let of_sites = || (&self.store, vec![b"http/1.1".to_vec()]);
+        let default = self.build_config(config, of_sites(), None)?;
         let others = requirements
             .into_iter()
-            .map(|clients| self.build_config(config, Some(clients)))
+            .map(|clients| self.build_config(config, of_sites(), Some(clients)))
             .collect::<Result<_, _>>()?;
         let sessions = ServerSessions::new(Arc::clone(&self.store), default, others);
         Ok(Some(PreparedTls {
             sessions: Arc::new(sessions),
-            sites: CurrentSites { entries, unknown },
+            sites: CurrentSites {
+                entries,
+                unknown,
+                tcp,
+            },
             problems,
         }))
     }
@@ -155,6 +176,7 @@ impl TlsService {
     fn build_config(
         &self,
         config: &Config,
+        (store, alpn): (&Arc<CertificateStore>, Vec<Vec<u8>>),
         client_certificates: Option<ClientCertificates>,
     ) -> Result<ServerTls, String> {
         let options = ServerTlsOptions {
@@ -162,9 +184,9 @@ impl TlsService {
                 TlsProfile::Intermediate => penstock_tls::TlsProfile::Intermediate,
                 TlsProfile::Modern => penstock_tls::TlsProfile::Modern,
             },
-            certificates: Arc::clone(&self.store),
+            certificates: Arc::clone(store),
             tickets: Arc::clone(&self.tickets),
-            alpn: vec![b"http/1.1".to_vec()],
+            alpn,
             client_certificates,
             key_log: Some(Arc::new(TrafficKeyLog)),
         };
@@ -180,7 +202,7 @@ impl TlsService {
         let mut current = self.current.lock();
         let old = std::mem::replace(&mut *current, sites);
         current.keep_acme_certificates(old);
-        self.store.replace(current.contents());
+        current.publish(&self.store);
     }
 
     /// The answers to challenges over HTTP.
@@ -206,18 +228,24 @@ impl TlsService {
                 certificate.last_error = ordered.last_error;
             }
         }
+        for entry in &self.current.lock().entries {
+            certificates.extend(entry.listener_statuses());
+        }
         certificates
     }
 }
 
 impl CurrentSites {
-    fn contents(&self) -> StoreContents {
-        let sites = self
-            .entries
-            .iter()
-            .map(SiteEntry::to_certificates)
-            .collect();
-        StoreContents::new(sites, Some(0), self.unknown)
+    /// Puts the certificates in place: handshakes from now on find them.
+    fn publish(&self, store: &CertificateStore) {
+        let mut sites = Vec::new();
+        for entry in &self.entries {
+            match &entry.listener {
+                Some(listener) => listener.replace(entry),
+                None => sites.push(entry.to_certificates()),
+            }
+        }
+        store.replace(StoreContents::new(sites, Some(0), self.unknown));
     }
 
     /// Keeps the certificates by ACME that `old` has at this moment: one may have arrived since this
@@ -245,9 +273,11 @@ impl CurrentSites {
     }
 }
 
-/// What a site requires of its clients.
-fn read_requirements(site: &penstock_config::Site) -> Result<Option<ClientCertificates>, String> {
-    let Some(clients) = &site.client_certificates else {
+/// What a site or a listener requires of its clients.
+fn read_requirements(
+    clients: Option<&penstock_config::ClientCertificates>,
+) -> Result<Option<ClientCertificates>, String> {
+    let Some(clients) = clients else {
         return Ok(None);
     };
     let read = |path: &std::path::Path| {

@@ -44,15 +44,23 @@ pub(crate) struct BuiltSettings {
     pub(crate) tls: Option<PreparedTls>,
 }
 
+/// What TLS contributes to the settings.
+#[derive(Debug)]
+pub(crate) struct TlsParts {
+    /// `None` if TLS ends at no listener.
+    pub(crate) prepared: Option<PreparedTls>,
+    pub(crate) challenges: AcmeChallenges,
+    /// The port that requests without TLS are redirected to; `None` if there is none.
+    pub(crate) https_port: Option<u16>,
+}
+
 /// Builds the settings of the front end. May block (opens directories and logs).
-/// Requests without TLS are redirected to `https_port`, if their site says so.
 /// Routes with caches keep the counters that they have in `old_routes`.
 pub(crate) fn build_settings(
     config: &Config,
     components: &Components,
     hub_service: &HubService,
-    (tls, challenges): (Option<PreparedTls>, AcmeChallenges),
-    https_port: Option<u16>,
+    tls: TlsParts,
     old_routes: &[CachedRoute],
     loops: usize,
     development: bool,
@@ -145,7 +153,7 @@ pub(crate) fn build_settings(
         let error_pages = error_pages.map_err(|error| format!("error_pages: {error}"))?;
         let mut built = Site::new(routes, error_pages);
         if redirects_to_https(site, config)
-            && let Some(port) = https_port
+            && let Some(port) = tls.https_port
         {
             built = built.with_https_redirect(port);
         }
@@ -165,14 +173,14 @@ pub(crate) fn build_settings(
         trusted_proxies,
         is_development: development,
         stream_refusal: Some(Arc::new(hub_service.hub.clone())),
-        tls: tls.as_ref().map(|tls| Arc::clone(&tls.sessions)),
-        http_challenges: Some(challenges.pending),
-        shared_challenges: challenges.shared,
+        tls: tls.prepared.as_ref().map(|it| Arc::clone(&it.sessions)),
+        http_challenges: Some(tls.challenges.pending),
+        shared_challenges: tls.challenges.shared,
     };
     Ok(BuiltSettings {
         settings,
         cached_routes,
-        tls,
+        tls: tls.prepared,
     })
 }
 

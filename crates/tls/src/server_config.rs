@@ -23,7 +23,8 @@ pub struct ServerTlsOptions {
     pub certificates: Arc<CertificateStore>,
     /// The keys of tickets.
     pub tickets: Arc<TicketKeys>,
-    /// The protocols, most preferred first (`h2`, `http/1.1`).
+    /// The protocols, most preferred first (`h2`, `http/1.1`). Without any, clients may offer what
+    /// they like, and no challenge is answered.
     pub alpn: Vec<Vec<u8>>,
     /// What clients must show; `None` asks for nothing.
     pub client_certificates: Option<ClientCertificates>,
@@ -96,10 +97,7 @@ pub fn server_config(options: ServerTlsOptions) -> Result<ServerTls, TlsConfigEr
 /// The protocols with that of challenges behind them. Alone it would be a list that clients with
 /// other protocols are refused by.
 fn alpn(mut protocols: Vec<Vec<u8>>, answers_challenges: bool) -> Vec<Vec<u8>> {
-    if answers_challenges {
-        if protocols.is_empty() {
-            protocols.push(b"http/1.1".to_vec());
-        }
+    if answers_challenges && !protocols.is_empty() {
         protocols.push(ACME_TLS_ALPN.to_vec());
     }
     protocols

@@ -15,8 +15,8 @@ pub(crate) mod server;
 pub(crate) mod sessions;
 
 pub(crate) use sessions::{
-    FailedHandshake, FixedClock, Session, client, client_builder, config, der, handshake, served,
-    store, store_with,
+    FailedHandshake, FixedClock, Session, client, client_builder, config, config_with_protocols,
+    der, handshake, served, store, store_with,
 };
 
 /// The present of most tests: 2026-11-27 00:00:00 UTC.

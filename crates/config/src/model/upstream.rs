@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Grip, Sendfile};
+use super::{CertificateFiles, ClientCertificates, Grip, Sendfile};
 use crate::options::OptionDefault::{Described, Toml};
 use crate::options::OptionKind::*;
 use crate::options::expected::*;
@@ -35,7 +35,32 @@ section! {
             example r#"{ "a.example" = "legacy", "*.b.example" = "legacy" }"#, by hand;
         /// Whether its connections begin with a PROXY protocol header, of version 1 or 2.
         proxy_protocol: bool = false, Bool;
+        /// Whether TLS ends here. `true` takes the certificates of the sites, by the name that a
+        /// client asks for; a table is a certificate of its own. Versions are those of `[tls]`.
+        tls: TcpTls = TcpTls::Off, OrTable(&Bool, "tcp.tls"), shows "false",
+            example r#"{ certificate = "chain.pem", key = "key.pem" }"#, by hand;
+        /// Application protocols (ALPN) that it has, most preferred first. A client that offers
+        /// others alone is refused; without the list any client is accepted.
+        alpn: Vec<String> = Vec::new(), Texts(ALPN_PROTOCOL), example r#"["postgresql"]"#,
+            only "a listener with `tls`", by items(crate::tcp::is_alpn_protocol);
+        /// Whether clients show certificates of their own. Those of the sites are not asked for
+        /// here.
+        client_certificates: Option<ClientCertificates> = None, Table("tcp.client_certificates"),
+            default "no", example r#"{ ca = "clients-ca.pem" }"#, only "a listener with `tls`",
+            by hand;
     }
+}
+
+/// Whether TLS ends at a TCP listener, and where its certificates come from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum TcpTls {
+    /// TLS does not end here.
+    #[default]
+    Off,
+    /// The certificates of the sites.
+    Sites,
+    /// Files.
+    Files(CertificateFiles),
 }
 
 impl TcpFrontend {

@@ -26,6 +26,7 @@ pub(crate) const UPSTREAM_NAME: &str = "the name of an [upstreams.NAME] table";
 pub(crate) const SITE_HOST: &str =
     "a host such as \"example.com\" or \"*.example.com\", without scheme and port";
 pub(crate) const SITE_TLS: &str = "\"auto\", \"local\" or \"off\"";
+pub(crate) const ALPN_PROTOCOL: &str = "a protocol such as \"postgresql\" or \"mqtt\"";
 pub(crate) const EMAIL_ADDRESS: &str = "an e-mail address such as \"ops@example.com\"";
 pub(crate) const HTTP_URL: &str = "a URL such as \"http://127.0.0.1:5000/allowed\"";
 pub(crate) const ROUTE_PATH: &str = "a path such as \"/about\" or \"/assets/*\"";

@@ -60,6 +60,8 @@ pub(crate) const SECTIONS: &[&SectionDoc] = &[
     &MERCURE_KEY,
     &ROUTE_MERCURE_SUBSCRIBER_KEY,
     &TcpFrontend::DOC,
+    &TCP_TLS,
+    &TCP_CLIENT_CERTIFICATES,
 ];
 
 const APPS_UPSTREAM: SectionDoc = SectionDoc {
@@ -94,6 +96,30 @@ const UPSTREAMS_GRIP: SectionDoc = SectionDoc {
     description: "The same for an upstream.",
     shared_keys: Some(SharedKeys {
         section: "apps.NAME.grip",
+        except: &[],
+    }),
+    options: &[],
+};
+
+const TCP_TLS: SectionDoc = SectionDoc {
+    name: "tcp.tls",
+    heading: "tls = { ... } in [[tcp]]",
+    example: "",
+    description: "The certificate of a TCP listener.",
+    shared_keys: Some(SharedKeys {
+        section: "sites.tls",
+        except: &[],
+    }),
+    options: &[],
+};
+
+const TCP_CLIENT_CERTIFICATES: SectionDoc = SectionDoc {
+    name: "tcp.client_certificates",
+    heading: "client_certificates = { ... } in [[tcp]]",
+    example: "",
+    description: "The certificates of a TCP listener's clients.",
+    shared_keys: Some(SharedKeys {
+        section: "sites.client_certificates",
         except: &[],
     }),
     options: &[],

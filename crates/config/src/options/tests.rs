@@ -57,6 +57,8 @@ response_headers = {}
 hub = {}
 mercure = { publisher_key = {}, subscriber_key = {} }
 [[tcp]]
+tls = { certificate = "c.pem" }
+client_certificates = { ca = "c.pem" }
 "#;
 
 #[test]

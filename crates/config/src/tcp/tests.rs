@@ -1,6 +1,6 @@
 //! TCP listeners, and what a file without sites means.
 
-use crate::model::{Server, TcpFrontend};
+use crate::model::{CertificateFiles, Server, TcpFrontend, TcpTls};
 use crate::testing::{TestDir, check_error_table, parse_valid};
 use crate::{Config, ListenAddr};
 
@@ -20,6 +20,9 @@ fn a_file_with_nothing_but_streams_is_complete() {
         upstream: Some("b".to_owned()),
         sni: Vec::new(),
         proxy_protocol,
+        tls: TcpTls::Off,
+        alpn: Vec::new(),
+        client_certificates: None,
     };
     let expected = [stream("127.0.0.1:8080", false), stream(":0", true)];
     assert_eq!(config.tcp, expected);
@@ -189,6 +192,56 @@ fn reports_names_that_choose_nothing() {
             "[upstreams.b]\nservers = [\"127.0.0.1:80\"]\ntls = true\n[[tcp]]\nlisten = \":9000\"\nsni = { a = \"b\" }\n",
             &[
                 "penstock.toml:6:7: upstream `b` has `tls`, and with `sni` the clients' own TLS is passed on: remove one of them",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn tls_ends_at_a_listener_with_certificates_of_sites_or_its_own() {
+    let site = "[server]\nlisten = [\":0\"]\n[[sites]]\nhosts = [\"a.example\"]\ntls = \"local\"\n\
+                routes = [{ path = \"/*\", upstream = \"b\" }]\n";
+    let config = read(&format!(
+        "[[tcp]]\nlisten = \":9000\"\nupstream = \"b\"\ntls = true\nalpn = [\"mqtt\"]\n{site}"
+    ));
+    assert_eq!(config.tcp[0].tls, TcpTls::Sites);
+    assert_eq!(config.tcp[0].alpn, ["mqtt"]);
+    let config = read(
+        "[[tcp]]\nlisten = \":9000\"\nsni = { a = \"b\" }\n\
+         tls = { certificate = \"/etc/c.pem\" }\nclient_certificates = { ca = \"/etc/ca.pem\" }\n",
+    );
+    let files = CertificateFiles::new("/etc/c.pem".into(), "/etc/c.pem".into());
+    assert_eq!(config.tcp[0].tls, TcpTls::Files(files));
+    assert!(config.tcp[0].client_certificates.is_some());
+}
+
+#[test]
+fn reports_tls_that_cannot_work() {
+    let with =
+        |keys: &str| format!("{UPSTREAM}[[tcp]]\nlisten = \":9000\"\nupstream = \"b\"\n{keys}\n");
+    check_error_table(&[
+        (
+            "no certificate",
+            &with("tls = true"),
+            &[
+                "penstock.toml:3:1: a listener has `tls = true`, and no site has a certificate: set `tls` of a site to \"auto\", \"local\" or a table with `certificate` and `key`",
+            ],
+        ),
+        (
+            "a protocol without TLS",
+            &with("alpn = [\"mqtt\"]"),
+            &["penstock.toml:6:8: `alpn` is only for a listener with `tls`"],
+        ),
+        (
+            "clients' certificates without TLS",
+            &with("tls = false\nclient_certificates = { ca = \"ca.pem\" }"),
+            &["penstock.toml:7:23: `client_certificates` is only for a listener with `tls`"],
+        ),
+        (
+            "the protocol of challenges",
+            &with("tls = { certificate = \"c.pem\" }\nalpn = [\"acme-tls/1\"]"),
+            &[
+                "penstock.toml:7:9: `alpn` cannot be \"acme-tls/1\": expected a protocol such as \"postgresql\" or \"mqtt\"",
             ],
         ),
     ]);

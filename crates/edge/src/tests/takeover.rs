@@ -215,12 +215,16 @@ fn tunnel_edge(proxy_protocol: bool) -> TestEdge {
     let (house, socket) =
         TestEdge::without_acceptor(Vec::new(), |settings| settings.limits.max_connections = 2);
     let (edge, info) = (Arc::clone(&house.edge), house.info(proxy_protocol));
+    let target = TunnelTarget {
+        handler: Arc::new(Echo),
+        tls: None,
+    };
     house.spawn(accept_connections(
         edge,
         socket,
         info,
         Drain::new(),
-        Some(Arc::new(Echo)),
+        Some(Arc::new(TunnelSwitch::new(target))),
     ));
     house
 }

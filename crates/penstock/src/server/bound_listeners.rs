@@ -10,9 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use penstock_config::{Config, ListenAddr, TcpFrontend};
-use penstock_edge::Edge;
+use penstock_edge::{Edge, TunnelSwitch, TunnelTarget};
 use penstock_exchange::TunnelHandler;
 use penstock_proxy::SniRouter;
 
@@ -20,7 +19,7 @@ use super::Server;
 use crate::components::Upstreams;
 use crate::control::{self, ControlGate};
 use crate::inherited_listeners::{InheritedListeners, ListenerRole};
-use crate::listeners::{self, HandlerSwitch, Listener, ListenerTarget, SocketSource};
+use crate::listeners::{self, Listener, ListenerTarget, SocketSource};
 
 /// Listeners that do not accept yet.
 #[derive(Debug)]
@@ -110,12 +109,11 @@ impl Server {
         match listener.role {
             ListenerRole::Http => listener.serve(&self.edge, loops, None),
             ListenerRole::Tcp => {
-                let Some((edge, handler)) = self.tcp_handler(listener, config, upstreams) else {
+                let Some((edge, target)) = self.tcp_target(listener, config, upstreams) else {
                     return;
                 };
-                let switch = Arc::new(HandlerSwitch(ArcSwap::from_pointee(handler)));
+                let switch = Arc::new(TunnelSwitch::new(target));
                 listener.switch = Some(Arc::clone(&switch));
-                let switch: Arc<dyn TunnelHandler> = switch;
                 listener.serve(edge, loops, Some(&switch));
             }
             ListenerRole::Admin if !matches!(listener.address(), ListenAddr::Unix(_)) => {
@@ -127,6 +125,7 @@ impl Server {
                 let edges = (&self.control_edge, &self.refused_edge);
                 let gate = ControlGate::new(owner, edges, Arc::downgrade(self));
                 let gate: Arc<dyn TunnelHandler> = Arc::new(gate);
+                let gate = Arc::new(TunnelSwitch::new(gate.into()));
                 listener.serve(&self.control_edge, &[], Some(&gate));
             }
             ListenerRole::Probes => listener.serve(&self.probes_edge, &[], None),
@@ -136,19 +135,26 @@ impl Server {
     /// The receiver of a TCP listener's connections, and the edge that counts them. Connections of
     /// joining servers are counted apart from clients', so that full client limits do not keep them
     /// out. A checked configuration names existing upstreams only.
-    pub(super) fn tcp_handler(
+    pub(super) fn tcp_target(
         &self,
         listener: &Listener,
         config: &Config,
         upstreams: &Upstreams,
-    ) -> Option<(&Arc<Edge>, Arc<dyn TunnelHandler>)> {
+    ) -> Option<(&Arc<Edge>, TunnelTarget)> {
         match listener.find_in_config(config)?.target {
             ListenerTarget::Http => None,
-            ListenerTarget::Tcp(frontend) => {
+            ListenerTarget::Tcp(index, frontend) => {
                 let timeout = config.limits.tls_handshake_timeout;
-                Some((&self.edge, upstream_handler(frontend, upstreams, timeout)?))
+                let target = TunnelTarget {
+                    handler: upstream_handler(frontend, upstreams, timeout)?,
+                    tls: self.tls.tcp_sessions(index),
+                };
+                Some((&self.edge, target))
             }
-            ListenerTarget::Join => Some((&self.join_edge, Arc::new(self.join_front_end.clone()))),
+            ListenerTarget::Join => {
+                let handler: Arc<dyn TunnelHandler> = Arc::new(self.join_front_end.clone());
+                Some((&self.join_edge, handler.into()))
+            }
         }
     }
 }

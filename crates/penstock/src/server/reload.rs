@@ -25,7 +25,7 @@ use crate::components::{
 use crate::inherited_listeners::{InheritedListeners, ListenerRole};
 use crate::listeners::{self, Listener, SocketSource};
 use crate::upstream_tls;
-use crate::wiring::{self, BuiltSettings};
+use crate::wiring::{self, BuiltSettings, TlsParts};
 use crate::work;
 
 /// How long requests that began before a reload may take to reach their handlers. Bounded by
@@ -149,8 +149,11 @@ impl Server {
                     &config,
                     &components,
                     &hub_service,
-                    (prepared, tls.challenges(&config)),
-                    https_port,
+                    TlsParts {
+                        prepared,
+                        challenges: tls.challenges(&config),
+                        https_port,
+                    },
                     &routes,
                     count,
                     development,
@@ -318,9 +321,9 @@ impl Server {
             .extract_if(.., |it| it.is_removed_by(&config));
         let mut gone: Vec<_> = gone.collect();
         for listener in &live.listeners {
-            let handler = self.tcp_handler(listener, &config, &upstreams);
-            if let (Some(switch), Some((_, handler))) = (&listener.switch, handler) {
-                switch.0.store(Arc::new(handler));
+            let target = self.tcp_target(listener, &config, &upstreams);
+            if let (Some(switch), Some((_, target))) = (&listener.switch, target) {
+                switch.replace(target);
             }
             if listener.role == ListenerRole::Http {
                 listener.apply_socket_permissions(&config);

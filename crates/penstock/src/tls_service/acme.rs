@@ -123,7 +123,7 @@ impl TlsService {
         environment: &AcmeEnvironment,
     ) -> Result<(), String> {
         let uses_acme = config.sites.iter().any(|site| site.tls == SiteTls::Auto)
-            && config.server.has_tls_listener();
+            && config.uses_site_certificates();
         let old = self.hooks.running.lock().clone();
         let is_same =
             |old: &RunningService| old.settings == config.acme && old.redis == config.server.redis;
@@ -260,7 +260,7 @@ impl TlsService {
                 current.entries.push(entry);
             }
         }
-        self.store.replace(current.contents());
+        current.publish(&self.store);
     }
 
     /// Takes the certificate of a name on demand away.
@@ -271,7 +271,7 @@ impl TlsService {
             .entries
             .retain(|entry| !entry.is_on_demand_for(host));
         if current.entries.len() != before {
-            self.store.replace(current.contents());
+            current.publish(&self.store);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The certificates of one site, or of one host of it: where they come from, and what is in use.
 
 use std::fmt;
+use std::sync::Arc;
 
 use penstock_config::{CertificateFiles, HostPattern, Site, SiteTls};
 use penstock_tls::certificate_file::{
@@ -8,11 +9,12 @@ use penstock_tls::certificate_file::{
     RefreshOutcome,
 };
 use penstock_tls::{
-    IssueError, LocalAuthority, PolicyId, ServerCertificate, SiteCertificates,
+    CertificateStatus, IssueError, LocalAuthority, PolicyId, ServerCertificate, SiteCertificates,
     local_authority::needs_renewal, stand_in,
 };
 use rustls::pki_types::UnixTime;
 
+use super::tcp_listeners::ListenerStore;
 use super::watch::FileStamp;
 
 /// Certificates for some hosts, and their origin.
@@ -28,6 +30,8 @@ pub(super) struct SiteEntry {
     last_error: Option<String>,
     /// A client has asked for it, and no site names it.
     is_on_demand: bool,
+    /// The TCP listener that has it, alone.
+    pub(super) listener: Option<ListenerStore>,
 }
 
 /// Why a site has no certificate.
@@ -67,6 +71,7 @@ impl SiteEntry {
             stamp: None,
             last_error: None,
             is_on_demand: false,
+            listener: None,
         };
         match site.tls {
             SiteTls::Off => Vec::new(),
@@ -77,9 +82,47 @@ impl SiteEntry {
         }
     }
 
-    /// Whether it is for the same hosts, from the same origin.
+    /// The entry of a TCP listener with a certificate of its own, without it yet.
+    pub(super) fn for_listener(listener: ListenerStore, files: &CertificateFiles) -> Self {
+        Self {
+            hosts: Vec::new(),
+            origin: SiteTls::Files(files.clone()),
+            policy: PolicyId::NONE,
+            certificates: Vec::new(),
+            stamp: None,
+            last_error: None,
+            is_on_demand: false,
+            listener: Some(listener),
+        }
+    }
+
+    /// Whether it is for the same hosts or the same listener, from the same origin.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.hosts == other.hosts && self.origin == other.origin
+        let is_there = match (&self.listener, &other.listener) {
+            (None, None) => self.hosts == other.hosts,
+            (Some(own), Some(other)) => Arc::ptr_eq(&own.store, &other.store),
+            _ => false,
+        };
+        is_there && self.origin == other.origin
+    }
+
+    /// Its hosts or its listener, for the log.
+    pub(super) fn label(&self) -> String {
+        match &self.listener {
+            Some(listener) => listener.name.clone(),
+            None => self.hosts.join(", "),
+        }
+    }
+
+    /// The certificates of its listener, which are for that; none for those of sites.
+    pub(super) fn listener_statuses(&self) -> impl Iterator<Item = CertificateStatus> {
+        self.listener.iter().flat_map(|listener| {
+            let of_listener = |status| CertificateStatus {
+                hosts: vec![listener.name.clone()],
+                ..status
+            };
+            listener.store.snapshot().into_iter().map(of_listener)
+        })
     }
 
     pub(super) fn certificates(&self) -> &[ServerCertificate] {

@@ -76,7 +76,7 @@ impl TlsService {
             .collect();
         let watched = watched.into_iter().flatten();
         for (entry, files) in watched.filter(|(entry, files)| FileStamp::of(files) != entry.stamp) {
-            let hosts = entry.hosts.join(", ");
+            let hosts = entry.label();
             let (entry, outcome) = entry.reload_files(&files, now);
             match outcome {
                 Ok(None) => {}
@@ -122,7 +122,7 @@ impl TlsService {
         let mut current = self.current.lock();
         if let Some(old) = current.entries.iter_mut().find(|old| old.is_same(&entry)) {
             old.take_certificates(&entry);
-            self.store.replace(current.contents());
+            current.publish(&self.store);
         }
     }
 }

@@ -9,6 +9,7 @@ mod certificates;
 mod client_certificates;
 mod connections;
 mod listeners;
+mod tcp_listeners;
 
 use crate::support::{
     PATIENCE, RawClient, Server, Site, TestAuthority, TestCertificate, TlsClient, eventually, get,

@@ -31,7 +31,7 @@ pub(crate) use client::{RawClient, Response, ResponseError, find, get};
 pub(crate) use origin::{
     Address, Origin, ReceivedRequest, ReservedPort, Script, Step, head_of, last_page, page,
 };
-pub(crate) use tls::{TestAuthority, TestCertificate, TlsClient, is_resumed};
+pub(crate) use tls::{TestAuthority, TestCertificate, TlsClient, TlsSession, is_resumed};
 pub(crate) use tls_front::{FrontAuthority, TlsFront};
 
 /// The time limit of everything that a test does not measure.

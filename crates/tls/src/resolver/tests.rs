@@ -8,7 +8,9 @@ use rustls::sign::CertifiedKey;
 use super::{ACME_TLS_ALPN, ChallengeCertificates, OnDemandNames, correct_refusal_alert};
 use crate::certificates::CertificateStore;
 use crate::profile::TlsProfile;
-use crate::testing::{TestAuthority, client, config, der, handshake, store, store_with};
+use crate::testing::{
+    TestAuthority, client, config, config_with_protocols, der, handshake, store, store_with,
+};
 
 #[test]
 fn an_unknown_name_is_refused_with_its_own_alert() {
@@ -57,7 +59,8 @@ fn challenges_are_answered_apart_from_sites() {
     let challenges = OneChallenge(Arc::clone(&challenge.certified_key));
     let certificates = CertificateStore::new(Some(Arc::new(challenges)), None);
     certificates.replace(store(&[(&["a.test", "b.test"], &[&site])]));
-    let server = config(&Arc::new(certificates));
+    let certificates = Arc::new(certificates);
+    let server = config(&certificates);
     let answer = |protocols: &[&[u8]], name: &str| {
         let mut client = client(&authority, TlsProfile::Intermediate);
         client.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
@@ -84,6 +87,14 @@ fn challenges_are_answered_apart_from_sites() {
         Some((der(&site), http))
     );
     assert_eq!(answer(&[], "a.test"), Some((der(&site), None)));
+    // Without protocols of its own it takes a client with any.
+    let mut client = client(&authority, TlsProfile::Intermediate);
+    client.alpn_protocols = vec![b"mqtt".to_vec()];
+    let client = Arc::new(client);
+    assert!(handshake(&client, &server, "a.test").is_err());
+    let server = config_with_protocols(&certificates, &[]);
+    let session = handshake(&client, &server, "a.test").unwrap();
+    assert_eq!(session.server.alpn_protocol(), None);
 }
 
 /// Keeps the names that it gets.

@@ -136,11 +136,19 @@ pub(crate) fn store_with(contents: StoreContents) -> Arc<CertificateStore> {
 }
 
 pub(crate) fn config(certificates: &Arc<CertificateStore>) -> Arc<ServerConfig> {
+    config_with_protocols(certificates, &[b"http/1.1"])
+}
+
+/// With these protocols of ALPN.
+pub(crate) fn config_with_protocols(
+    certificates: &Arc<CertificateStore>,
+    protocols: &[&[u8]],
+) -> Arc<ServerConfig> {
     let options = ServerTlsOptions {
         profile: TlsProfile::Intermediate,
         certificates: Arc::clone(certificates),
         tickets: Arc::new(TicketKeys::new(Arc::new(FixedClock(NOW)))),
-        alpn: Vec::new(),
+        alpn: protocols.iter().map(|it| it.to_vec()).collect(),
         client_certificates: None,
         key_log: None,
     };

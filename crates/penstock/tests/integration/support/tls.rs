@@ -129,6 +129,14 @@ fn common_name(name: &str) -> DistinguishedName {
 pub(crate) struct TlsClient(Arc<ClientConfig>);
 
 impl TlsClient {
+    /// The same client, which offers these protocols (ALPN).
+    pub(crate) fn offering(&self, protocols: &[&str]) -> Self {
+        let mut config = (*self.0).clone();
+        let protocols = protocols.iter().map(|it| it.as_bytes().to_vec());
+        config.alpn_protocols = protocols.collect();
+        Self(Arc::new(config))
+    }
+
     /// The certificate that a server shows in a full handshake, in DER.
     pub(crate) fn shown_certificate(&self, port: u16, host: &str) -> Vec<u8> {
         let mut config = (*self.0).clone();
