@@ -21,6 +21,17 @@ pub(crate) struct LocatedValue<T> {
     pub(crate) offset: usize,
 }
 
+/// What the command line says that a file is read by.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ReadFlags {
+    /// Some defaults are those of development.
+    pub(crate) development: bool,
+    /// There is a listener with TLS besides those of the file.
+    pub(crate) has_tls_listener: bool,
+    /// There is a certificate besides those of the file.
+    pub(crate) has_certificate: bool,
+}
+
 impl<T> LocatedValue<T> {
     /// `value`, found at `at`.
     pub(crate) fn new(value: T, at: usize) -> Self {
@@ -34,7 +45,7 @@ pub(crate) struct Findings<'a> {
     text: &'a str,
     file: PathBuf,
     base_dir: PathBuf,
-    development: bool,
+    flags: ReadFlags,
     errors: RefCell<Vec<ConfigError>>,
     #[cfg(test)]
     recorded_lookups: RefCell<std::collections::BTreeSet<(&'static str, String)>>,
@@ -47,24 +58,26 @@ impl<'a> Findings<'a> {
             text,
             file: file.to_owned(),
             base_dir: base,
-            development: false,
+            flags: ReadFlags::default(),
             errors: RefCell::default(),
             #[cfg(test)]
             recorded_lookups: RefCell::default(),
         }
     }
 
-    /// The same for a server in development: some defaults differ.
-    pub(crate) fn with_development(self, development: bool) -> Self {
-        Self {
-            development,
-            ..self
-        }
+    /// The same for a file that is read beside these words of the command line.
+    pub(crate) fn with_flags(self, flags: ReadFlags) -> Self {
+        Self { flags, ..self }
     }
 
     /// Whether the defaults are those of development.
     pub(crate) fn is_development(&self) -> bool {
-        self.development
+        self.flags.development
+    }
+
+    /// Words of the command line that matter to the file.
+    pub(crate) fn flags(&self) -> ReadFlags {
+        self.flags
     }
 
     /// Adds a problem at a byte offset.

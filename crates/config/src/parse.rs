@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
 use crate::error::ConfigErrors;
-use crate::findings::{Findings, LocatedValue, make_absolute};
+use crate::findings::{Findings, LocatedValue, ReadFlags, make_absolute};
 use crate::model::{App, BlockingPool, Config, Limits, Site, TcpFrontend};
 use crate::section::{Keys as _, Section};
 use crate::{app, cache, dev_defaults, disk, hub, join, server, site, tcp, tls, upstream};
@@ -23,27 +23,27 @@ use crate::{app, cache, dev_defaults, disk, hub, join, server, site, tcp, tls, u
 /// *Blocking*: reads the file and looks at the directories and files it names; not for an event
 /// loop.
 pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
-    load_with_mode(path, false)
+    load_with_flags(path, ReadFlags::default())
 }
 
-/// The same, for a server in development or not.
-pub(crate) fn load_with_mode(path: &Path, development: bool) -> Result<Config, ConfigErrors> {
+/// The same, beside words of the command line.
+pub(crate) fn load_with_flags(path: &Path, flags: ReadFlags) -> Result<Config, ConfigErrors> {
     let bytes =
         disk::read_file(path).map_err(|error| ConfigErrors::unreadable(path, error.kind()))?;
     let text = String::from_utf8(bytes);
     let text = text.map_err(|_| ConfigErrors::unreadable(path, io::ErrorKind::InvalidData))?;
-    parse_with_mode(&text, path, development)
+    parse_with_flags(&text, path, flags)
 }
 
 /// Parses and checks a text; messages name `origin`, relative paths resolve against its directory.
 ///
 /// *Blocking*: looks at the directories and files that the text names.
 pub fn parse(text: &str, origin: &Path) -> Result<Config, ConfigErrors> {
-    parse_with_mode(text, origin, false)
+    parse_with_flags(text, origin, ReadFlags::default())
 }
 
-fn parse_with_mode(text: &str, origin: &Path, development: bool) -> Result<Config, ConfigErrors> {
-    let found = Findings::new(text, origin, parent_dir(origin)).with_development(development);
+fn parse_with_flags(text: &str, origin: &Path, flags: ReadFlags) -> Result<Config, ConfigErrors> {
+    let found = Findings::new(text, origin, parent_dir(origin)).with_flags(flags);
     let (root, syntax) = DeTable::parse_recoverable(text);
     if !syntax.is_empty() {
         // What was recovered would only give errors that follow from these.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::detect::{self, DETECTION_CANDIDATES, DetectedApp};
 use crate::error::{ConfigError, ConfigErrors, HUB_NAMESPACE_TAKEN, access_error_suffix};
-use crate::findings::make_absolute;
+use crate::findings::{ReadFlags, make_absolute};
 use crate::foreign_words::translate_verb;
 use crate::model::{
     Acme, App, AppKind, BlockingPool, Config, Files, Grip, HUB_NAMESPACE, HttpListener, Hub,
@@ -164,7 +164,14 @@ fn load_file(file: &Path, invocation: &Invocation) -> Result<Config, ConfigError
             "a configuration file sets the kind of each application (`kind` in [apps.NAME]): leave \
              --kind out, which is for a folder or module:callable",
         )),
-        None => parse::load_with_mode(file, invocation.development),
+        None => {
+            let flags = ReadFlags {
+                development: invocation.development,
+                has_tls_listener: !invocation.listen_https.is_empty(),
+                has_certificate: !invocation.domains.is_empty(),
+            };
+            parse::load_with_flags(file, flags)
+        }
     }
 }
 
@@ -468,6 +475,10 @@ fn apply_domains(config: &mut Config, invocation: &Invocation, errors: &mut Vec<
     }
 }
 
+/// `--listen-https` without a certificate.
+const NO_CERTIFICATE: &str = "--listen-https needs a certificate: name the site by --domain, or set \
+                              `tls` of a site in the file";
+
 /// Replaces the listeners by `addresses`, of which those from `plain` on have TLS. One that the file
 /// has too keeps its PROXY protocol header.
 fn replace_listeners(server: &mut Server, addresses: Vec<ListenAddr>, plain: usize) {
@@ -505,6 +516,10 @@ fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config
     let mut errors = Vec::new();
     apply_acme(&mut config, invocation, &mut errors);
     apply_domains(&mut config, invocation, &mut errors);
+    let has_certificate = config.sites.iter().any(|site| site.tls != SiteTls::Off);
+    if !invocation.listen_https.is_empty() && !has_certificate {
+        errors.push(NO_CERTIFICATE.to_owned());
+    }
     let mut place = |addr: &ListenAddr| {
         let unfit = server::check_socket_path(&addr.to_string(), &invocation.cwd);
         let is_fit = unfit.is_none();

@@ -202,15 +202,16 @@ pub(crate) fn check_listeners<'t>(
     mut tcp: impl Iterator<Item = &'t TcpFrontend>,
     sites: &[Site],
 ) {
+    let flags = top.findings.flags();
     let has_certificate = sites.iter().any(|site| site.tls != SiteTls::Off);
     let has_http = server.has_tls_listener();
     let has_listener = has_http || tcp.any(|frontend| frontend.tls == TcpTls::Sites);
-    if has_listener && !has_certificate {
+    if has_listener && !has_certificate && !flags.has_certificate {
         let problem = "a listener has `tls = true`, and no site has a certificate: set `tls` of a \
                        site to \"auto\", \"local\" or a table with `certificate` and `key`";
         top.report_key(if has_http { "server" } else { "tcp" }, problem);
     }
-    if has_certificate && !has_listener {
+    if has_certificate && !has_listener && !flags.has_tls_listener {
         let problem = "a site has a certificate, and no listener has TLS: add `{ address = \
                        \":443\", tls = true }` to `listen` in [server]";
         top.report_key("sites", problem);

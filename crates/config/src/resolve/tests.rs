@@ -685,3 +685,46 @@ fn makes_a_name_of_any_folder() {
         assert_eq!(app_name_of_dir(Path::new(dir)), expected, "{dir}");
     }
 }
+
+#[test]
+fn the_command_line_adds_what_the_file_lacks_for_https() {
+    let upstream = "[upstreams.b]\nservers = [\"127.0.0.1:80\"]\n";
+    let routes = "routes = [{ path = \"/*\", upstream = \"b\" }]\n";
+    let certificate =
+        format!("{upstream}[[sites]]\nhosts = [\"a.test\"]\ntls = \"local\"\n{routes}");
+    let listener = format!(
+        "[server]\nlisten = [{{ address = \":443\", tls = true }}]\n{upstream}[[sites]]\n{routes}"
+    );
+    let neither = format!("{upstream}[[sites]]\n{routes}");
+    let resolve = |text: &str, https: bool, domain: bool| {
+        let folder = TestDir::with_files(&[("penstock.toml", text)]);
+        let addresses = https.then(|| ListenAddr::loopback(0));
+        let hosts = domain.then(|| HostPattern::parse("localhost").unwrap());
+        resolve_config(&Invocation {
+            cwd: folder.path().to_owned(),
+            listen_https: addresses.into_iter().collect(),
+            domains: hosts.into_iter().collect(),
+            ..Invocation::default()
+        })
+        .map(|config| {
+            (
+                config.server.has_tls_listener(),
+                config.sites[0].tls.clone(),
+            )
+        })
+        .map_err(|report| report.to_string())
+    };
+    let local = Ok((true, SiteTls::Local));
+    assert_eq!(resolve(&certificate, true, false), local);
+    assert_eq!(resolve(&listener, false, true), local);
+    assert_eq!(resolve(&neither, true, true), local);
+    let error = resolve(&certificate, false, false).unwrap_err();
+    assert!(error.contains("no listener has TLS"), "{error}");
+    let error = resolve(&listener, false, false).unwrap_err();
+    assert!(error.contains("no site has a certificate"), "{error}");
+    let error = resolve(&neither, true, false).unwrap_err();
+    assert!(
+        error.contains("--listen-https needs a certificate"),
+        "{error}"
+    );
+}
