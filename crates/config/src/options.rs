@@ -71,6 +71,8 @@ pub(crate) enum OptionKind {
     Size(u64),
     /// A duration of at least so many milliseconds.
     Time(u64),
+    /// A duration that clients count, of up to ten years.
+    Age,
     /// Bytes a second.
     Rate,
     /// One of these words.
@@ -223,6 +225,7 @@ impl OptionKind {
             }
             Self::Size(_) => crate::units::SIZE_EXPECTED.to_owned(),
             Self::Time(_) => crate::units::TIME_EXPECTED.to_owned(),
+            Self::Age => crate::units::AGE_EXPECTED.to_owned(),
             Self::Rate => crate::units::RATE_EXPECTED.to_owned(),
             Self::Choice(words) => join_alternatives(words),
             Self::StringMap => "a table of strings".to_owned(),

@@ -90,8 +90,8 @@ fn schemas_of_kind(kind: OptionKind) -> Vec<Value> {
             json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*([kKMGT]B|[KMGT]iB|B)?\\s*$" }),
             json!({ "type": "integer", "minimum": min }),
         ],
-        OptionKind::Time(_) => {
-            vec![json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*(ms|s|m|h|d)\\s*$" })]
+        OptionKind::Time(_) | OptionKind::Age => {
+            vec![json!({ "type": "string", "pattern": "^\\s*[0-9]+\\s*(ms|s|m|h|d|w|y)\\s*$" })]
         }
         OptionKind::Rate => {
             let pattern = "^\\s*[0-9]+\\s*([kKMGT]B|[KMGT]iB|B)/s\\s*$";

@@ -13,6 +13,8 @@ pub(crate) const SIZE_EXPECTED: &str = "a size such as \"8KiB\", \"10MB\" or a n
 /// What a message says was expected of a duration.
 pub(crate) const TIME_EXPECTED: &str =
     "a duration such as \"500ms\", \"10s\", \"5m\", \"1h\" or \"1d\"";
+/// What a message says was expected of a duration that may be long.
+pub(crate) const AGE_EXPECTED: &str = "a duration such as \"30d\", \"1y\" or \"2y\"";
 /// What a message says was expected of a rate.
 pub(crate) const RATE_EXPECTED: &str = "a rate such as \"500B/s\" or \"1KiB/s\"";
 

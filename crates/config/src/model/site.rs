@@ -33,7 +33,7 @@ section! {
             default "`true` where a listener has TLS and the site has a certificate",
             only "a site with `tls`";
         /// For how long browsers use HTTPS alone; a duration alone is `max_age`.
-        hsts: Option<Hsts> = None, OrTable(&Time(0), "sites.hsts"), default "no such field",
+        hsts: Option<Hsts> = None, OrTable(&Age, "sites.hsts"), default "no such field",
             example r#""1y""#, only "a site with `tls`", by hand;
         /// Routes, tried in order.
         routes: Vec<Route> = routes, Tables("sites.routes"), default required, by hand;

@@ -109,10 +109,11 @@ section! {
     pub struct Hsts(max_age: Duration)
     in "sites.hsts", "hsts = { ... } in [[sites]]", "" {
         /// How long, from the last response on.
-        max_age: Duration = max_age, Time(0), default required, example r#""1y""#, by hand;
+        max_age: Duration = max_age, Age, default required, example r#""1y""#, by hand;
         /// Whether the names below the site's follow it.
         include_subdomains: bool = false, Bool;
-        /// Whether browsers may have the site in the list that they are delivered with.
+        /// Whether browsers may have the site in the list that they are delivered with, which takes
+        /// sites with a `max_age` of at least a year.
         preload: bool = false, Bool;
     }
 }

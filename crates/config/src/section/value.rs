@@ -134,15 +134,17 @@ impl OptionValue for f64 {
 impl OptionValue for Duration {
     fn from_key(table: &Section<'_>, key: &'static str) -> Option<Self> {
         let (option, value) = table.option_and_value(key)?;
-        let OptionKind::Time(min) = option.kind.without_table() else {
-            return None;
+        let (min, max, max_text) = match option.kind.without_table() {
+            OptionKind::Time(min) => (min, MAX_DURATION, "365d"),
+            OptionKind::Age => (0, MAX_AGE, "10y"),
+            _ => return None,
         };
         let Some(text) = value.get_ref().as_str() else {
             return table.report_wrong_type(option, value);
         };
         match units::parse_duration(text) {
-            Some(time) if time > MAX_DURATION => {
-                table.report_out_of_range(option, value, "at most 365d".to_owned());
+            Some(time) if time > max => {
+                table.report_out_of_range(option, value, format!("at most {max_text}"));
             }
             Some(time) if time >= Self::from_millis(min) => return Some(time),
             Some(_) => {
@@ -284,6 +286,9 @@ fn integer(number: &toml::de::DeInteger<'_>) -> Option<i64> {
 
 /// Longer waits are mistakes, and adding them to a clock must not overflow.
 pub(crate) const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Clients count it; none is added to a clock here.
+const MAX_AGE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// The most that a file offset can hold.
 const MAX_SIZE: u64 = i64::MAX as u64;

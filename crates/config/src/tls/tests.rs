@@ -18,7 +18,7 @@ routes = [{ path = "/*", upstream = "a" }]
 [[sites]]
 hosts = ["b.example"]
 tls = { certificate = "/etc/b.pem", key = "/etc/b.key" }
-hsts = { max_age = "1d", include_subdomains = true }
+hsts = { max_age = "2y", include_subdomains = true }
 client_certificates = { ca = "/etc/ca.pem", mode = "request" }
 redirect_to_https = false
 routes = [{ path = "/*", upstream = "a" }]
@@ -42,7 +42,7 @@ routes = [{ path = "/*", upstream = "a" }]
         from_files
             .hsts
             .as_ref()
-            .is_some_and(|it| it.include_subdomains)
+            .is_some_and(|it| it.include_subdomains && it.max_age.as_secs() == 63_072_000)
     );
     assert_eq!(from_files.redirect_to_https, Some(false));
     assert_eq!(config.acme.directory, ["letsencrypt"]);
@@ -100,6 +100,10 @@ fn names_what_does_not_fit() {
         (
             with(tls, "tls = \"local\"", "[acme]\ndirectory = \"lets\""),
             "expected \"letsencrypt\"",
+        ),
+        (
+            with(tls, "tls = \"local\"\nhsts = \"11y\"", ""),
+            "`hsts` cannot be \"11y\": expected at most 10y",
         ),
         (
             with("\":80\"", "hsts = \"1d\"", ""),
