@@ -134,6 +134,8 @@ pub(crate) async fn shake_hands_and_serve(
             }
             accept::serve_or_tunnel(edge, stream, source, info, tunnel.as_ref(), Vec::new());
         }
+        // As one of plain HTTP that carries no request: nothing failed.
+        Err(HandshakeEnd::Failed(HandshakeError::Unused)) => {}
         Err(end) => {
             let edge = running.finish();
             edge.metrics().tls_handshake_failures.increment();

@@ -52,6 +52,9 @@ pub enum HandshakeError {
     /// The peer closed before the handshake was complete.
     #[error("closed by the peer during the handshake")]
     Closed,
+    /// The peer closed before its first byte: a health check of a load balancer does that.
+    #[error("closed by the peer before the handshake")]
+    Unused,
     /// The connection failed.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -184,9 +187,12 @@ pub async fn read_server_name(
                 Poll::Ready(io::Result::Ok(count))
             })
         })
-        .await?;
-        if count == 0 {
-            return Err(HandshakeError::Closed);
+        .await;
+        match count {
+            Ok(0) | Err(_) if received.is_empty() => return Err(HandshakeError::Unused),
+            Ok(0) => return Err(HandshakeError::Closed),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }

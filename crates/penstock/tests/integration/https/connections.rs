@@ -64,3 +64,45 @@ fn a_handshake_that_does_not_end_is_ended() {
     let answer = https.client.get(https.port(), "a.test", "/a.txt");
     assert_eq!(answer.status, 200);
 }
+
+/// Health checks of load balancers.
+#[test]
+fn a_connection_without_a_request_is_no_failure() {
+    let (site, toml) = file_site();
+    let log = "access_log = { path = \"access.log\", format = \"json\" }\n";
+    let https = HttpsServer::start(site, &format!("{log}{toml}"));
+    let port = https.port();
+    // Without a byte: closed, and reset.
+    drop(TcpStream::connect(("127.0.0.1", port)).unwrap());
+    RawClient::connect(port).reset();
+    // With a session and no request in it: closed in order, cut off, and reset.
+    let made = "penstock_tls_handshakes_total";
+    let connect = |count: f64| {
+        let session = https.client.try_connect(port, "a.test").unwrap();
+        eventually(PATIENCE, "the server has the session", || {
+            https.server.metric(made) == Some(count)
+        });
+        session
+    };
+    let mut session = connect(1.0);
+    session.conn.send_close_notify();
+    session.flush().unwrap();
+    drop(session);
+    drop(connect(2.0));
+    RawClient::over(Box::new(connect(3.0))).reset();
+    let open = "penstock_connections_open";
+    eventually(PATIENCE, "all are closed", || {
+        https.server.metric(open) == Some(0.0)
+    });
+    let answer = https.client.get(port, "a.test", "/a.txt");
+    assert_eq!(answer.status, 200);
+    let lines = eventually(PATIENCE, "the request is logged", || {
+        let lines = https.server.site().read("access.log");
+        (!lines.is_empty()).then_some(lines)
+    });
+    assert_eq!(lines.lines().count(), 1, "{lines}");
+    let log = https.server.log();
+    assert!(!log.contains("no TLS session"), "{log}");
+    let failures = "penstock_tls_handshake_failures_total";
+    assert_eq!(https.server.metric(failures), Some(0.0));
+}
