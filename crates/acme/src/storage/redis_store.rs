@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisError,
-    Script,
+    Script, TlsCertificates,
 };
 use tokio::sync::Mutex;
 use zeroize::Zeroizing;
@@ -48,16 +48,28 @@ static UNLOCK_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
 });
 
 impl RedisStorage {
-    /// Creates a storage at the Redis of `url`. Redis need not be there yet.
+    /// Creates a storage at the Redis of `url`. Redis need not be there yet. `authorities` (PEM) are
+    /// trusted in place of the system's, for a `rediss://` address.
     ///
     /// # Errors
-    /// When `url` is no address of a Redis. The error does not show it: it may have a password.
-    pub fn new(url: &str) -> Result<Self, StorageError> {
+    /// When `url` is no address of a Redis, or the authorities cannot be used. The error does not
+    /// show the address: it may have a password.
+    pub fn new(url: &str, authorities: Option<Vec<u8>>) -> Result<Self, StorageError> {
         let broken = |_| StorageError::Redis("its URL is not an address of a Redis".to_owned());
         let info = url.into_connection_info().map_err(broken)?;
         let prefix = format!("penstock:{}:acme:", info.redis_settings().db());
+        let client = match authorities {
+            Some(authorities) => {
+                let certificates = TlsCertificates {
+                    client_tls: None,
+                    root_cert: Some(authorities),
+                };
+                Client::build_with_tls(info, certificates).map_err(|error| redis_error(&error))?
+            }
+            None => Client::open(info).map_err(broken)?,
+        };
         Ok(Self {
-            client: Client::open(info).map_err(broken)?,
+            client,
             prefix,
             connection: Mutex::new(None),
         })

@@ -67,7 +67,8 @@ async fn servers_on_one_redis_get_each_certificate_once() {
     let front = FrontEnd::start().await;
     let pebble = require_pebble!(front, PebbleOptions::default());
     let redis = RedisServer::start().await;
-    let storage = |()| -> Arc<dyn Storage> { Arc::new(RedisStorage::new(&redis.url()).unwrap()) };
+    let storage =
+        |()| -> Arc<dyn Storage> { Arc::new(RedisStorage::new(&redis.url(), None).unwrap()) };
     share(&front, &pebble, [(); 3].map(storage)).await;
 }
 
@@ -76,7 +77,8 @@ async fn another_server_answers_a_validation() {
     let front = FrontEnd::start().await;
     let pebble = require_pebble!(front, PebbleOptions::default());
     let redis = RedisServer::start().await;
-    let storage = |()| -> Arc<dyn Storage> { Arc::new(RedisStorage::new(&redis.url()).unwrap()) };
+    let storage =
+        |()| -> Arc<dyn Storage> { Arc::new(RedisStorage::new(&redis.url(), None).unwrap()) };
     let [first, second] = [(); 2].map(storage);
     let mut options = TestOptions::new(settings(&pebble), first);
     options.settings.challenges = vec![ChallengeKind::Http01];
@@ -99,7 +101,7 @@ async fn a_redis_that_comes_late_and_loses_its_data_is_used() {
     let pebble = require_pebble!(front, PebbleOptions::default());
     let mut redis = RedisServer::start().await;
     redis.kill();
-    let storage = Arc::new(RedisStorage::new(&redis.url()).unwrap());
+    let storage = Arc::new(RedisStorage::new(&redis.url(), None).unwrap());
     let options = TestOptions::new(settings(&pebble), storage.clone());
     front.add(&options.challenges);
     let host = name("late.acme.lan");
@@ -128,7 +130,7 @@ async fn a_redis_that_comes_late_and_loses_its_data_is_used() {
 async fn redis_has_the_verbs_and_locks_of_a_folder() {
     let redis = RedisServer::start().await;
     let (_folder, folder) = temporary_storage();
-    let in_redis: Arc<dyn Storage> = Arc::new(RedisStorage::new(&redis.url()).unwrap());
+    let in_redis: Arc<dyn Storage> = Arc::new(RedisStorage::new(&redis.url(), None).unwrap());
     let value = |text: &str| StoredValue::new(text.as_bytes().to_vec());
     for storage in [folder, in_redis] {
         assert_eq!(storage.load("a/b").await.unwrap(), None);
@@ -155,4 +157,22 @@ async fn redis_has_the_verbs_and_locks_of_a_folder() {
         storage.unlock("n", "one").await.unwrap();
         assert!(storage.try_lock("n", "two").await.unwrap());
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_with_tls_is_reached_by_its_authority_alone() {
+    let redis = RedisServer::start_with_tls().await;
+    let (url, authority) = redis.tls_url();
+    let storage = RedisStorage::new(&url, Some(authority)).unwrap();
+    let value = StoredValue::new(b"one".to_vec());
+    storage.store("a", value.clone()).await.unwrap();
+    assert_eq!(storage.load("a").await.unwrap(), Some(value));
+    // Another's: its certificate is not accepted.
+    let (_, other) = RedisServer::start_with_tls().await.tls_url();
+    let storage = RedisStorage::new(&url, Some(other)).unwrap();
+    let error = storage.load("a").await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("certificate storage in Redis: "),
+        "{error}"
+    );
 }

@@ -6,6 +6,7 @@
 //! - The service runs on tokio's thread; event loops only look into what it has published.
 //! - A configuration with another `[acme]` gets another service.
 
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use penstock_acme::{
     CertificateSink, ChallengeStore, Directory, ExternalAccount, FolderStorage, RedisStorage,
     ServiceOptions, Storage,
 };
-use penstock_config::{Acme, AcmeStorage, ChallengeKind, Config, SiteTls};
+use penstock_config::{Acme, AcmeStorage, ChallengeKind, Config, Secret, SiteTls};
 use penstock_exchange::{HttpChallenges, SharedChallenges};
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
@@ -31,6 +32,7 @@ use super::dns_hook::HookCommand;
 use super::on_demand::AskUrl;
 use super::paths::default_certificate_folder;
 use super::site_certificates::SiteEntry;
+use crate::hub_service::read_authorities;
 
 /// How long a start waits for certificates that are stored already.
 const STORED_CERTIFICATES_TIMEOUT: Duration = Duration::from_secs(2);
@@ -51,7 +53,7 @@ pub(super) struct AcmeHooks {
 struct RunningService {
     service: CertificateService,
     settings: Acme,
-    redis: Option<penstock_config::Secret>,
+    redis: RedisSettings,
     runtime: tokio::runtime::Handle,
 }
 
@@ -126,7 +128,7 @@ impl TlsService {
             && config.uses_site_certificates();
         let old = self.hooks.running.lock().clone();
         let is_same =
-            |old: &RunningService| old.settings == config.acme && old.redis == config.server.redis;
+            |old: &RunningService| old.settings == config.acme && old.redis == redis_of(config);
         let service = match old {
             Some(old) if uses_acme && is_same(&old) => old.service,
             old => {
@@ -137,7 +139,7 @@ impl TlsService {
                 if !uses_acme {
                     return Ok(());
                 }
-                self.start_acme(config, environment)?
+                self.start_acme(config, environment).await?
             }
         };
         let hosts = config.sites.iter().filter(|site| site.tls == SiteTls::Auto);
@@ -162,7 +164,7 @@ impl TlsService {
         Ok(())
     }
 
-    fn start_acme(
+    async fn start_acme(
         self: &Arc<Self>,
         config: &Config,
         environment: &AcmeEnvironment,
@@ -181,7 +183,7 @@ impl TlsService {
         };
         let options = ServiceOptions {
             settings: service_settings(acme)?,
-            storage: open_storage(config, &environment.pool)?,
+            storage: open_storage(config, &environment.pool).await?,
             callbacks,
             challenges: Arc::clone(&self.hooks.challenges),
             pool: environment.pool.clone(),
@@ -190,7 +192,7 @@ impl TlsService {
         *self.hooks.running.lock() = Some(RunningService {
             service: service.clone(),
             settings: acme.clone(),
-            redis: config.server.redis.clone(),
+            redis: redis_of(config),
             runtime: tokio::runtime::Handle::current(),
         });
         Ok(service)
@@ -317,15 +319,26 @@ fn service_settings(acme: &Acme) -> Result<AcmeSettings, String> {
     Ok(settings)
 }
 
-fn open_storage(config: &Config, pool: &Pool) -> Result<Arc<dyn Storage>, String> {
+/// The shared Redis, and the file of its authorities.
+type RedisSettings = (Option<Secret>, Option<PathBuf>);
+
+fn redis_of(config: &Config) -> RedisSettings {
+    (config.server.redis.clone(), config.server.redis_ca.clone())
+}
+
+async fn open_storage(config: &Config, pool: &Pool) -> Result<Arc<dyn Storage>, String> {
     let folder = match &config.acme.storage {
         Some(AcmeStorage::Redis) => {
-            let url = config
-                .server
-                .redis
-                .as_ref()
-                .map(penstock_config::Secret::expose);
-            let storage = RedisStorage::new(url.unwrap_or_default());
+            let (url, authorities) = redis_of(config);
+            let authorities = match authorities {
+                Some(path) => {
+                    let read = pool.run(move || read_authorities(&path)).await;
+                    Some(read.map_err(|error| error.to_string()).flatten()?)
+                }
+                None => None,
+            };
+            let url = url.as_ref().map(Secret::expose).unwrap_or_default();
+            let storage = RedisStorage::new(url, authorities);
             let storage = storage.map_err(|error| format!("acme.storage: {error}"))?;
             return Ok(Arc::new(storage));
         }
