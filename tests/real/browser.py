@@ -9,6 +9,7 @@ driver.
 import json
 import os
 import signal
+import subprocess
 import tempfile
 import urllib.error
 import urllib.request
@@ -65,19 +66,26 @@ class Element:
 
 
 class Browser:
-    """One browser with one window; a context manager."""
+    """One browser with one window; a context manager.
+
+    `root`, a file in PEM, is trusted as an authority; `flags` are more of the command line.
+    """
+
+    def __init__(self, root=None, flags=()):
+        self._root, self._flags = root, flags
 
     def __enter__(self):
         self._folder = tempfile.TemporaryDirectory(
             prefix="penstock-browser-", ignore_cleanup_errors=True
         )
+        if self._root:
+            self._trust(self._root)
         # Chromium's helpers look for a session bus; there is none.
         environment = {"HOME": self._folder.name, "DBUS_SESSION_BUS_ADDRESS": "disabled:"}
-        self._driver = Child(["chromedriver", "--port=0"], environment)
         try:
-            port = self._driver.wait_for(r"started successfully on port (\d+)", PATIENCE_SECONDS)[1]
+            port = self._start_driver(environment)
             self._base = f"http://127.0.0.1:{port}"
-            arguments = [*FLAGS, f"--user-data-dir={self._folder.name}/profile"]
+            arguments = [*FLAGS, *self._flags, f"--user-data-dir={self._folder.name}/profile"]
             options = {"browserName": "chrome", "goog:chromeOptions": {"args": arguments}}
             answer = self.call("POST", "/session", {"capabilities": {"alwaysMatch": options}})
             self._base += "/session/" + answer["sessionId"]
@@ -85,6 +93,28 @@ class Browser:
             self._end()
             raise
         return self
+
+    def _start_driver(self, environment, attempts=3):
+        """Starts the driver; returns its port."""
+        self._driver = Child(["chromedriver", "--port=0"], environment)
+        try:
+            return self._driver.wait_for(r"successfully on port (\d+)", PATIENCE_SECONDS)[1]
+        except AssertionError:
+            # It ends where the port that it chose is taken for the other family of addresses.
+            if attempts == 1:
+                raise
+            self._driver.kill()
+            return self._start_driver(environment, attempts - 1)
+
+    def _trust(self, root):
+        store = Path(self._folder.name, ".pki/nssdb")
+        store.mkdir(parents=True)
+        for arguments in (
+            ["-N", "--empty-password"],
+            ["-A", "-n", "authority of a test", "-t", "C,,", "-i", str(root)],
+        ):
+            command = ["certutil", "-d", f"sql:{store}", *arguments]
+            subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
 
     def __exit__(self, kind, error, trace):
         try:

@@ -17,6 +17,7 @@ import unittest
 import urllib.request
 from pathlib import Path
 
+from browser import Browser
 from harness import BIN, ROOT, Child, RealCase, until
 from test_redis import Redis
 
@@ -216,6 +217,25 @@ class AutomaticHttps(RealCase):
             with SecureServer(authority, *command, cwd=site, home=home) as self.server:
                 self.assertTrue(self.server.has_certificate())
                 self.assertEqual(authority.issued, 1)
+
+    def test_a_browser_shows_the_page_where_it_trusts_the_authority(self):
+        home = self.folder()
+        (home / "index.html").write_text("<h1>here</h1>")
+        flags = [f"--host-resolver-rules=MAP {HOST} 127.0.0.1"]
+        with Authority() as authority:
+            command = ["--domain", HOST, "--acme-directory", authority.directory, home]
+            with SecureServer(authority, *command, cwd=home, home=home) as self.server:
+                self.server.wait_for_certificate()
+                url = f"https://{HOST}:{authority.https}/"
+                with Browser(authority.home / "root.pem", flags) as browser:
+                    # Redirected from the port without TLS.
+                    browser.go(f"http://{HOST}:{authority.http}/")
+                    browser.wait_text("h1", "here")
+                    shown = browser.run("return [location.href, window.isSecureContext]")
+                    self.assertEqual(shown, [url, True])
+                with Browser(flags=flags) as browser:
+                    browser.go(url)
+                    browser.wait_text("body", "ERR_CERT_AUTHORITY_INVALID")
 
     def test_a_renewal_disturbs_no_request(self):
         home = self.folder()
