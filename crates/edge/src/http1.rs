@@ -160,7 +160,10 @@ impl Connection {
         early: Vec<u8>,
     ) -> Self {
         let drain_guard = edge.drain.guard();
-        let tls = penstock_tls::session_info(&stream).cloned();
+        // A session that this server began is with a front end, not with a client.
+        let is_with_client = penstock_tls::connection_identity(&stream).is_some();
+        let tls = penstock_tls::session_info(&stream).filter(|_| is_with_client);
+        let tls = tls.cloned();
         let now = clock::now();
         let deadline = LazyDeadline::new(now + edge.settings().limits.header_timeout);
         let idle_entry = IdleEntry::new(&edge.idle_connections, now);

@@ -7,7 +7,8 @@
 //! - A handshake is complete within `limits.tls_handshake_timeout`, or the connection ends.
 //! - At most `limits.max_tls_handshakes` run at once. One more ends that which began first, so that
 //!   clients that send nothing shut none out.
-//! - A request without TLS gets an error in plain HTTP where sites answer, and no session.
+//! - A request without TLS gets an error in plain HTTP where sites answer, and no session. A tunnel
+//!   may refuse it in its own protocol.
 
 use std::io;
 use std::pin::pin;
@@ -102,7 +103,7 @@ pub(crate) async fn shake_hands_and_serve(
     source: ConnectionSource,
     info: Arc<ListenerInfo>,
     tunnel: Option<Arc<TunnelSwitch>>,
-    early: Vec<u8>,
+    mut early: Vec<u8>,
 ) {
     let settings = edge.settings();
     let sessions = match &tunnel {
@@ -118,7 +119,7 @@ pub(crate) async fn shake_hands_and_serve(
     let timeout = settings.limits.tls_handshake_timeout;
     drop(settings);
     let mut running = RunningHandshake::new(edge);
-    match make_session(&mut running, &stream, (&sessions, timeout), early).await {
+    match make_session(&mut running, &stream, (&sessions, timeout), &mut early).await {
         Ok(session) => {
             let edge = running.finish();
             let metrics = edge.metrics();
@@ -139,6 +140,13 @@ pub(crate) async fn shake_hands_and_serve(
         Err(end) => {
             let edge = running.finish();
             edge.metrics().tls_handshake_failures.increment();
+            let is_plain = matches!(end, HandshakeEnd::Failed(HandshakeError::PlainHttp));
+            if let Some(tunnel) = tunnel.as_ref().filter(|_| is_plain)
+                && tunnel.target().handler.refuses_plaintext()
+            {
+                let stream = Arc::new(stream);
+                return accept::serve_or_tunnel(edge, stream, source, info, Some(tunnel), early);
+            }
             let has_http = tunnel.is_none();
             refuse(&edge, stream, &source, (&info, has_http), end).await;
         }
@@ -149,7 +157,7 @@ async fn make_session(
     running: &mut RunningHandshake,
     stream: &Stream,
     (sessions, timeout): (&ServerSessions, Duration),
-    early: Vec<u8>,
+    early: &mut Vec<u8>,
 ) -> Result<EstablishedSession, HandshakeEnd> {
     let mut timer = LazyDeadline::new(clock::now() + timeout);
     let mut is_draining = false;

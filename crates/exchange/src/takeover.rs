@@ -103,4 +103,10 @@ pub trait TunnelHandler: Send + Sync + fmt::Debug {
         listener: Arc<ListenerInfo>,
         early: Vec<u8>,
     ) -> TakeoverFuture;
+
+    /// Whether [`TunnelHandler::serve`] also gets clients without TLS of a listener with TLS, to
+    /// refuse them in their own protocol. Their streams have no session.
+    fn refuses_plaintext(&self) -> bool {
+        false
+    }
 }

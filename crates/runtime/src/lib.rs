@@ -44,5 +44,7 @@ pub use pollset::Pollset;
 pub use precise_timer::PreciseTimer;
 pub use registered_fd::RegisteredFd;
 pub use relay::relay;
-pub use stream::{ByteStream, LayerSocket, Stream, StreamLayer, probe_peer, write_all};
+pub use stream::{
+    ByteStream, DetachedStream, LayerSocket, Stream, StreamLayer, probe_peer, write_all,
+};
 pub use tokio_thread::start_tokio;

@@ -7,6 +7,7 @@
 //! is full, and an edge reports when it has room again. A stream may have a [`StreamLayer`] such as
 //! TLS; its users see no difference.
 
+mod detached;
 mod layer;
 
 use std::future::poll_fn;
@@ -25,6 +26,7 @@ use crate::clock;
 use crate::disk::DiskFile;
 use crate::registered_fd::RegisteredFd;
 
+pub use detached::DetachedStream;
 pub use layer::{LayerSocket, StreamLayer};
 
 /// When the peer of a half-closed connection is probed first; a multiple of any round-trip time.
@@ -507,10 +509,7 @@ impl Stream {
     /// # Errors
     /// As [`Stream::new`].
     pub fn into_current_loop(self) -> io::Result<Self> {
-        let (socket, layer) = self.into_parts();
-        let mut moved = Self::new(socket)?;
-        moved.layer = layer;
-        Ok(moved)
+        self.detach().attach()
     }
 
     fn socket_fd(&self) -> BorrowedFd<'_> {

@@ -129,8 +129,9 @@ impl SessionEnds {
         let (stream, peer) = (Stream::new(ours)?, Stream::from_received(theirs)?);
         let name = ServerName::try_from(SITE_NAME)?;
         let session = Session::new(UnbufferedClientConnection::new(Arc::clone(config), name)?);
+        let mut early = Vec::new();
         let (accepted, connected) = both(
-            handshake::accept(&stream, &configurations.server, Vec::new()),
+            handshake::accept(&stream, &configurations.server, &mut early),
             handshake::run(&peer, session, Vec::new()),
         )
         .await;
@@ -195,7 +196,7 @@ impl SessionEnds {
 }
 
 /// The outputs of two futures that wait for each other.
-async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
+pub(crate) async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
     let (mut first, mut second) = (pin!(first), pin!(second));
     let (mut of_first, mut of_second) = (None, None);
     poll_fn(|cx| {
@@ -243,11 +244,11 @@ pub fn run_handshake(data: &[u8]) {
     };
     let run = async {
         let (ours, theirs) = net::worker_socket_pair()?;
-        let stream = Stream::new(ours)?;
+        let (stream, mut early) = (Stream::new(ours)?, Vec::new());
         let mut handshake = pin!(handshake::accept(
             &stream,
             &CONFIGURATIONS.server,
-            Vec::new()
+            &mut early
         ));
         for piece in data.chunks(usize::from(*piece).max(1)) {
             if net::send(theirs.as_fd(), piece).is_err() {

@@ -60,7 +60,8 @@ pub enum HandshakeError {
     Io(#[from] io::Error),
 }
 
-/// Makes a session with the client behind `stream`; `early` was read from it already.
+/// Makes a session with the client behind `stream`; `received` was read from it already. If the
+/// client speaks another protocol, `received` has its first bytes.
 ///
 /// # Errors
 /// As [`HandshakeError`]; an alert that tells the client has been sent if the socket had room.
@@ -68,14 +69,13 @@ pub enum HandshakeError {
 pub async fn accept(
     stream: &Stream,
     sessions: &ServerSessions,
-    early: Vec<u8>,
+    received: &mut Vec<u8>,
 ) -> Result<EstablishedSession, HandshakeError> {
-    let mut received = early;
-    let server_name = read_server_name(stream, &mut received).await?;
+    let server_name = read_server_name(stream, received).await?;
     let ServerTls { config, policy } = sessions.select(server_name.as_deref());
     take_turn().await;
     let session = Session::new(UnbufferedServerConnection::new(Arc::clone(config))?);
-    let handshake = run(stream, session, received).await?;
+    let handshake = run(stream, session, std::mem::take(received)).await?;
     let identity = sessions.identify(server_name.as_deref(), *policy);
     Ok(handshake.establish(server_name, Some(identity)))
 }
@@ -128,6 +128,25 @@ pub fn session_info(stream: &Stream) -> Option<&Arc<TlsInfo>> {
     };
     match layer.downcast_ref::<TlsLayer<UnbufferedServerConnection>>() {
         Some(layer) => Some(&layer.info),
+        None => of_client(),
+    }
+}
+
+/// The `tls-exporter` of the session of `stream` (RFC 9266 §2): equal on both sides, and another for
+/// each session. `None` without a session, and for one that was not made by [`bound_sessions`] or
+/// [`bound_client_config`].
+///
+/// [`bound_sessions`]: crate::bound_sessions
+/// [`bound_client_config`]: crate::bound_client_config
+#[must_use]
+pub fn channel_binding(stream: &Stream) -> Option<[u8; 32]> {
+    let layer = stream.layer()?.as_any();
+    let of_client = || {
+        let layer = layer.downcast_ref::<TlsLayer<UnbufferedClientConnection>>()?;
+        layer.channel_binding.as_deref().copied()
+    };
+    match layer.downcast_ref::<TlsLayer<UnbufferedServerConnection>>() {
+        Some(layer) => layer.channel_binding.as_deref().copied(),
         None => of_client(),
     }
 }
@@ -213,14 +232,15 @@ pub(crate) async fn run<C: Connection>(
     received: Vec<u8>,
 ) -> Result<CompleteHandshake<C>, HandshakeError> {
     let (mut incomplete, mut plaintext, mut out) = (received, Vec::new(), Vec::new());
-    let mut secrets = None;
+    let (mut secrets, mut channel_binding) = (None, None);
     loop {
-        let (opened, captured) = held::capture(|| {
+        let (opened, mut captured) = held::capture(|| {
             session.open(&mut incomplete, &mut out, &mut |bytes| {
                 plaintext.extend_from_slice(bytes);
             })
         });
-        secrets = captured.or(secrets);
+        secrets = captured.traffic().or(secrets);
+        channel_binding = captured.channel_binding.or(channel_binding);
         if let Err(error) = opened {
             correct_refusal_alert(&error, &mut out);
             send_alert(stream, &out);
@@ -255,6 +275,7 @@ pub(crate) async fn run<C: Connection>(
     Ok(CompleteHandshake {
         session,
         secrets,
+        channel_binding,
         incomplete,
         plaintext,
     })
@@ -265,6 +286,8 @@ pub(crate) struct CompleteHandshake<C> {
     pub(crate) session: Session<C>,
     /// Of TLS 1.3, and of a server.
     pub(crate) secrets: Option<TrafficSecrets>,
+    /// As [`channel_binding`].
+    pub(crate) channel_binding: Option<Box<[u8; 32]>>,
     pub(crate) incomplete: Vec<u8>,
     pub(crate) plaintext: Vec<u8>,
 }

@@ -39,7 +39,8 @@ use std::io::IoSlice;
 
 use rustls::{AlertDescription, ExtractedSecrets, SupportedCipherSuite};
 
-pub use capture::{TrafficKeyLog, TrafficSecrets, capture};
+pub(crate) use capture::ChannelBindingLog;
+pub use capture::{CapturedSecrets, TrafficKeyLog, TrafficSecrets, capture};
 pub use error::{HoldError, OpenError, RestoreError, SealError, Violation};
 pub use incoming::OpenedBytes;
 

@@ -80,6 +80,8 @@ pub(crate) struct TlsLayer<C> {
     pub(crate) info: Arc<TlsInfo>,
     /// What the session proved; `None` for one with a server.
     pub(crate) identity: Option<ConnectionIdentity>,
+    /// As [`crate::channel_binding`].
+    pub(crate) channel_binding: Option<Box<[u8; 32]>>,
 }
 
 struct LayerState<C> {
@@ -120,6 +122,7 @@ impl<C: Connection> TlsLayer<C> {
         let CompleteHandshake {
             session,
             secrets,
+            channel_binding,
             incomplete,
             plaintext,
         } = handshake;
@@ -140,6 +143,7 @@ impl<C: Connection> TlsLayer<C> {
             }),
             info,
             identity,
+            channel_binding,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! `edge` makes sessions with clients, `proxy`, `client` and `bench` with servers. The protocol
 //! itself is rustls'.
 
+mod bound_sessions;
 mod certificate;
 pub mod certificate_file;
 mod certificates;
@@ -29,6 +30,7 @@ mod testing;
 pub mod tickets;
 mod x509;
 
+pub use bound_sessions::{BoundSessionError, bound_client_config, bound_sessions};
 pub use certificate::{CertificateSource, ServerCertificate};
 pub use certificates::{
     CertificateId, CertificateStatus, CertificateStore, ConnectionIdentity, PolicyId,
@@ -42,8 +44,8 @@ pub use client_config::{
 pub use client_offer::{ClientOffer, UnknownAlgorithm};
 pub use client_session::ClientSession;
 pub use handshake::{
-    EstablishedSession, HandshakeError, accept, connect, connection_identity, read_server_name,
-    session_info,
+    EstablishedSession, HandshakeError, accept, channel_binding, connect, connection_identity,
+    read_server_name, session_info,
 };
 pub use layer::hold;
 pub use local_authority::{LocalAuthority, LocalAuthorityError};

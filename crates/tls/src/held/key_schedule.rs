@@ -1,9 +1,9 @@
-//! The steps of the key schedule behind a handshake: from a traffic secret to its key, and to the
-//! next secret (RFC 8446 §7.2, §7.3).
+//! The steps of the key schedule behind a handshake: from a traffic secret to its key, to the next
+//! secret, and from the exporter secret to a channel binding (RFC 8446 §7.2, §7.3, §7.5).
 
 use std::fmt;
 
-use aws_lc_rs::hkdf;
+use aws_lc_rs::{digest, hkdf};
 use zeroize::Zeroize;
 
 /// Bytes of the longest secret: SHA-384.
@@ -32,23 +32,31 @@ impl Secret {
     pub(super) fn next(&self, hash: hkdf::Algorithm) -> Result<Self, CipherError> {
         let mut next = Self::NONE;
         let length = hash_bytes(hash);
-        self.expand_label(hash, b"traffic upd", &mut next.0[..length])?;
+        self.expand_label(hash, b"traffic upd", b"", &mut next.0[..length])?;
         Ok(next)
     }
 
-    /// `HKDF-Expand-Label(secret, label, "", out.len())` (RFC 8446 §7.1).
+    /// `HKDF-Expand-Label(secret, label, context, out.len())` (RFC 8446 §7.1).
     pub(super) fn expand_label(
         &self,
         hash: hkdf::Algorithm,
         label: &[u8],
+        context: &[u8],
         out: &mut [u8],
     ) -> Result<(), CipherError> {
         const PREFIX: &[u8] = b"tls13 ";
         const FAILED: CipherError = CipherError("HKDF");
         let length = u16::try_from(out.len()).map_err(|_| FAILED)?.to_be_bytes();
         let label_length = [u8::try_from(PREFIX.len() + label.len()).map_err(|_| FAILED)?];
-        // The context is empty.
-        let info = [&length[..], &label_length, PREFIX, label, &[0]];
+        let context_length = [u8::try_from(context.len()).map_err(|_| FAILED)?];
+        let info = [
+            &length[..],
+            &label_length,
+            PREFIX,
+            label,
+            &context_length,
+            context,
+        ];
         let secret = &self.0[..hash_bytes(hash)];
         let expander = hkdf::Prk::new_less_safe(hash, secret);
         let expanded = expander.expand(&info, ByteCount(out.len()));
@@ -70,6 +78,27 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
     }
+}
+
+/// The `tls-exporter` of a session (RFC 9266 §2), from its exporter secret: `TLS-Exporter` with an
+/// empty context (RFC 8446 §7.5). `None` if the secret is of no known hash.
+pub(super) fn tls_exporter(exporter_secret: &[u8]) -> Option<[u8; 32]> {
+    let hashes = [hkdf::HKDF_SHA256, hkdf::HKDF_SHA384];
+    let is_its_hash = |hash: &hkdf::Algorithm| hash_bytes(*hash) == exporter_secret.len();
+    let hash = hashes.into_iter().find(is_its_hash)?;
+    let empty = digest::digest(hash.hmac_algorithm().digest_algorithm(), b"");
+    let (mut derived, mut exported) = (Secret::NONE, [0; 32]);
+    let length = exporter_secret.len();
+    Secret::new(exporter_secret)?
+        .expand_label(
+            hash,
+            b"EXPORTER-Channel-Binding",
+            empty.as_ref(),
+            &mut derived.0[..length],
+        )
+        .and_then(|()| derived.expand_label(hash, b"exporter", empty.as_ref(), &mut exported))
+        .ok()?;
+    Some(exported)
 }
 
 /// Bytes of a hash, and of the secrets of suites with it.

@@ -69,9 +69,9 @@ impl RecordKeys {
     pub(super) fn from_secret(suite: RecordSuite, secret: Secret) -> Result<Self, CipherError> {
         let mut keys = Self::empty(secret, 0);
         let key = &mut keys.key[..suite.key_bytes()];
-        keys.secret.expand_label(suite.hash(), b"key", key)?;
+        keys.secret.expand_label(suite.hash(), b"key", b"", key)?;
         keys.secret
-            .expand_label(suite.hash(), b"iv", &mut keys.iv)?;
+            .expand_label(suite.hash(), b"iv", b"", &mut keys.iv)?;
         Ok(keys)
     }
 

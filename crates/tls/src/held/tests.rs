@@ -94,11 +94,10 @@ impl Handshake {
             while !bytes.is_empty() {
                 let count = self.server.read_tls(&mut &bytes[..]).unwrap();
                 bytes.drain(..count);
-                let (done, traffic) = capture(|| self.server.process_new_packets());
+                let (done, mut captured) = capture(|| self.server.process_new_packets());
                 done.unwrap();
-                if traffic.is_some() {
-                    self.traffic = traffic;
-                }
+                let traffic = captured.traffic();
+                self.traffic = traffic.or_else(|| self.traffic.take());
             }
             let read = feed(&mut self.client, &drain(&mut self.server));
             self.read.extend(read.unwrap());
@@ -292,28 +291,28 @@ fn secrets_are_captured_on_their_thread_and_in_their_scope_only() {
         }
     };
     log_both();
-    let (inner, outer) = capture(|| {
-        let inner = capture(log_both).1;
+    let (inner, mut outer) = capture(|| {
+        let inner = capture(log_both).1.traffic();
         TrafficKeyLog.log("CLIENT_TRAFFIC_SECRET_0", &[], &[2; 32]);
         inner
     });
     // The outer one continues behind the inner one, and has one secret only.
-    assert!(inner.is_some() && outer.is_none());
-    let ((), outer) = capture(|| {
-        assert!(capture(|| ()).1.is_none());
+    assert!(inner.is_some() && outer.traffic().is_none());
+    let ((), mut outer) = capture(|| {
+        assert!(capture(|| ()).1.traffic().is_none());
         log_both();
     });
-    assert!(outer.is_some());
+    assert!(outer.traffic().is_some());
     let panicked = std::panic::catch_unwind(|| capture(|| panic!("in a capture")));
     assert!(panicked.is_err());
     log_both();
-    let ((), other) = capture(|| {
+    let ((), mut other) = capture(|| {
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| (log_both(), capture(log_both).1.is_some()));
+            let other = scope.spawn(|| (log_both(), capture(log_both).1.traffic().is_some()));
             assert!(other.join().unwrap().1);
         });
     });
-    assert!(other.is_none());
+    assert!(other.traffic().is_none());
     assert!(Handshake::new(TLS13_COUNT).traffic.is_none());
     for label in [
         "CLIENT_RANDOM",
