@@ -23,10 +23,13 @@ pub(crate) fn read(server: &Section<'_>) -> Option<LocatedValue<JoinEndpoint>> {
     let table = server.table("join")?;
     let listen = server::read_listen_addr(&table, "listen");
     let key = read_key(&table, "key");
+    let mut tls = true;
+    table.read("tls", &mut tls);
     let (listen, key) = (listen?, key?);
     let join = JoinEndpoint {
         listen: listen.value,
         key,
+        tls,
     };
     Some(LocatedValue::new(join, listen.offset))
 }
@@ -95,7 +98,9 @@ mod tests {
         let config = parse_valid(&folder, &text);
         let join = config.server.join.unwrap();
         assert_eq!(join.listen, ListenAddr::loopback(7000));
-        assert_eq!(join.key.expose(), KEY);
+        assert_eq!((join.key.expose(), join.tls), (KEY, true));
+        let plain = text.replace("key =", "tls = false, key =");
+        assert!(!parse_valid(&folder, &plain).server.join.unwrap().tls);
         let upstream = &config.upstreams["a"];
         assert!(upstream.joinable && upstream.servers.is_empty());
     }

@@ -158,6 +158,8 @@ pub struct JoinTarget {
     pub key: Secret,
     /// The file that the key was read from; `None` for a key in the configuration.
     pub key_file: Option<PathBuf>,
+    /// Whether connections to the front end have TLS.
+    pub tls: bool,
 }
 
 keys! {

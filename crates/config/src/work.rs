@@ -25,6 +25,9 @@ pub struct WorkOptions {
     /// The file with the key; none is the configuration's own: `join_key` of the upstream, or the
     /// key of `server.join`.
     pub key_file: Option<std::path::PathBuf>,
+    /// Whether connections have no TLS. Without it they have, unless `server.join` of the
+    /// configuration gives the key and says `tls = false`.
+    pub plain: bool,
 }
 
 /// How long a connection to a front end may wait for a request, or for more of one: that one
@@ -71,12 +74,15 @@ pub(crate) fn keep_only_app(
             "--upstream cannot be {upstream:?}: expected the name of an upstream"
         ));
     }
-    let key = match (&work.key_file, &config.server.join) {
-        (Some(file), _) => read_key_file(&make_absolute(&invocation.cwd, file))?.into(),
+    let (key, tls) = match (&work.key_file, &config.server.join) {
+        (Some(file), _) => {
+            let key = read_key_file(&make_absolute(&invocation.cwd, file))?;
+            (key.into(), true)
+        }
         (None, Some(join)) => {
             let own = config.upstreams.get(&upstream);
             let own = own.and_then(|upstream| upstream.join_key.as_ref());
-            own.unwrap_or(&join.key).clone()
+            (own.unwrap_or(&join.key).clone(), join.tls)
         }
         (None, None) => {
             let problem =
@@ -124,6 +130,7 @@ pub(crate) fn keep_only_app(
             .key_file
             .as_ref()
             .map(|file| make_absolute(&invocation.cwd, file)),
+        tls: tls && !work.plain,
     });
     Ok(config)
 }

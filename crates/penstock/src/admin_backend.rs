@@ -29,6 +29,7 @@ use crate::hardening;
 use crate::inherited_listeners::ListenerRole;
 use crate::listeners::Listener;
 use crate::server::{LiveState, Server};
+use crate::work;
 
 /// The server behind the admin API.
 #[derive(Debug)]
@@ -256,6 +257,7 @@ fn snapshot(server: &Server) -> Snapshot {
         warnings: [
             server.options.exposures.clone(),
             hardening::warnings(&live.config),
+            work::plaintext_warnings(&live.config),
             server.options.app_limits.warnings(&live.config),
         ]
         .concat(),

@@ -199,6 +199,9 @@ struct WorkArguments {
     /// file]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// Join without TLS, for a front end with `tls = false` in `server.join`
+    #[arg(long)]
+    plain: bool,
     #[command(flatten)]
     process: ProcessArguments,
 }
@@ -428,6 +431,7 @@ impl WorkArguments {
                 front_end: self.join.clone(),
                 upstream: self.upstream.clone(),
                 key_file: self.key_file.clone(),
+                plain: self.plain,
             }),
             ..self.process.invocation()?
         })

@@ -166,7 +166,7 @@ fn client_listeners(config: &Config) -> Vec<ClientListener<'_>> {
         address: &join.listen,
         ordinal: 0,
         proxy_protocol: false,
-        has_tls: false,
+        has_tls: join.tls,
         target: ListenerTarget::Join,
     });
     let mut all: Vec<ClientListener<'_>> = http.chain(tcp).chain(join).collect();

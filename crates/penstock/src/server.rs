@@ -42,6 +42,8 @@ use penstock_status::{
 use penstock_sys::process::Launcher;
 use penstock_sys::process::successor::SignalTarget;
 use penstock_sys::{account, daemon, process};
+use penstock_tls::ServerSessions;
+use rustls::pki_types::UnixTime;
 use tokio::sync::Notify;
 
 pub(crate) use self::announce::ReadyFd;
@@ -168,6 +170,8 @@ pub(crate) struct Server {
     live_state: Mutex<LiveState>,
     /// Accepts other servers that join upstreams here.
     join_front_end: JoinListener,
+    /// Makes TLS sessions with them.
+    join_sessions: Arc<ServerSessions>,
     /// Counts their connections until the handshake is done.
     join_edge: Arc<Edge>,
     /// Keeps this server joined to a front end, under `penstock work`.
@@ -234,7 +238,9 @@ pub(crate) fn run(
     platform_check::log_missing_features(&config.limits.temp_dir);
     let not_held = options.app_limits.warnings(&config);
     let of_boundary = hardening::warnings(&config).into_iter().chain(not_held);
-    for warning in options.exposures.iter().cloned().chain(of_boundary) {
+    let of_join = work::plaintext_warnings(&config);
+    let exposures = options.exposures.iter().cloned().chain(of_join);
+    for warning in exposures.chain(of_boundary) {
         log::warn!("{warning}");
     }
     remove_abandoned_folders(&config);
@@ -428,6 +434,8 @@ impl Server {
             options.development,
         )?;
         tls.apply(prepared);
+        let join_sessions = penstock_tls::bound_sessions(UnixTime::now())
+            .map_err(|error| format!("server.join: {error}"))?;
         let join_settings = Settings {
             limits: Limits {
                 max_connections: MAX_JOIN_HANDSHAKES,
@@ -492,6 +500,7 @@ impl Server {
                     reload_error: None,
                 }),
                 join_front_end: JoinListener::default(),
+                join_sessions,
                 join_edge: Arc::new(Edge::new(join_settings, count)),
                 joiner: OnceLock::new(),
                 reload_lock: tokio::sync::Mutex::new(()),
@@ -684,8 +693,11 @@ impl Server {
             )
         };
         if let Some(setup) = setup.filter(|_| !self.is_draining()) {
-            // Called once.
-            let _ = self.joiner.set(Joiner::start(setup));
+            match Joiner::start(setup) {
+                // Called once.
+                Ok(joiner) => drop(self.joiner.set(joiner)),
+                Err(error) => log::error!("join: the front end is not joined: {error}"),
+            }
         }
     }
 

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use penstock_apps::App;
-use penstock_config::Config;
+use penstock_config::{Config, ListenAddr};
 use penstock_edge::Edge;
 use penstock_exchange::field_policy::TrustedHeaders;
 use penstock_exchange::{
@@ -24,6 +24,7 @@ use penstock_exchange::{
 use penstock_proxy::JoinerSetup;
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
+use penstock_sys::net::is_loopback;
 
 use crate::components::Apps;
 
@@ -59,6 +60,44 @@ pub(crate) fn joiner_setup(
         }),
         config: joins,
     })
+}
+
+/// Joins without TLS over a network, a line each.
+pub(crate) fn plaintext_warnings(config: &Config) -> Vec<String> {
+    let mut all = Vec::new();
+    let listens = config.server.join.as_ref().filter(|join| !join.tls);
+    if let Some(join) = listens.filter(|join| crosses_network(&join.listen)) {
+        all.push(format!(
+            "server.join: {} takes requests of clients across the network unencrypted: remove \
+             `tls = false`, and `--plain` of those that join",
+            join.listen.to_string().trim_start_matches("http://")
+        ));
+    }
+    let joins = config.join_target.as_ref().filter(|joins| !joins.tls);
+    if let Some(joins) = joins.filter(|joins| !is_local_address(&joins.address)) {
+        all.push(format!(
+            "work: requests of clients come unencrypted from {}: remove `--plain` here, and \
+             `tls = false` in `join` of its [server]",
+            joins.address
+        ));
+    }
+    all
+}
+
+/// Whether other machines reach a listener.
+fn crosses_network(listen: &ListenAddr) -> bool {
+    match listen {
+        ListenAddr::Tcp(address) => !is_loopback(*address),
+        ListenAddr::Port(_) => true,
+        ListenAddr::Unix(_) => false,
+    }
+}
+
+/// Whether the address of a front end is on this machine, as far as it says so.
+fn is_local_address(address: &str) -> bool {
+    address.starts_with("unix:")
+        || address.starts_with("localhost:")
+        || address.parse().is_ok_and(is_loopback)
 }
 
 /// Maximum number of requests that the application may have in progress.

@@ -212,18 +212,23 @@ pub struct JoinEndpoint {
     pub listen: ListenAddr,
     /// The secret shared by those programs and this server.
     pub key: Secret,
+    /// Whether those programs must speak TLS.
+    pub tls: bool,
 }
 
 keys! {
     /// Where programs dial in that serve an application elsewhere; see machines.md.
     SERVER_JOIN in "server.join", "join = { ... } in [server]", "" {
-        /// Address that it listens at: one that only those machines reach, since nothing there
-        /// is encrypted.
+        /// Address that it listens at.
         "listen": Text(LISTEN_ADDRESS), Required, example r#""10.0.0.1:7000""#;
         /// The secret that a program must know to dial in; by it each side proves its identity to
         /// the other.
         "key": Text(crate::join::JOIN_KEY_EXPECTED), Required,
             example r#""J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=""#;
+        /// Whether the connections are encrypted by TLS 1.3; it needs no certificate. `false` is
+        /// for a Unix socket, or a network that encrypts by itself, and goes with `--plain` of
+        /// `penstock work`.
+        "tls": Bool, Toml("true");
     }
 }
 

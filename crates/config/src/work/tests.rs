@@ -15,6 +15,7 @@ fn work(join: &str) -> WorkOptions {
         front_end: join.to_owned(),
         upstream: None,
         key_file: Some("key".into()),
+        plain: false,
     }
 }
 
@@ -45,17 +46,19 @@ fn a_folder_is_served_to_a_front_end_and_to_nobody_else() {
     let name = config.apps.keys().next().unwrap();
     let joins = config.join_target.as_ref().unwrap();
     assert_eq!((&joins.upstream, joins.key.expose()), (name, KEY));
-    assert_eq!(joins.address, "front:7000");
+    assert_eq!((joins.address.as_str(), joins.tls), ("front:7000", true));
     assert!(config.server.listen.is_empty() && config.server.admin.is_none());
     assert_eq!(config.sites.len(), 1);
     let named = WorkOptions {
         upstream: Some("shop".into()),
+        plain: true,
         ..work("unix:/run/join.sock")
     };
     let mut asked = invocation(&folder, Some("app:app"), named);
     asked.admin = Some("127.0.0.1:0".parse().unwrap());
     let config = resolve_config(&asked).unwrap();
-    assert_eq!(config.join_target.unwrap().upstream, "shop");
+    let joins = config.join_target.unwrap();
+    assert_eq!((joins.upstream.as_str(), joins.tls), ("shop", false));
     assert!(config.server.admin.is_some());
 }
 
@@ -96,6 +99,13 @@ fn of_a_file_one_application_is_left() {
     asked.work.as_mut().unwrap().upstream = Some("e".to_owned());
     let own = resolve_config(&asked).unwrap().join_target.unwrap();
     assert_eq!((own.upstream.as_str(), own.key.expose()), ("e", OWN));
+    // The table that has the key says whether there is TLS, and a key file says nothing.
+    assert!(own.tls);
+    let plain = file.replace("-of-the-file\" }", "-of-the-file\", tls = false }");
+    write(&folder.join("penstock.toml"), &plain);
+    assert!(!resolve_config(&asked).unwrap().join_target.unwrap().tls);
+    asked.work.as_mut().unwrap().key_file = Some("key".into());
+    assert!(resolve_config(&asked).unwrap().join_target.unwrap().tls);
     let mut other = invocation(&folder, Some("x"), work("front:7000"));
     other.config = Some(PathBuf::from("penstock.toml"));
     assert!(error_message(&other).contains("say which application: a, b"));

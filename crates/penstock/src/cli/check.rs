@@ -11,7 +11,7 @@ use penstock_config::{Config, Invocation};
 use super::{CheckArguments, CliError, USAGE_EXIT_CODE, pluralize, print_error};
 use crate::preflight::PreflightReport;
 use crate::{
-    accounts, app_resource_limits, control, hardening, hub_service, temp_limit, upstream_tls,
+    accounts, app_resource_limits, control, hardening, hub_service, temp_limit, upstream_tls, work,
 };
 
 pub(super) fn run(arguments: &CheckArguments) -> Result<String, CliError> {
@@ -31,6 +31,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<String, CliError> {
             hub_service::hub_warnings(&config),
             control::exposure_warnings(&config),
             upstream_tls::warnings(&config),
+            work::plaintext_warnings(&config),
         ]
         .concat(),
         ..PreflightReport::default()

@@ -152,8 +152,12 @@ impl Server {
                 Some((&self.edge, target))
             }
             ListenerTarget::Join => {
-                let handler: Arc<dyn TunnelHandler> = Arc::new(self.join_front_end.clone());
-                Some((&self.join_edge, handler.into()))
+                let has_tls = config.server.join.as_ref().is_none_or(|join| join.tls);
+                let target = TunnelTarget {
+                    handler: Arc::new(self.join_front_end.clone()),
+                    tls: has_tls.then(|| Arc::clone(&self.join_sessions)),
+                };
+                Some((&self.join_edge, target))
             }
         }
     }

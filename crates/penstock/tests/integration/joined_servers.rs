@@ -2,7 +2,9 @@
 //! failures cost no more than a worker's death.
 //!
 //! Two or three real servers, connected over a Unix socket in the front end's directory, or over a
-//! TCP port.
+//! TCP port; with TLS, which is the default, where a test does not say otherwise.
+
+mod tls;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -451,7 +453,7 @@ fn an_application_of_a_file_joins_by_tcp_with_the_key_of_the_file() {
         .serve(&[]);
     let lines = front.announced();
     let port = lines.iter().find_map(|line| {
-        let port = line.strip_prefix("listening tcp://127.0.0.1:")?;
+        let port = line.strip_prefix("listening tls://127.0.0.1:")?;
         port.parse::<u16>().ok()
     });
     let address = format!("localhost:{}", port.expect("it is announced"));

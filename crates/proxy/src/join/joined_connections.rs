@@ -10,11 +10,10 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::pin::pin;
 
 use parking_lot::Mutex;
-use penstock_runtime::Stream;
+use penstock_runtime::{DetachedStream, Stream};
 use tokio::sync::Notify;
 
 use super::INITIAL_CONNECTIONS;
@@ -30,7 +29,7 @@ pub(crate) struct JoinedConnections {
 
 #[derive(Debug)]
 struct JoinedConnectionsState {
-    idle: VecDeque<OwnedFd>,
+    idle: VecDeque<DetachedStream>,
     waiter_count: u32,
     /// Connections still to be requested.
     wanted: u32,
@@ -103,8 +102,8 @@ impl JoinedConnections {
         loop {
             let mut come = pin!(self.available.notified());
             come.as_mut().enable();
-            if let Some(socket) = self.pop_or_request()? {
-                let stream = Stream::new(socket)?;
+            if let Some(connection) = self.pop_or_request()? {
+                let stream = connection.attach()?;
                 // It may have waited for long.
                 if stream.is_open() {
                     return Ok(stream);
@@ -117,14 +116,14 @@ impl JoinedConnections {
     }
 
     /// Takes an idle connection, or requests one more.
-    fn pop_or_request(&self) -> io::Result<Option<OwnedFd>> {
+    fn pop_or_request(&self) -> io::Result<Option<DetachedStream>> {
         let gone = |why| Err(io::Error::new(io::ErrorKind::NotConnected, why));
         let mut state = self.state.lock();
         if state.supply == SupplyState::Left {
             return gone("the server has left");
         }
-        if let Some(socket) = state.idle.pop_back() {
-            return Ok(Some(socket));
+        if let Some(connection) = state.idle.pop_back() {
+            return Ok(Some(connection));
         }
         if state.supply == SupplyState::Ended {
             return gone("the server sends no more connections");
@@ -145,9 +144,12 @@ impl JoinedConnections {
         }
     }
 
-    /// Adds a connection that is registered with no loop; returns it if there are too many. A
-    /// connection that no task needs while the member leaves is closed.
-    pub(super) fn offer_connection(&self, socket: OwnedFd) -> Result<(), OwnedFd> {
+    /// Adds a connection; returns it if there are too many. A connection that no task needs while
+    /// the member leaves is closed.
+    pub(super) fn offer_connection(
+        &self,
+        connection: DetachedStream,
+    ) -> Result<(), DetachedStream> {
         let mut state = self.state.lock();
         let (most, is_leaving) = match state.supply {
             SupplyState::OnRequest | SupplyState::Ended => (state.max_active.min(MAX_IDLE), false),
@@ -155,9 +157,9 @@ impl JoinedConnections {
             SupplyState::Left => (0, true),
         };
         match state.idle.len() < most as usize {
-            true => state.idle.push_back(socket),
+            true => state.idle.push_back(connection),
             false if is_leaving => return Ok(()),
-            false => return Err(socket),
+            false => return Err(connection),
         }
         drop(state);
         self.available.notify_one();

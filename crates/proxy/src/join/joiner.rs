@@ -23,16 +23,18 @@ use penstock_config as config;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{LoopHandle, Stream, clock, loops};
 use penstock_sys::net::PeerAddress;
+use penstock_tls::BoundSessionError;
 use penstock_wire::join::{
-    self, FrontEndMessage, HandshakeNonces, JoinError, JoinPurpose, JoinReply, JoinSecret,
-    JoinSide, JoinerMessage,
+    self, FrontEndMessage, JoinError, JoinHandshake, JoinPurpose, JoinReply, JoinSecret, JoinSide,
+    JoinerMessage,
 };
 use tokio::sync::{oneshot, watch};
 
 use super::line_stream::LineStream;
+use super::session::FrontEndTls;
 use super::{
-    HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, JoinFailure, SILENCE_TIMEOUT, into_guarded_socket,
-    random_bytes,
+    HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, JoinFailure, SILENCE_TIMEOUT, channel_binding_of,
+    detach_guarded, random_bytes,
 };
 
 /// Serves an opened connection on the current loop; the bytes were read from it already.
@@ -62,6 +64,8 @@ struct JoinerInner {
     address: String,
     upstream: String,
     secret: JoinSecret,
+    /// `None` joins without TLS.
+    tls: Option<FrontEndTls>,
     label: String,
     loops: Vec<LoopHandle>,
     pool: Pool,
@@ -121,14 +125,19 @@ enum SessionEnd {
 
 impl Joiner {
     /// Starts joining on the current loop. It runs until the process ends.
-    #[must_use]
-    pub fn start(setup: JoinerSetup) -> Self {
+    ///
+    /// # Errors
+    /// TLS cannot be set up.
+    pub fn start(setup: JoinerSetup) -> Result<Self, BoundSessionError> {
         let desired = DesiredState {
             max_active: setup.max_active.max(1),
             is_leaving: false,
         };
         let inner = Arc::new(JoinerInner {
             secret: JoinSecret::new(setup.config.key.expose()),
+            tls: (setup.config.tls)
+                .then(|| FrontEndTls::new(&setup.config.address))
+                .transpose()?,
             address: setup.config.address,
             upstream: setup.config.upstream,
             label: join::sanitise_label(&setup.label),
@@ -143,7 +152,7 @@ impl Joiner {
             state: watch::channel(JoinerState::NotJoined("not connected yet".to_owned())).0,
         });
         loops::spawn_here(Arc::clone(&inner).run());
-        Self(inner)
+        Ok(Self(inner))
     }
 
     /// Changes the maximum of active requests.
@@ -313,15 +322,21 @@ impl JoinerInner {
             FrontEndAddress::Tcp(address) => Stream::connect_tcp(*address).await?,
             FrontEndAddress::Unix(path) => Stream::connect_unix(path).await?,
         };
+        let stream = match &self.tls {
+            Some(tls) => tls.secure(stream).await?,
+            None => stream,
+        };
+        let binding = channel_binding_of(&stream);
         let mut lines = LineStream::new(stream, Vec::new());
         let nonce = join::Nonce(random_bytes()?);
         lines.send(&join::encode_greeting(&nonce)).await?;
-        let nonces = HandshakeNonces {
+        let handshake = JoinHandshake {
             joiner: nonce,
             front_end: join::parse_challenge(&lines.next_line().await?)?,
+            binding,
         };
         lines
-            .send(&self.secret.encode_proof(JoinSide::Joiner, &nonces))
+            .send(&self.secret.encode_proof(JoinSide::Joiner, &handshake))
             .await?;
         // A front end with another key closes without a further line.
         let proved = match lines.next_line().await {
@@ -330,8 +345,9 @@ impl JoinerInner {
         };
         // A front end that cannot prove itself does not learn what wants to join, and can send no
         // request.
-        self.secret.verify(JoinSide::FrontEnd, &nonces, &proved)?;
-        let request = join::encode_join_request(&self.secret, &nonces, purpose);
+        self.secret
+            .verify(JoinSide::FrontEnd, &handshake, &proved)?;
+        let request = join::encode_join_request(&self.secret, &handshake, purpose);
         lines.send(&request).await?;
         let answered = lines.next_line().await?;
         match JoinReply::parse(&answered)? {
@@ -346,7 +362,7 @@ impl JoinerInner {
         let purpose = JoinPurpose::CarryRequests { member };
         let opened = self.dial(&target, &purpose).await.and_then(|(lines, _)| {
             let (stream, early) = lines.into_parts();
-            Ok((Stream::new(into_guarded_socket(stream))?, early))
+            Ok((detach_guarded(stream).attach()?, early))
         });
         match opened {
             Ok((stream, early)) => (self.serve)(stream, target.peer_address(), early),

@@ -3,11 +3,15 @@
 
 use std::future::poll_fn;
 use std::task::{Poll, ready};
+use std::time::Duration;
 
 use penstock_runtime::{Stream, buffers, clock};
 use penstock_wire::join::{JoinError, MAX_LINE_BYTES};
 
 use super::{JoinFailure, WRITE_TIMEOUT};
+
+/// Maximum wait for a refused peer to close its side.
+const LAST_LINE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct LineStream {
@@ -41,6 +45,29 @@ impl LineStream {
             }
             self.fill().await?;
         }
+    }
+
+    /// Whether the peer begins a TLS handshake (RFC 8446 §5.1). Waits for its first byte.
+    pub(super) async fn begins_with_tls(&mut self) -> Result<bool, JoinFailure> {
+        const HANDSHAKE_RECORD: u8 = 22;
+        while self.buffered.is_empty() {
+            self.fill().await?;
+        }
+        Ok(self.buffered.first() == Some(&HANDSHAKE_RECORD))
+    }
+
+    /// Sends the last line. Reads on until the peer has closed: bytes that nobody reads would make
+    /// the kernel reset the connection, and the peer might lose the line.
+    pub(super) async fn send_last(&mut self, text: &str) -> Result<(), JoinFailure> {
+        self.send(text).await?;
+        self.stream.shutdown_write();
+        let until_end = async {
+            while self.fill().await.is_ok() {
+                self.buffered.clear();
+            }
+        };
+        clock::timeout(LAST_LINE_TIMEOUT, until_end).await;
+        Ok(())
     }
 
     async fn fill(&mut self) -> Result<(), JoinFailure> {

@@ -2,8 +2,9 @@
 //! removes them. For the invariants see `join`.
 //!
 //! `penstock` has one [`JoinListener`] for its lifetime, as the handler of the `server.join`
-//! listener. The loop that accepted a connection performs its handshake, and the connection counts
-//! as edge's until then. Afterwards it belongs to the upstream, as if opened there.
+//! listener. The loop that accepted a connection performs its handshakes: `edge` that of TLS, this
+//! file that of the join. The connection counts as edge's until then. Afterwards it belongs to the
+//! upstream, as if opened there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -17,16 +18,16 @@ use penstock_runtime::log_throttle::{LogThrottle, suppressed_suffix};
 use penstock_runtime::{Stream, clock, loops};
 use penstock_sys::net::PeerAddress;
 use penstock_wire::join::{
-    self, FrontEndMessage, HandshakeNonces, JoinPurpose, JoinReply, JoinSecret, JoinSide,
-    JoinerMessage, Nonce,
+    self, ChannelBinding, FrontEndMessage, JoinError, JoinHandshake, JoinPurpose, JoinReply,
+    JoinSecret, JoinSide, JoinerMessage, Nonce,
 };
 use tokio::sync::watch;
 
 use super::joined_connections::JoinedConnections;
 use super::line_stream::LineStream;
 use super::{
-    HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, JoinFailure, SILENCE_TIMEOUT, into_guarded_socket,
-    random_bytes,
+    HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, JoinFailure, SILENCE_TIMEOUT, channel_binding_of,
+    detach_guarded, random_bytes,
 };
 use crate::connection::ResolvedAddress;
 use crate::maintenance;
@@ -63,6 +64,8 @@ struct Member {
 /// The part that a reload replaces.
 #[derive(Debug, Default)]
 struct JoinTable {
+    /// Whether joins without TLS are refused.
+    requires_tls: bool,
     /// The accepted keys.
     accepted_keys: Vec<AcceptedKey>,
     /// Upstreams that may be joined.
@@ -93,6 +96,7 @@ impl JoinTable {
         let Some(join) = join else {
             return table;
         };
+        table.requires_tls = join.tls;
         table.add_key(join.clone(), None);
         for upstream in upstreams.filter(|upstream| upstream.config().joinable) {
             let name = upstream.name().to_owned();
@@ -118,13 +122,21 @@ impl JoinTable {
         });
     }
 
-    /// The accepted key that `proof` proves.
-    fn find_key(&self, nonces: &HandshakeNonces, proof: &str) -> Result<&AcceptedKey, JoinFailure> {
-        let mut failure = JoinFailure::from(join::JoinError::WrongKey);
+    /// The accepted key that `proof` proves, and whether it proves it for this connection.
+    ///
+    /// # Errors
+    /// It proves none.
+    fn find_key(
+        &self,
+        handshake: &JoinHandshake,
+        proof: &str,
+    ) -> Result<(&AcceptedKey, Result<(), JoinError>), JoinError> {
+        let mut failure = JoinError::WrongKey;
         for key in &self.accepted_keys {
-            match key.secret.verify(JoinSide::Joiner, nonces, proof) {
-                Ok(()) => return Ok(key),
-                Err(error) => failure = error.into(),
+            match key.secret.verify(JoinSide::Joiner, handshake, proof) {
+                Ok(()) => return Ok((key, Ok(()))),
+                Err(error @ JoinError::Intercepted) => return Ok((key, Err(error))),
+                Err(error) => failure = error,
             }
         }
         Err(failure)
@@ -182,7 +194,9 @@ impl TunnelHandler for JoinListener {
     ) -> TakeoverFuture {
         let front = Arc::clone(&self.0);
         Box::pin(async move {
-            let met = clock::timeout(HANDSHAKE_TIMEOUT, front.handshake(client, early)).await;
+            let binding = channel_binding_of(&client);
+            let handshake = front.handshake(client, binding, early);
+            let met = clock::timeout(HANDSHAKE_TIMEOUT, handshake).await;
             if let Err(failure) = met.unwrap_or(Err(JoinFailure::Timeout)) {
                 let cause = failure.to_string();
                 if let Some(count) = front.log_throttle.admit_line(&cause, clock::now()) {
@@ -195,6 +209,10 @@ impl TunnelHandler for JoinListener {
             }
         })
     }
+
+    fn refuses_plaintext(&self) -> bool {
+        true
+    }
 }
 
 impl JoinListenerInner {
@@ -202,6 +220,7 @@ impl JoinListenerInner {
     async fn handshake(
         self: &Arc<Self>,
         client: Arc<Stream>,
+        binding: ChannelBinding,
         early: Vec<u8>,
     ) -> Result<(), JoinFailure> {
         let refused = |cause: &str| JoinFailure::Refused(cause.to_owned());
@@ -211,21 +230,24 @@ impl JoinListenerInner {
         if table.accepted_keys.is_empty() || *self.changes.borrow() {
             return Err(refused("joins are no longer accepted"));
         }
-        let nonces = HandshakeNonces {
-            joiner: join::parse_greeting(&lines.next_line().await?)?,
+        let handshake = JoinHandshake {
+            joiner: read_greeting(&mut lines, binding, table.requires_tls).await?,
             front_end: Nonce(random_bytes()?),
+            binding,
         };
         lines
-            .send(&join::encode_challenge(&nonces.front_end))
+            .send(&join::encode_challenge(&handshake.front_end))
             .await?;
         // A peer without the key learns nothing more, and causes no work.
         let proof = lines.next_line().await?;
-        let AcceptedKey { by, secret } = table.find_key(&nonces, &proof)?;
+        let (AcceptedKey { by, secret }, channel_check) = table.find_key(&handshake, &proof)?;
+        // A joiner with the key behind another session finds that in this line.
         lines
-            .send(&secret.encode_proof(JoinSide::FrontEnd, &nonces))
+            .send(&secret.encode_proof(JoinSide::FrontEnd, &handshake))
             .await?;
+        channel_check?;
         let line = lines.next_line().await?;
-        match join::parse_join_request(secret, &nonces, &line)? {
+        match join::parse_join_request(secret, &handshake, &line)? {
             JoinPurpose::Control {
                 capacity: max_active,
                 upstream,
@@ -248,9 +270,9 @@ impl JoinListenerInner {
                 lines.send(&JoinReply::Accepted(member).encode()).await?;
                 let (stream, early) = lines.into_parts();
                 if !early.is_empty() {
-                    return Err(join::JoinError::Malformed.into());
+                    return Err(JoinError::Malformed.into());
                 }
-                let offered = connections.offer_connection(into_guarded_socket(stream));
+                let offered = connections.offer_connection(detach_guarded(stream));
                 offered.map_err(|_| refused("more connections than requested"))
             }
         }
@@ -321,6 +343,39 @@ impl JoinListenerInner {
         Ok(())
     }
 }
+
+/// Reads a joiner's first line. One that this front end cannot serve is told what it needs.
+async fn read_greeting(
+    lines: &mut LineStream,
+    binding: ChannelBinding,
+    requires_tls: bool,
+) -> Result<Nonce, JoinFailure> {
+    let is_plain = binding == ChannelBinding::Plain;
+    let greeting = match is_plain && lines.begins_with_tls().await? {
+        false => join::parse_greeting(&lines.next_line().await?),
+        true => {
+            lines.send_last(&join::encode_requirement(false)).await?;
+            return Err(JoinFailure::Refused(TLS_AT_PLAIN.to_owned()));
+        }
+    };
+    let failure = match greeting {
+        Ok(_) if is_plain && requires_tls => JoinFailure::Refused(PLAIN_AT_TLS.to_owned()),
+        Ok(nonce) => return Ok(nonce),
+        Err(error @ JoinError::OtherVersion(_)) => error.into(),
+        // A stranger is told nothing.
+        Err(error) => return Err(error.into()),
+    };
+    lines
+        .send_last(&join::encode_requirement(requires_tls))
+        .await?;
+    Err(failure)
+}
+
+const TLS_AT_PLAIN: &str = "it joins over TLS, and `join` in [server] says `tls = false`: remove \
+    that, or start `penstock work` with --plain";
+
+const PLAIN_AT_TLS: &str = "it joins without TLS, which `join` in [server] demands: start \
+    `penstock work` without --plain, or set `tls = false` here";
 
 /// A name that no other server of the upstream has.
 fn unique_name(shared: &SharedUpstream, name: String) -> String {
@@ -407,7 +462,7 @@ impl MemberSession {
                     .await?;
             }
             if !may_dial {
-                let cause = "its key or listen address was removed";
+                let cause = "its key or listen address was removed, or TLS was changed";
                 return Err(JoinFailure::Refused(cause.to_owned()));
             }
             if self.has_left && !self.is_drain_announced && !self.is_serving(&shared, true) {
@@ -453,7 +508,7 @@ impl MemberSession {
         Ok(())
     }
 
-    /// Whether it could still open connections: the key and the address are unchanged.
+    /// Whether it could still open connections: the key, the address and TLS are unchanged.
     fn can_dial_in(&self) -> bool {
         self.listener
             .table

@@ -1,4 +1,6 @@
-//! Both sides over real connections, on one loop.
+//! Both sides over real connections, on one loop, over TLS where a test does not say otherwise.
+
+mod sessions;
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -12,9 +14,12 @@ use penstock_exchange::{HandlerProgress, ListenerInfo, Reply, TunnelHandler};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{Listener, LoopHandle, Stream, clock, loops};
 use penstock_sys::net;
+use penstock_tls::{HandshakeError, ServerSessions, bound_sessions};
 use penstock_wire::join::{self as words, JoinPurpose, JoinSecret, JoinSide};
+use rustls::pki_types::UnixTime;
 
 use super::line_stream::LineStream;
+use super::session::FrontEndTls;
 use super::*;
 use crate::connection::{ConnectionSetup, ResolvedAddress, UpstreamConnectionInner};
 use crate::maintenance::tests::{claim, release, run_on_loop, server_states, start, wait_until};
@@ -34,11 +39,24 @@ fn joined(name: &str) -> Arc<Upstream> {
 }
 
 fn configure(front: &JoinListener, key: &str, upstreams: &[&Arc<Upstream>]) {
+    configure_with_tls(front, (key, true), upstreams);
+}
+
+fn configure_with_tls(
+    front: &JoinListener,
+    (key, tls): (&str, bool),
+    upstreams: &[&Arc<Upstream>],
+) {
     let join = config::JoinEndpoint {
         listen: config::ListenAddr::loopback(0),
         key: key.into(),
+        tls,
     };
     front.configure(Some(&join), upstreams.iter().copied());
+}
+
+fn sessions() -> Arc<ServerSessions> {
+    bound_sessions(UnixTime::now()).unwrap()
 }
 
 /// Starts a front end's listener.
@@ -48,6 +66,14 @@ fn listen(front: &JoinListener) -> SocketAddr {
 
 /// The same for a front end that another may replace.
 fn listen_for(front: &Arc<ArcSwap<JoinListener>>) -> SocketAddr {
+    listen_with(front, Some(sessions()))
+}
+
+/// The same without TLS where there are no `sessions`. With them, it does what `edge` does.
+fn listen_with(
+    front: &Arc<ArcSwap<JoinListener>>,
+    sessions: Option<Arc<ServerSessions>>,
+) -> SocketAddr {
     let socket = net::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = net::local_address(&socket).unwrap();
     let (listener, front) = (Listener::new(socket).unwrap(), Arc::clone(front));
@@ -56,16 +82,31 @@ fn listen_for(front: &Arc<ArcSwap<JoinListener>>) -> SocketAddr {
         address: Some(address),
         name: "join".to_owned(),
         proxy_protocol: false,
-        has_tls: false,
+        has_tls: sessions.is_some(),
     });
     loops::spawn_here(async move {
         loop {
             let (socket, peer) = poll_fn(|cx| listener.poll_accept(cx)).await.unwrap();
-            let stream = Arc::new(Stream::new(socket).unwrap());
-            let serving = front
-                .load()
-                .serve(stream, peer, Arc::clone(&info), Vec::new());
-            loops::spawn_here(serving);
+            let stream = Stream::new(socket).unwrap();
+            let (front, info) = (front.load_full(), Arc::clone(&info));
+            let sessions = sessions.clone();
+            loops::spawn_here(async move {
+                let mut early = Vec::new();
+                let Some(sessions) = sessions else {
+                    return front.serve(Arc::new(stream), peer, info, early).await;
+                };
+                match penstock_tls::accept(&stream, &sessions, &mut early).await {
+                    Ok(session) => {
+                        let stream = Arc::new(session.over(stream));
+                        front.serve(stream, peer, info, early).await;
+                    }
+                    Err(HandshakeError::PlainHttp) => {
+                        assert!(front.refuses_plaintext());
+                        front.serve(Arc::new(stream), peer, info, early).await;
+                    }
+                    Err(_) => {}
+                }
+            });
         }
     });
     address
@@ -73,6 +114,14 @@ fn listen_for(front: &Arc<ArcSwap<JoinListener>>) -> SocketAddr {
 
 /// A joiner, with the number of its request connections; they echo what they read.
 fn joiner(address: SocketAddr, upstream: &str, key: &str) -> (Joiner, Arc<AtomicUsize>) {
+    joiner_with_tls(address, upstream, (key, true))
+}
+
+fn joiner_with_tls(
+    address: SocketAddr,
+    upstream: &str,
+    (key, tls): (&str, bool),
+) -> (Joiner, Arc<AtomicUsize>) {
     let brought = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&brought);
     let serve: ServeConnectionFn = Arc::new(move |stream, _, early| {
@@ -92,6 +141,7 @@ fn joiner(address: SocketAddr, upstream: &str, key: &str) -> (Joiner, Arc<Atomic
             upstream: upstream.to_owned(),
             key: key.into(),
             key_file: None,
+            tls,
         },
         label: "web 2".to_owned(),
         max_active: 3,
@@ -99,7 +149,7 @@ fn joiner(address: SocketAddr, upstream: &str, key: &str) -> (Joiner, Arc<Atomic
         lookup_pool: Pool::new("names", 1, 1),
         serve,
     };
-    (Joiner::start(setup), brought)
+    (Joiner::start(setup).unwrap(), brought)
 }
 
 /// Sends a request that must not be repeated; returns its status.
@@ -273,12 +323,8 @@ fn joining_needs_the_key_the_upstream_and_the_member_id() {
         let failed =
             handshake_manually_with_proof(address, KEY, other, control_purpose("shop")).await;
         assert_eq!(failed.unwrap_err(), "the connection was closed");
-        for text in [
-            "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-            "penstock-join 2 x\n",
-            "penstock-join 1 0f\n",
-        ] {
-            let stream = Stream::connect_tcp(address).await.unwrap();
+        for text in ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "penstock-join 3 x\n"] {
+            let stream = connect(address).await.unwrap();
             stream.write_all(text.as_bytes()).await.unwrap();
             let mut buffer = [0; 64];
             let read = poll_fn(|cx| stream.poll_read(cx, &mut buffer));
@@ -289,7 +335,7 @@ fn joining_needs_the_key_the_upstream_and_the_member_id() {
             );
         }
         // The length of a line is bounded.
-        let stream = Stream::connect_tcp(address).await.unwrap();
+        let stream = connect(address).await.unwrap();
         stream.write_all(&[b'x'; 600]).await.unwrap();
         let gone = poll_fn(|cx| stream.poll_peer_activity(cx));
         assert!(
@@ -346,7 +392,7 @@ fn an_unproven_joiner_gets_a_nonce_and_no_proof() {
     run_on_loop(async {
         let (front, upstream) = (JoinListener::default(), joined("shop"));
         configure(&front, KEY, &[&upstream]);
-        let stream = Stream::connect_tcp(listen(&front)).await.unwrap();
+        let stream = connect(listen(&front)).await.unwrap();
         let mut lines = LineStream::new(stream, Vec::new());
         let nonce = words::Nonce(random_bytes().unwrap());
         lines.send(&words::encode_greeting(&nonce)).await.unwrap();
@@ -367,12 +413,17 @@ fn a_front_end_without_the_key_learns_nothing_of_the_joiner() {
         let listener = Listener::new(socket).unwrap();
         let (joiner, brought) = joiner(address, "shop", KEY);
         let (socket, _) = poll_fn(|cx| listener.poll_accept(cx)).await.unwrap();
-        let mut lines = LineStream::new(Stream::new(socket).unwrap(), Vec::new());
+        let stream = Stream::new(socket).unwrap();
+        let session = penstock_tls::accept(&stream, &sessions(), &mut Vec::new()).await;
+        let stream = session.unwrap().over(stream);
+        let binding = channel_binding_of(&stream);
+        let mut lines = LineStream::new(stream, Vec::new());
         let greeting = lines.next_line().await.unwrap();
         let joiner_nonce = words::parse_greeting(&greeting).unwrap();
-        let meeting = words::HandshakeNonces {
+        let meeting = words::JoinHandshake {
             joiner: joiner_nonce,
             front_end: words::Nonce(random_bytes().unwrap()),
+            binding,
         };
         lines
             .send(&words::encode_challenge(&meeting.front_end))
@@ -639,6 +690,13 @@ fn control_purpose(upstream: &str) -> JoinPurpose {
     }
 }
 
+/// Connects with TLS, as a joiner does.
+async fn connect(address: SocketAddr) -> Result<Stream, JoinFailure> {
+    let stream = Stream::connect_tcp(address).await?;
+    let tls = FrontEndTls::new(&address.to_string()).unwrap();
+    tls.secure(stream).await
+}
+
 async fn handshake_manually(
     address: SocketAddr,
     key: &str,
@@ -655,12 +713,15 @@ async fn handshake_manually_with_proof(
     purpose: JoinPurpose,
 ) -> Result<(LineStream, u64), String> {
     let meet = async {
-        let mut lines = LineStream::new(Stream::connect_tcp(address).await?, Vec::new());
+        let stream = connect(address).await?;
+        let binding = channel_binding_of(&stream);
+        let mut lines = LineStream::new(stream, Vec::new());
         let nonce = words::Nonce(random_bytes()?);
         lines.send(&words::encode_greeting(&nonce)).await?;
-        let meeting = words::HandshakeNonces {
+        let meeting = words::JoinHandshake {
             joiner: nonce,
             front_end: words::parse_challenge(&lines.next_line().await?)?,
+            binding,
         };
         lines
             .send(&JoinSecret::new(proved).encode_proof(JoinSide::Joiner, &meeting))
