@@ -126,25 +126,23 @@ pub(crate) fn build_reply_head(
     let mut instructions = FrontEndInstructions::None;
     let mut accel = None;
     for (name, value) in parts.fields {
-        let name = std::str::from_utf8(name).unwrap_or_default();
         let disables_buffering =
-            name.eq_ignore_ascii_case("x-accel-buffering") && value.eq_ignore_ascii_case(b"no");
+            name.eq_ignore_ascii_case(b"x-accel-buffering") && value.eq_ignore_ascii_case(b"no");
         if disables_buffering || is_sent_to_client(name) {
             is_unbuffered |= disables_buffering
-                || name.eq_ignore_ascii_case("content-type")
+                || name.eq_ignore_ascii_case(b"content-type")
                     && value
                         .get(..17)
                         .is_some_and(|t| t.eq_ignore_ascii_case(b"text/event-stream"));
-            if is_internal_field(name.as_bytes()) {
+            if is_internal_field(name) {
                 instructions = FrontEndInstructions::ForThisServer;
             }
             if let Err(error) = fields.push(name, value) {
-                return Err(
-                    app_protocol_error(format!("response field `{name}`: {error}"))
-                        .with_timing(timing),
-                );
+                let name = String::from_utf8_lossy(name);
+                let cause = format!("response field `{name}`: {error}");
+                return Err(app_protocol_error(cause).with_timing(timing));
             }
-        } else if name.eq_ignore_ascii_case("content-length") {
+        } else if name.eq_ignore_ascii_case(b"content-length") {
             let length = parse_content_length(value);
             if length.is_none() || declared.is_some_and(|earlier| Some(earlier) != length) {
                 let text = String::from_utf8_lossy(value).into_owned();
@@ -155,7 +153,7 @@ pub(crate) fn build_reply_head(
             }
             declared = length;
         } else {
-            AccelFields::read_field(&mut accel, name.as_bytes(), value);
+            AccelFields::read_field(&mut accel, name, value);
         }
     }
     let mut response = Response::new(parts.status, Body::Empty);
@@ -183,13 +181,13 @@ pub(crate) fn build_reply_head(
 }
 
 /// Whether a field of that name is sent to the client unchanged.
-pub(crate) fn is_sent_to_client(name: &str) -> bool {
-    if is_accel_field(name.as_bytes()) {
+pub(crate) fn is_sent_to_client(name: &[u8]) -> bool {
+    if is_accel_field(name) {
         // For a cache in front of this; edge takes it out.
-        return name.eq_ignore_ascii_case("x-accel-expires");
+        return name.eq_ignore_ascii_case(b"x-accel-expires");
     }
     let mut not_passed = DROPPED_FIELDS.iter();
-    !not_passed.any(|known| known.eq_ignore_ascii_case(name))
+    !not_passed.any(|known| known.as_bytes().eq_ignore_ascii_case(name))
 }
 
 /// Builds a response whose whole body came with its head.

@@ -101,7 +101,8 @@ pub(crate) fn build_accept_response(
     let mut pushed = own.map_err(|error| ("Sec-WebSocket-Protocol", error));
     for (name, value) in parts.fields {
         let name = std::str::from_utf8(name).unwrap_or_default();
-        if pushed.is_ok() && reply::is_sent_to_client(name) && !is_handshake_header(name) {
+        if pushed.is_ok() && reply::is_sent_to_client(name.as_bytes()) && !is_handshake_header(name)
+        {
             pushed = fields.push(name, value).map_err(|error| (name, error));
         }
     }

@@ -26,19 +26,21 @@ pub fn for_each_variable(
 ) {
     let mut room = [0_u8; MAX_NAME_BYTES];
     let mut joined = Vec::new();
-    for (at, (name, value)) in head.fields().enumerate() {
-        if !is_passed(name) {
+    for (at, (bytes, value)) in head.fields_bytes().enumerate() {
+        let same = |other: &[u8]| other.eq_ignore_ascii_case(bytes);
+        if head.fields_bytes().take(at).any(|(other, _)| same(other)) {
             continue;
         }
-        let same = |other: &str| other.eq_ignore_ascii_case(name);
-        if head.fields().take(at).any(|(other, _)| same(other)) {
+        // A name is a token (RFC 9110 §5.1).
+        let name = std::str::from_utf8(bytes).unwrap_or_default();
+        if !is_passed(name) {
             continue;
         }
         let Some(variable) = write_variable_name(name, &mut room) else {
             continue;
         };
         let mut others = head
-            .fields()
+            .fields_bytes()
             .skip(at + 1)
             .filter(|(other, _)| same(other))
             .peekable();
@@ -47,7 +49,7 @@ pub fn for_each_variable(
             continue;
         }
         // RFC 9110 §5.3: repeated fields are one list. RFC 6265 §5.4: cookies join with "; ".
-        let separator: &[u8] = match same("cookie") {
+        let separator: &[u8] = match same(b"cookie") {
             true => b"; ",
             false => b", ",
         };

@@ -82,8 +82,9 @@ impl FieldBlock {
     /// # Errors
     /// Fails if the name is not a token or the value contains a control byte. Nothing is added
     /// then.
-    pub fn push(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
-        if !is_token(name.as_bytes()) {
+    pub fn push(&mut self, name: impl AsRef<[u8]>, value: &[u8]) -> Result<(), FieldError> {
+        let name = name.as_ref();
+        if !is_token(name) {
             return Err(FieldError::InvalidName);
         }
         let value = trim_blanks(value);
@@ -128,7 +129,7 @@ impl FieldBlock {
     /// Appends a field with a decimal value.
     pub fn push_u64(&mut self, name: &'static str, value: u64) {
         debug_assert!(is_token(name.as_bytes()), "malformed literal field {name}");
-        let lines = self.start_line(name, 20);
+        let lines = self.start_line(name.as_bytes(), 20);
         push_decimal(lines, value);
         lines.extend_from_slice(b"\r\n");
     }
@@ -218,18 +219,18 @@ impl FieldBlock {
         self.as_bytes().split_inclusive(|&byte| byte == b'\n')
     }
 
-    fn push_checked(&mut self, name: &str, value: &[u8]) {
+    fn push_checked(&mut self, name: &[u8], value: &[u8]) {
         let lines = self.start_line(name, value.len());
         lines.extend_from_slice(value);
         lines.extend_from_slice(b"\r\n");
     }
 
-    fn start_line(&mut self, name: &str, value_len: usize) -> &mut Vec<u8> {
-        self.has_framing_fields |= is_framing_name(name.as_bytes());
-        self.has_date |= token_eq_ignore_case(name.as_bytes(), b"date");
+    fn start_line(&mut self, name: &[u8], value_len: usize) -> &mut Vec<u8> {
+        self.has_framing_fields |= is_framing_name(name);
+        self.has_date |= token_eq_ignore_case(name, b"date");
         let lines = self.lines_mut();
         lines.reserve(name.len() + value_len + 4);
-        lines.extend_from_slice(name.as_bytes());
+        lines.extend_from_slice(name);
         lines.extend_from_slice(b": ");
         lines
     }

@@ -322,7 +322,7 @@ fn switching_response(
         let name = std::str::from_utf8(field.name()).unwrap_or_default();
         let is_upgrade = name.eq_ignore_ascii_case("upgrade");
         has_upgrade |= is_upgrade;
-        if pushed.is_ok() && (is_upgrade || reply::is_sent_to_client(name)) {
+        if pushed.is_ok() && (is_upgrade || reply::is_sent_to_client(name.as_bytes())) {
             pushed = fields.push(name, field.value());
         }
     });
