@@ -71,7 +71,7 @@ impl Stickiness {
     pub(crate) fn affinity(&self, request: &Request) -> Option<Box<Affinity>> {
         Some(Box::new(match self {
             Self::Cookie(name) => Affinity {
-                target: match cookie_value(request, name).and_then(WorkerToken::parse) {
+                target: match request.head.cookie(name).and_then(WorkerToken::parse) {
                     Some(token) => AffinityTarget::Worker(token),
                     None => AffinityTarget::Any,
                 },
@@ -132,16 +132,6 @@ impl Affinity {
         // Name and token are valid in a field.
         let _ = response.fields.push("Set-Cookie", value.as_bytes());
     }
-}
-
-/// RFC 6265, 4.2.1: pairs between semicolons.
-fn cookie_value<'r>(request: &'r Request, name: &str) -> Option<&'r [u8]> {
-    request.head.field_values("cookie").find_map(|line| {
-        line.split(|&byte| byte == b';').find_map(|pair| {
-            let pair = pair.trim_ascii().strip_prefix(name.as_bytes())?;
-            pair.strip_prefix(b"=")
-        })
-    })
 }
 
 /// A number for the client's address; `None` on a Unix socket, whose peers have none.

@@ -108,7 +108,7 @@ impl RouteRules {
         if !head.target_path_query().starts_with('/') {
             return CacheDecision::Bypass(ForwardReason::Bypass, "target");
         }
-        for (name, value) in head.fields() {
+        for (name, _) in head.fields() {
             if is_override_field(name) {
                 return CacheDecision::Bypass(ForwardReason::Bypass, "override");
             }
@@ -116,13 +116,10 @@ impl RouteRules {
             if headers.any(|header| header.eq_ignore_ascii_case(name)) {
                 return CacheDecision::Bypass(ForwardReason::Bypass, "header");
             }
-            if !self.config.bypass.cookies.is_empty() && name.eq_ignore_ascii_case("cookie") {
-                let is_named =
-                    |(found, _): (&[u8], &[u8])| matches_any(&self.config.bypass.cookies, found);
-                if cookie_pairs(value).any(is_named) {
-                    return CacheDecision::Bypass(ForwardReason::Bypass, "cookie");
-                }
-            }
+        }
+        let bypass = &self.config.bypass.cookies;
+        if !bypass.is_empty() && head.cookies().any(|(found, _)| matches_any(bypass, found)) {
+            return CacheDecision::Bypass(ForwardReason::Bypass, "cookie");
         }
         CacheDecision::Lookup(LookupOptions {
             may_store,
@@ -172,8 +169,7 @@ impl RouteRules {
             );
         }
         for name in &self.config.key.cookies {
-            let lines = head.field_values("cookie");
-            for (found, value) in lines.flat_map(cookie_pairs) {
+            for (found, value) in head.cookies() {
                 if matches_pattern(name, found) {
                     part(b"cookie ", found, Some(value));
                 }
@@ -331,15 +327,6 @@ fn joined_values(head: &RequestHead, name: &str) -> Option<Vec<u8>> {
         all.extend_from_slice(value);
     }
     Some(all)
-}
-
-/// Splits a `Cookie` field into pairs (RFC 6265 §4.2.1).
-fn cookie_pairs(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    line.split(|&byte| byte == b';').map(|pair| {
-        let mut parts = pair.splitn(2, |&byte| byte == b'=');
-        let name = parts.next().unwrap_or_default().trim_ascii();
-        (name, parts.next().unwrap_or_default().trim_ascii())
-    })
 }
 
 fn matches_any(patterns: &[String], name: &[u8]) -> bool {

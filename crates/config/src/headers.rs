@@ -9,8 +9,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::findings::LocatedValue;
 use crate::model::HeaderRules;
 use crate::section::{Keys, Section};
+use crate::values::{PLACEHOLDER_EXPECTED, Template, UnknownPlaceholder};
 
 /// What a message says was expected of a field's name.
 pub(crate) const FIELD_EXPECTED: &str =
@@ -51,8 +53,28 @@ enum HeaderChange {
     Add,
 }
 
-fn read_fields(table: &Section<'_>, key: &str, change: HeaderChange) -> BTreeMap<String, String> {
-    let mut fields: BTreeMap<String, String> = BTreeMap::new();
+/// A text with placeholders; one that is unknown is reported.
+pub(crate) fn read_template(
+    table: &Section<'_>,
+    key: &str,
+    text: &LocatedValue<String>,
+) -> Option<Template> {
+    match Template::parse(&text.value) {
+        Ok(template) => Some(template),
+        Err(UnknownPlaceholder(word)) => {
+            table.report_invalid_item(key, &word, text.offset, PLACEHOLDER_EXPECTED);
+            None
+        }
+    }
+}
+
+/// Fields with their values, of a table of strings.
+pub(crate) fn read_set_fields(table: &Section<'_>, key: &str) -> BTreeMap<String, Template> {
+    read_fields(table, key, HeaderChange::Set)
+}
+
+fn read_fields(table: &Section<'_>, key: &str, change: HeaderChange) -> BTreeMap<String, Template> {
+    let mut fields: BTreeMap<String, Template> = BTreeMap::new();
     for (name, value) in table.string_map(key) {
         let text = value.value.as_str();
         if !is_changeable(&name, change) {
@@ -66,10 +88,8 @@ fn read_fields(table: &Section<'_>, key: &str, change: HeaderChange) -> BTreeMap
             );
         } else if !is_field_value(text) {
             table.report_invalid_item(&name, text, value.offset, VALUE_EXPECTED);
-        } else if let Some(word) = unknown_placeholder(text) {
-            table.report_invalid_item(&name, word, value.offset, PLACEHOLDER_EXPECTED);
-        } else {
-            fields.insert(name, value.value);
+        } else if let Some(template) = read_template(table, &name, &value) {
+            fields.insert(name, template);
         }
     }
     fields
@@ -102,24 +122,7 @@ pub(crate) fn is_field_value(text: &str) -> bool {
     text.bytes().all(is_plain) && text.trim_matches([' ', '\t']) == text
 }
 
-/// The first word in braces that stands for nothing; braces around anything but small letters are
-/// text, such as JSON.
-fn unknown_placeholder(text: &str) -> Option<&str> {
-    let starts = text.match_indices('{').map(|(start, _)| start);
-    let mut words = starts.filter_map(|start| {
-        let inner = &text[start + 1..];
-        let length = inner.find(|c: char| !c.is_ascii_lowercase() && c != '_')?;
-        let is_word = length > 0 && inner[length..].starts_with('}');
-        is_word.then(|| &text[start..start + length + 2])
-    });
-    words.find(|word| !PLACEHOLDERS.contains(word))
-}
-
-/// What stands for something of the request.
-const PLACEHOLDERS: [&str; 4] = ["{client}", "{host}", "{scheme}", "{path}"];
-
 const VALUE_EXPECTED: &str = "a value without control characters and without spaces around it";
-const PLACEHOLDER_EXPECTED: &str = "{client}, {host}, {scheme} or {path} in braces";
 
 #[cfg(test)]
 mod tests {
@@ -140,25 +143,6 @@ mod tests {
         ];
         for (text, expected) in values {
             assert_eq!(is_field_value(text), expected, "{text:?}");
-        }
-    }
-
-    #[test]
-    fn finds_words_in_braces_that_stand_for_nothing() {
-        let rows = [
-            ("{client}", None),
-            ("{scheme}://{host}{path}", None),
-            ("{clinet}", Some("{clinet}")),
-            ("{host} {x_y}", Some("{x_y}")),
-            ("{\"group\":\"a\"}", None),
-            ("{}", None),
-            ("{", None),
-            ("{open", None),
-            ("{ä}", None),
-            ("{{host}}", None),
-        ];
-        for (text, expected) in rows {
-            assert_eq!(unknown_placeholder(text), expected, "{text}");
         }
     }
 

@@ -13,10 +13,12 @@
 mod declare;
 
 mod address;
+mod answers;
 mod app;
 mod cache;
 mod channel;
 mod command_line;
+mod conditions;
 mod cores;
 mod describe;
 mod detect;
@@ -39,6 +41,7 @@ mod model;
 mod options;
 mod parse;
 mod processes;
+mod rate_limit;
 mod redacted;
 mod resolve;
 mod route;
@@ -70,21 +73,26 @@ pub use hide::{DEFAULT_HIDE_PATTERNS, HidePattern};
 pub use model::{
     Access, AccessLog, Acme, AcmeStorage, App, AppKind, Balance, BlockingPool, Cache, CacheBypass,
     CacheKey, CertificateFiles, ChallengeKind, ClientCertificateMode, ClientCertificates,
-    Concurrency, Config, ConnectionLimits, ContentCoding, ControlSocket, EjectPolicy,
+    Concurrency, Conditions, Config, ConnectionLimits, ContentCoding, ControlSocket, EjectPolicy,
     ExternalAccount, Files, ForwardedHeaders, Grip, HUB_NAMESPACE, HashKey, HeaderRules,
     HealthCheck, HostHeader, Hsts, HttpListener, HttpScheme, Hub, HubHistory, JoinEndpoint,
     JoinTarget, KeySetSource, Limits, LogFormat, LogTarget, MemoryLimit, MercureKey, MercureKeys,
-    OnDemand, Preload, Processes, Protocol, ProxyProtocol, QueryKey, RefusalPolicy, RetryPolicy,
-    Rewrite, Route, RouteCache, RouteHub, RouteMercure, ScalingConfig, Sendfile, Server,
-    ServerAddr, ServerLogFormat, Site, SiteTls, SlowPolicy, SocketPermissions, Sticky, Symlinks,
-    TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
+    NamedCondition, OnDemand, Preload, Processes, Protocol, ProxyProtocol, QueryKey, RateLimitRule,
+    Redirect, RefusalPolicy, RequestScheme, Respond, RetryPolicy, Rewrite, Route, RouteCache,
+    RouteHub, RouteMercure, ScalingConfig, Sendfile, Server, ServerAddr, ServerLogFormat, Site,
+    SiteTls, SlowPolicy, SocketPermissions, Sticky, Symlinks, TcpFrontend, TcpTls, Tls, TlsProfile,
+    UnknownNames, Upstream, UpstreamServer, UpstreamTls,
 };
 pub use parse::{load, parse};
+pub use rate_limit::{RateKey, RequestRate};
 pub use redacted::{EnvVariables, Secret};
 pub use resolve::{AdminOverride, Invocation, resolve_config};
 pub use schema::json_schema;
 pub use units::format_size;
-pub use values::{HostPattern, InvalidListenAddr, ListenAddr, PathPattern, TryPattern};
+pub use values::{
+    HostPattern, InvalidListenAddr, ListenAddr, PathPattern, PathRegex, Placeholder, Template,
+    TemplatePart, TryPattern, ValuePattern,
+};
 pub use work::WorkOptions;
 
 /// The name of the file that is looked for in a directory.

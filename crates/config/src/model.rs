@@ -11,6 +11,7 @@
 
 mod app;
 mod cache;
+mod conditions;
 mod files;
 mod hub;
 mod limits;
@@ -28,6 +29,8 @@ pub use app::{
 };
 pub(crate) use cache::CACHE_KEY_QUERY;
 pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
+pub(crate) use conditions::{CONDITIONS_NOT, NAMED_CONDITIONS};
+pub use conditions::{Conditions, NamedCondition, RequestScheme};
 pub use files::{ContentCoding, Files, Symlinks};
 pub use hub::{
     Grip, HUB_NAMESPACE, HttpScheme, Hub, HubHistory, KeySetSource, MercureKey, MercureKeys,
@@ -40,7 +43,8 @@ pub use server::{
     AccessLog, ControlSocket, HttpListener, JoinEndpoint, LogFormat, LogTarget, Server,
     ServerLogFormat, SocketPermissions,
 };
-pub use site::{HeaderRules, Rewrite, Route, Site};
+pub(crate) use site::ROUTE_PATH_REGEX;
+pub use site::{HeaderRules, RateLimitRule, Redirect, Respond, Rewrite, Route, Site};
 pub(crate) use tls::EXTERNAL_ACCOUNT_KEY;
 pub use tls::{
     Acme, AcmeStorage, CertificateFiles, ChallengeKind, ClientCertificateMode, ClientCertificates,
@@ -78,6 +82,8 @@ pub struct Config {
     pub acme: Acme,
     /// Bounds on held streams.
     pub hub: Hub,
+    /// Conditions that routes name.
+    pub conditions: BTreeMap<String, Conditions>,
     /// Caches by name; their directories do not overlap.
     pub caches: BTreeMap<String, Cache>,
     /// Back ends by name.
@@ -183,6 +189,8 @@ keys! {
         "caches": NamedTables("caches.NAME"), Described("none");
         /// Held streams.
         "hub": Table("hub"), Described("every default");
+        /// Conditions that several routes and rules share.
+        "conditions": NamedTables("conditions.NAME"), Described("none");
         /// Sites.
         "sites": Tables("sites"), Described("one site for the only application or upstream");
         /// TCP listeners.

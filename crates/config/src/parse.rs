@@ -16,7 +16,9 @@ use crate::error::ConfigErrors;
 use crate::findings::{Findings, LocatedValue, ReadFlags, make_absolute};
 use crate::model::{App, BlockingPool, Config, Limits, Site, TcpFrontend};
 use crate::section::{Keys as _, Section};
-use crate::{app, cache, dev_defaults, disk, hub, join, server, site, tcp, tls, upstream};
+use crate::{
+    app, cache, conditions, dev_defaults, disk, hub, join, server, site, tcp, tls, upstream,
+};
 
 /// Reads, parses and checks a file.
 ///
@@ -82,6 +84,8 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
     for cache in caches.values() {
         blocking.entry(cache.blocking.clone()).or_default();
     }
+    let conditions = conditions::read_named(&top);
+    let condition_names: Vec<String> = conditions.keys().cloned().collect();
     let streams = tcp::read(&top, &upstream_names, &upstreams);
     let mut sites = site::read(
         &top,
@@ -92,6 +96,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
             upstreams: &upstreams,
             caches: &caches,
             hub: &hub,
+            conditions: &condition_names,
             hide: &server.config.hide,
             blocking: &blocking,
         },
@@ -121,6 +126,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         tls,
         acme,
         hub,
+        conditions,
         caches,
         upstreams,
         sites,

@@ -396,6 +396,7 @@ fn empty_config(dir: &Path) -> Config {
         tls: Tls::default(),
         acme: Acme::default(),
         hub: Hub::default(),
+        conditions: BTreeMap::new(),
         caches: BTreeMap::new(),
         upstreams: BTreeMap::new(),
         sites: Vec::new(),

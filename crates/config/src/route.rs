@@ -14,8 +14,8 @@ use crate::model::Route;
 use crate::section::{Keys as _, Section};
 use crate::site::RouteContext;
 use crate::suggest::nearest_word;
-use crate::values::PathPattern;
-use crate::{cache, files, grants, headers, hub};
+use crate::values::{PathPattern, PathRegex};
+use crate::{answers, cache, conditions, files, grants, headers, hub, rate_limit};
 
 /// Reads the routes of a site.
 pub(crate) fn read(site: &Section<'_>, known: &RouteContext<'_>) -> Vec<Route> {
@@ -35,7 +35,7 @@ pub(crate) fn read(site: &Section<'_>, known: &RouteContext<'_>) -> Vec<Route> {
 
 /// One route, placed where its path stands.
 fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<LocatedValue<Route>> {
-    let path = table.parse_text("path", PathPattern::parse);
+    let path = read_path(table);
     let files = files::read(table, known);
     let app = read_name(table, "app", known.app_names);
     let upstream = read_name(table, "upstream", known.upstream_names);
@@ -56,11 +56,33 @@ fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<LocatedValu
         None if table.has("path") => return None,
         None => (PathPattern::any(), table.offset),
     };
+    route.conditions = conditions::read(table, "match", known.conditions);
     route.cache = cache::read_route(table, known.caches);
+    route.rate_limit = rate_limit::read(table);
+    route.redirect = answers::read_redirect(table, &path);
+    route.respond = answers::read_respond(table, &path);
     read_grants(table, known, &mut route);
+    check_header_captures(table, &route, &path);
     check_handlers(table, &path);
     route.path = path;
     Some(LocatedValue::new(route, at))
+}
+
+/// The paths of a route: a pattern, or a table with a regular expression.
+fn read_path(table: &Section<'_>) -> Option<LocatedValue<PathPattern>> {
+    if !table.is_table("path") {
+        return table.parse_text("path", PathPattern::parse);
+    }
+    let inner = table.table("path")?;
+    let text = inner.text("regex")?;
+    match PathRegex::new(text.value) {
+        Ok(regex) => Some(LocatedValue::new(PathPattern::Regex(regex), text.offset)),
+        Err(reason) => {
+            let problem = format!("`regex` is no regular expression: {reason}");
+            table.report(text.offset, problem);
+            None
+        }
+    }
 }
 
 /// Reads what its back end's responses may ask of the front end on this route.
@@ -88,12 +110,33 @@ fn read_grants(table: &Section<'_>, known: &RouteContext<'_>, route: &mut Route)
     grants::check_namespace(table, name, namesakes);
 }
 
+/// Reports values of headers with groups that the route's path does not have.
+fn check_header_captures(table: &Section<'_>, route: &Route, path: &PathPattern) {
+    let rules = [
+        ("request_headers", &route.request_headers),
+        ("response_headers", &route.response_headers),
+    ];
+    for (key, rules) in rules {
+        for value in rules.set.values().chain(rules.add.values()) {
+            answers::check_captures(table, value, path, table.key_offset(&[key]));
+        }
+    }
+}
+
 /// Reports a route without a handler, and handlers that exclude each other.
 fn check_handlers(table: &Section<'_>, path: &PathPattern) {
     let has_any = |keys: &[&str]| keys.iter().any(|key| table.has(key));
-    if !has_any(&["files", "app", "upstream", "hub", "mercure"]) {
+    let handlers = ["files", "app", "upstream", "hub", "mercure"];
+    if has_any(&handlers) {
+        table.report_not_applicable("redirect");
+    }
+    if has_any(&handlers) || table.has("redirect") {
+        table.report_not_applicable("respond");
+    }
+    if !has_any(&handlers) && !has_any(&["redirect", "respond"]) {
         let problem = format!(
-            "route {path} has nothing to do: give it `files`, `app`, `upstream`, `hub` or `mercure`"
+            "route {path} has nothing to do: give it `files`, `app`, `upstream`, `hub`, `mercure`, \
+             `redirect` or `respond`"
         );
         table.report(table.offset, problem);
     } else if !has_any(&["app", "upstream"]) {
@@ -170,7 +213,11 @@ fn check_reachable(
 ) {
     let path = &route.value.path;
     let earlier = earlier.iter();
-    let mut earlier = earlier.filter(|first| route.value.internal || !first.value.internal);
+    let earlier = earlier.filter(|first| route.value.internal || !first.value.internal);
+    // Of conditions only those are known to hold that this route has itself.
+    let conditions = &route.value.conditions;
+    let mut earlier = earlier
+        .filter(|first| first.value.conditions.is_empty() || first.value.conditions == *conditions);
     let same = |first: &&LocatedValue<Route>| first.value.path == *path;
     let wider = |first: &&LocatedValue<Route>| first.value.path.covers(path);
     if let Some(first) = earlier.clone().find(same) {

@@ -29,6 +29,8 @@ pub(crate) struct RouteContext<'a> {
     pub(crate) caches: &'a BTreeMap<String, Cache>,
     /// Bounds on held streams.
     pub(crate) hub: &'a Hub,
+    /// Names of conditions.
+    pub(crate) conditions: &'a [String],
     /// Names of files that are hidden where a route does not say which.
     pub(crate) hide: &'a [HidePattern],
     /// Pools by name.
@@ -61,9 +63,10 @@ pub(crate) fn read(top: &Section<'_>, known: &RouteContext<'_>) -> Vec<Site> {
                 table.report(table.offset, problem);
             }
             check_hosts(table, &hosts, &mut hosts_seen);
-            let hosts = hosts.into_iter().map(|host| host.value).collect();
+            let hosts: Vec<_> = hosts.into_iter().map(|host| host.value).collect();
             let mut site = Site::new(route::read(table, known));
             site.read_keys(table);
+            check_canonical_host(table, &site, &hosts);
             tls::read_site(table, &mut site);
             Site {
                 hosts,
@@ -72,6 +75,28 @@ pub(crate) fn read(top: &Section<'_>, known: &RouteContext<'_>) -> Vec<Site> {
             }
         })
         .collect()
+}
+
+/// A host without wildcard.
+pub(crate) fn parse_canonical_host(text: &str) -> Option<String> {
+    match HostPattern::parse(text) {
+        Some(HostPattern::Exact(host)) => Some(host),
+        _ => None,
+    }
+}
+
+/// Reports a canonical host that the site does not answer for: its requests would be redirected to
+/// another site, or for ever.
+fn check_canonical_host(table: &Section<'_>, site: &Site, hosts: &[HostPattern]) {
+    let Some(host) = &site.canonical_host else {
+        return;
+    };
+    if hosts.is_empty() {
+        table.report_not_applicable("canonical_host");
+    } else if !hosts.iter().any(|pattern| pattern.matches(host)) {
+        let problem = format!("`canonical_host` {host} is not in the `hosts` of the site");
+        table.report_key("canonical_host", problem);
+    }
 }
 
 /// The site of an application that no site mentions: the files of its `public/`, then itself.

@@ -1,6 +1,7 @@
 //! Configuration values with a grammar of their own: addresses, hosts, paths.
 //!
-//! `parse` and the command line parse them (`FromStr`); the router matches them.
+//! `parse` and the command line parse them (`FromStr`); the router matches them. Paths of routes have
+//! a file of their own.
 //!
 //! # Invariants
 //!
@@ -9,10 +10,19 @@
 //! - `expand_into` returns a path that starts with `/` and holds no `..` that was not in the
 //!   request's own path.
 
+mod path_pattern;
+mod template;
+mod value_pattern;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+
+pub use path_pattern::{PathPattern, PathRegex};
+pub(crate) use template::{PLACEHOLDER_EXPECTED, UnknownPlaceholder};
+pub use template::{Placeholder, Template, TemplatePart};
+pub use value_pattern::ValuePattern;
 
 /// The address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -163,63 +173,6 @@ impl fmt::Display for HostPattern {
         match self {
             Self::Exact(name) => f.write_str(name),
             Self::Subdomains(suffix) => write!(f, "*{suffix}"),
-        }
-    }
-}
-
-/// The paths of a route.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum PathPattern {
-    /// This path only.
-    Exact(String),
-    /// Every path that starts with this; starts and ends with `/` (`/assets/*` is `/assets/`).
-    Prefix(String),
-}
-
-impl PathPattern {
-    /// Every path: `/*`.
-    pub fn any() -> Self {
-        Self::Prefix("/".to_owned())
-    }
-
-    /// Whether the pattern matches a normalised, decoded path.
-    pub fn matches(&self, path: &str) -> bool {
-        match self {
-            Self::Exact(exact) => path == exact,
-            Self::Prefix(prefix) => path.starts_with(prefix.as_str()),
-        }
-    }
-
-    /// Whether this matches every path that `other` matches.
-    pub fn covers(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Prefix(wide), Self::Exact(p) | Self::Prefix(p)) => p.starts_with(wide.as_str()),
-            (Self::Exact(a), Self::Exact(b)) => a == b,
-            (Self::Exact(_), Self::Prefix(_)) => false,
-        }
-    }
-
-    /// Parses `/x` or `/x/*`; `None` for other texts and for paths that no normalised path could
-    /// equal.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (path, wide) = match text.strip_suffix("/*") {
-            Some(prefix) => (&text[..=prefix.len()], true),
-            None => (text, false),
-        };
-        let normal = path.starts_with('/')
-            && !path.contains("//")
-            && !path.contains(['*', '?', '#', '\0'])
-            && !path.split('/').any(|part| part == "." || part == "..");
-        let kind = if wide { Self::Prefix } else { Self::Exact };
-        normal.then(|| kind(path.to_owned()))
-    }
-}
-
-impl fmt::Display for PathPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exact(path) => f.write_str(path),
-            Self::Prefix(prefix) => write!(f, "{prefix}*"),
         }
     }
 }

@@ -55,6 +55,14 @@ impl ErrorPages {
     }
 }
 
+/// Reads a fixed page, with its media type by its ending. *Blocking*.
+///
+/// # Errors
+/// When it cannot be read, is no regular file or is too large.
+pub fn load_page(path: &Path) -> io::Result<(Bytes, String)> {
+    ErrorPage::load(path).map(|page| (page.body, page.content_type))
+}
+
 impl ErrorPage {
     fn load(path: &Path) -> io::Result<Self> {
         // Opening a pipe would wait for its writer.

@@ -29,7 +29,8 @@ use penstock_exchange::{
     HandlerFuture, HandlerProgress, InternalRedirect, ListenerInfo, Reply, Request, RequestBody,
     RequestPath, RequestView, Response, TrustedProxies,
 };
-use penstock_http::{BodyFraming, RequestHead, Status};
+use penstock_http::{BodyFraming, RequestHead, Status, strip_port};
+use penstock_rules::RequestFacts;
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
 use penstock_tls::ConnectionIdentity;
@@ -38,7 +39,7 @@ use self::internal_redirect::RedirectChain;
 use self::request::HandlerRequest;
 use crate::accept::ConnectionSource;
 use crate::filters::Filters;
-use crate::router::{HandlerChain, OwnedRoute, Route, RouteMatch, strip_port};
+use crate::router::{HandlerChain, OwnedRoute, Route, RouteMatch};
 use crate::{Edge, Settings, faults};
 
 pub use http_challenge::shared_challenge_route;
@@ -166,7 +167,22 @@ impl<'c> ConnectionContext<'c> {
         {
             return RouteMatch::Route(path, route);
         }
-        settings.routes.match_request(head, forwarded, is_https)
+        let facts = self.request_facts(head, forwarded);
+        settings.routes.match_request(&facts, forwarded)
+    }
+
+    /// What conditions are about.
+    fn request_facts<'f>(
+        &'f self,
+        head: &'f RequestHead,
+        forwarded: Option<&ForwardedInfo>,
+    ) -> RequestFacts<'f> {
+        RequestFacts {
+            head,
+            client: self.client_address(forwarded),
+            scheme: self.scheme(forwarded),
+            tls: self.client_state.tls().map(|tls| &**tls),
+        }
     }
 
     /// Whether its connection may not ask for the host of a request, as its TLS session is for

@@ -49,6 +49,9 @@ pub(crate) fn respond_to_fault(
         FaultKind::MethodNotAllowed => field("Allow", "GET, HEAD"),
         _ => {}
     }
+    if let Some(fields) = &fault.fields {
+        response.fields.append(fields);
+    }
     response.timing = *fault.timing;
     response
 }
@@ -186,8 +189,9 @@ pub(crate) fn redirect_to_directory(method: Method, location: &[u8]) -> Response
     response
 }
 
-/// Redirects a request without TLS; 308 keeps method and body (RFC 9110 §15.4.9).
-pub(crate) fn redirect_to_https(location: &str) -> Response {
+/// Redirects a request to the scheme and host of its site; 308 keeps method and body (RFC 9110
+/// §15.4.9).
+pub(crate) fn redirect_to_site(location: &str) -> Response {
     let mut response = Response::new(Status::PERMANENT_REDIRECT, Body::Empty);
     // The parser checked host and target.
     let _ = response.fields.push("Location", location.as_bytes());

@@ -16,16 +16,16 @@ mod response_paths;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use penstock_config::{HeaderRules, Rewrite};
+use penstock_config::{HeaderRules, PathPattern, PathRegex, Rewrite, Template, TemplatePart};
 use penstock_exchange::field_policy::{
     FieldClass, TrustedHeaders, classify_field, is_same_cgi_variable,
 };
 use penstock_exchange::{Fault, FaultKind, ForwardedInfo, Mount, TrustedProxies};
 use penstock_http::{FieldBlock, HeadWriter, RequestHead, encode_path, normalise_path};
+use penstock_rules::{TemplateValues, render};
 use penstock_sys::net::PeerAddress;
 
 use self::response_paths::ResponsePathRewriter;
-use crate::access_log;
 
 /// The changes that one route makes, compiled.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub struct Filters {
     request_rules: CompiledHeaderRules,
     response_rules: CompiledHeaderRules,
     trusted_headers: TrustedHeaders,
+    /// That of the route's path, for `{re.1}`.
+    path_regex: Option<PathRegex>,
 }
 
 /// The values of placeholders, always of the request as the client sent it.
@@ -76,26 +78,13 @@ struct CompiledHeaderRules {
     add: Vec<(String, Template)>,
 }
 
-#[derive(Debug)]
-struct Template(Vec<HeaderTemplatePart>);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum HeaderTemplatePart {
-    Text(String),
-    /// The client's address without its port.
-    Client,
-    Host,
-    Scheme,
-    /// The path as sent, without the query.
-    Path,
-}
-
 impl Filters {
     /// Compiles a route's rules, which the configuration has checked; `None` when they change
     /// nothing. With `own_cookies`, the names of Penstock's own cookies, which are for all paths,
     /// the stripped prefix is put back into the paths of responses.
     #[must_use]
     pub fn compile(
+        path: &PathPattern,
         rewrite: &Rewrite,
         request: &HeaderRules,
         response: &HeaderRules,
@@ -120,6 +109,10 @@ impl Filters {
             request_rules: CompiledHeaderRules::compile(request),
             response_rules: CompiledHeaderRules::compile(response),
             trusted_headers: TrustedHeaders::new(said.cloned()),
+            path_regex: match path {
+                PathPattern::Regex(regex) => Some(regex.clone()),
+                _ => None,
+            },
         }))
     }
 
@@ -144,8 +137,8 @@ impl Filters {
         }
         let mut set = self.request_rules.set.iter();
         let set = set.find(|(name, _)| name.eq_ignore_ascii_case(PREFIX));
-        let mount = match set.map(|(_, value)| &value.0[..]) {
-            Some([HeaderTemplatePart::Text(text)]) => Mount::parse(text),
+        let mount = match set.map(|(_, value)| value.parts()) {
+            Some([TemplatePart::Text(text)]) => Mount::parse(text),
             // Removed, added to, or made of the request: unknown here.
             _ => None,
         };
@@ -173,9 +166,9 @@ impl Filters {
             let is_untrusted = self.trusted_headers.covers(name) && !may_client_set(name, trust);
             !rules.removes_field(name) && !is_untrusted
         });
-        let mut text = Vec::new();
+        let (mut text, values) = (Vec::new(), self.template_values(values));
         for (name, value) in rules.set.iter().chain(&rules.add) {
-            writer.push_field(name, value.render(values, &mut text));
+            writer.push_field(name, render(value, &values, &mut text));
         }
         let head = writer.finish().map_err(|error| {
             let cause = format!("the route's filters made the request invalid: {error}");
@@ -208,13 +201,23 @@ impl Filters {
         for name in &rules.remove {
             fields.remove(name);
         }
-        let mut text = Vec::new();
+        let (mut text, values) = (Vec::new(), self.template_values(values));
         for (name, value) in &rules.set {
             // Names and texts were checked when they were compiled, placeholders by the parser.
-            let _ = fields.set(name, value.render(values, &mut text));
+            let _ = fields.set(name, render(value, &values, &mut text));
         }
         for (name, value) in &rules.add {
-            let _ = fields.push(name, value.render(values, &mut text));
+            let _ = fields.push(name, render(value, &values, &mut text));
+        }
+    }
+
+    fn template_values<'v>(&'v self, values: &HeaderPlaceholders<'v>) -> TemplateValues<'v> {
+        TemplateValues {
+            head: values.head,
+            client: values.client,
+            host: values.host,
+            scheme: values.scheme,
+            path_regex: self.path_regex.as_ref(),
         }
     }
 }
@@ -234,13 +237,12 @@ fn may_client_set(name: &str, trust: Option<&TrustedProxies>) -> bool {
 
 impl CompiledHeaderRules {
     fn compile(rules: &HeaderRules) -> Self {
-        let compile = |(name, value): (&String, &String)| (name.clone(), Template::compile(value));
         // Named one by one, so that a new rule does not compile before it is applied.
         let HeaderRules { remove, set, add } = rules;
         Self {
             remove: remove.clone(),
-            set: set.iter().map(compile).collect(),
-            add: add.iter().map(compile).collect(),
+            set: set.clone().into_iter().collect(),
+            add: add.clone().into_iter().collect(),
         }
     }
 
@@ -301,63 +303,6 @@ fn strip_path_prefix<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
         rest => rest.starts_with(b"/").then_some(rest),
     }
 }
-
-impl Template {
-    /// Text in braces that is no placeholder is text.
-    fn compile(text: &str) -> Self {
-        let mut parts = Vec::new();
-        let mut plain = String::new();
-        let mut rest = text;
-        while let Some(c) = rest.chars().next() {
-            let found = PLACEHOLDERS.iter().find(|(name, _)| rest.starts_with(name));
-            if let Some((name, part)) = found {
-                if !plain.is_empty() {
-                    parts.push(HeaderTemplatePart::Text(std::mem::take(&mut plain)));
-                }
-                parts.push(part.clone());
-                rest = &rest[name.len()..];
-            } else {
-                plain.push(c);
-                rest = &rest[c.len_utf8()..];
-            }
-        }
-        if !plain.is_empty() {
-            parts.push(HeaderTemplatePart::Text(plain));
-        }
-        Self(parts)
-    }
-
-    /// The value; `text` is a buffer for one with placeholders.
-    fn render<'a>(&'a self, values: &HeaderPlaceholders<'_>, text: &'a mut Vec<u8>) -> &'a [u8] {
-        if let [HeaderTemplatePart::Text(text)] = &self.0[..] {
-            return text.as_bytes();
-        }
-        text.clear();
-        for part in &self.0 {
-            match part {
-                HeaderTemplatePart::Text(plain) => text.extend_from_slice(plain.as_bytes()),
-                HeaderTemplatePart::Client => {
-                    text.extend_from_slice(access_log::format_peer(values.client).as_bytes());
-                }
-                HeaderTemplatePart::Host => text.extend_from_slice(values.host.as_bytes()),
-                HeaderTemplatePart::Scheme => text.extend_from_slice(values.scheme.as_bytes()),
-                HeaderTemplatePart::Path => {
-                    let target = values.head.target_path_query();
-                    let path = target.split_once('?').map_or(target, |(path, _)| path);
-                    text.extend_from_slice(path.as_bytes());
-                }
-            }
-        }
-        text
-    }
-}
-
-const PLACEHOLDERS: [(&str, HeaderTemplatePart); 4] = [
-    ("{client}", HeaderTemplatePart::Client),
-    ("{host}", HeaderTemplatePart::Host),
-    ("{scheme}", HeaderTemplatePart::Scheme),
-    ("{path}", HeaderTemplatePart::Path),
-];
 
 #[cfg(test)]
 mod tests;

@@ -47,7 +47,7 @@ use self::tls_handshake::Handshakes;
 pub use accept::{accept_connections, serve_connection};
 pub use access_log::AccessLog;
 pub use connection_limits::DescriptorBudget;
-pub use error_pages::ErrorPages;
+pub use error_pages::{ErrorPages, load_page};
 pub use exchange::shared_challenge_route;
 pub use filters::Filters;
 pub use handover::EdgeAdopter;

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use penstock_config::{HostPattern, PathPattern};
 use penstock_exchange::{Fault, FaultKind, ForwardedInfo, Handler, Mount, RequestPath, Response};
-use penstock_http::{Method, RequestHead};
+use penstock_http::{Method, RequestHead, strip_port};
+use penstock_rules::{RequestConditions, RequestFacts};
 
 use crate::error_pages::ErrorPages;
 use crate::faults;
@@ -28,7 +29,8 @@ pub struct RouteTable {
     /// Longest suffix first.
     wildcard_hosts: Vec<(HostPattern, Arc<Site>)>,
     default_site: Option<Arc<Site>>,
-    has_https_redirects: bool,
+    /// Whether a site redirects to HTTPS or to its canonical host.
+    has_site_redirects: bool,
 }
 
 /// One site: its routes in order, and its error pages.
@@ -41,6 +43,8 @@ pub struct Site {
     error_pages: ErrorPages,
     /// The port of HTTPS that requests without TLS are redirected to.
     https_port: Option<u16>,
+    /// The host that requests for others are redirected to.
+    canonical_host: Option<Box<str>>,
 }
 
 /// One route: the handlers for the paths it matches, run in order until one responds.
@@ -48,6 +52,8 @@ pub struct Site {
 pub struct Route {
     /// The paths.
     pub path: PathPattern,
+    /// What else its requests must be; `None` for any request.
+    pub conditions: Option<Box<RequestConditions>>,
     /// Whether the route is for internal redirects only, and hidden from clients.
     pub is_internal: bool,
     /// Whether the path without its final slash redirects to the one with it: `/shop` to `/shop/`
@@ -90,7 +96,7 @@ pub(crate) enum LookupOrigin {
 impl RouteTable {
     /// Adds a site; without hosts it is for any host that no other site names.
     pub fn add_site(&mut self, hosts: &[HostPattern], site: Site) {
-        self.has_https_redirects |= site.https_port.is_some();
+        self.has_site_redirects |= site.https_port.is_some() || site.canonical_host.is_some();
         let site = Arc::new(site);
         if hosts.is_empty() {
             self.default_site = Some(site);
@@ -115,10 +121,10 @@ impl RouteTable {
     /// request that is malformed, is about the server as a whole, or lacks the slash of a directory.
     pub(crate) fn match_request(
         &self,
-        head: &RequestHead,
+        request: &RequestFacts<'_>,
         forwarded: Option<&ForwardedInfo>,
-        is_https: bool,
     ) -> RouteMatch<&Route> {
+        let head = request.head;
         let path = match RequestPath::from_head(head) {
             Ok(path) => path,
             Err(error) => {
@@ -137,11 +143,11 @@ impl RouteTable {
             false => "",
         };
         let bytes = path.bytes(head);
-        if !is_https && let Some(location) = self.https_location(head, forwarded) {
-            let response = faults::redirect_to_https(&location);
+        if let Some(location) = self.site_location(request, forwarded) {
+            let response = faults::redirect_to_site(&location);
             return RouteMatch::EdgeResponse(Ok(Box::new(response)));
         }
-        match self.find_route(host, bytes, LookupOrigin::Client) {
+        match self.find_route(host, bytes, request, LookupOrigin::Client) {
             Ok(route) if route.is_directory_redirect(bytes) => {
                 let outer = forwarded.map_or(&Mount::ROOT, |it| &it.mount);
                 let outer = match &route.filters {
@@ -158,27 +164,38 @@ impl RouteTable {
         }
     }
 
-    /// Where a request without TLS is redirected to, if its site says so. A host that no URL can have
-    /// gives none.
-    fn https_location(
+    /// Where a request is redirected to that comes without TLS or for another host than its site's
+    /// own, if the site says so. A host that no URL can have gives none.
+    fn site_location(
         &self,
-        head: &RequestHead,
+        request: &RequestFacts<'_>,
         forwarded: Option<&ForwardedInfo>,
     ) -> Option<String> {
-        if !self.has_https_redirects {
+        if !self.has_site_redirects {
             return None;
         }
-        let asked = forwarded.and_then(|it| it.host.as_deref());
-        let host = strip_port(asked.unwrap_or_else(|| head.host()));
-        let port = self.find_site(strip_port(head.host()))?.https_port?;
+        let head = request.head;
+        let site = self.find_site(strip_port(head.host()))?;
+        let https_port = site.https_port.filter(|_| request.scheme != "https");
+        let named = forwarded.and_then(|it| it.host.as_deref());
+        let authority = named.unwrap_or_else(|| head.host());
+        let host = strip_port(authority);
+        let canonical = site.canonical_host.as_deref();
+        let canonical = canonical.filter(|canonical| !canonical.eq_ignore_ascii_case(host));
+        if https_port.is_none() && canonical.is_none() {
+            return None;
+        }
         let target = head.target_path_query();
         if host.is_empty() || !target.starts_with('/') {
             return None;
         }
-        Some(match port {
-            443 => format!("https://{host}{target}"),
-            port => format!("https://{host}:{port}{target}"),
-        })
+        let (scheme, port) = match https_port {
+            Some(443) => ("https", String::new()),
+            Some(port) => ("https", format!(":{port}")),
+            None => (request.scheme, authority[host.len()..].to_owned()),
+        };
+        let host = canonical.unwrap_or(host);
+        Some(format!("{scheme}://{host}{port}{target}"))
     }
 
     /// The route for a path.
@@ -189,13 +206,14 @@ impl RouteTable {
         &self,
         authority: &str,
         path: &[u8],
+        request: &RequestFacts<'_>,
         whose: LookupOrigin,
     ) -> Result<&Route, Fault> {
         let site = self.find_site(strip_port(authority)).ok_or_else(|| {
             let cause = format!("no site for host `{authority}`");
             Fault::new(FaultKind::UnknownHost, cause)
         })?;
-        site.find_route(path, whose)
+        site.find_route(path, request, whose)
             .ok_or_else(|| Fault::new(FaultKind::NotFound, "no route matches"))
     }
 
@@ -241,6 +259,7 @@ impl Site {
             routes,
             error_pages,
             https_port: None,
+            canonical_host: None,
         }
     }
 
@@ -253,9 +272,27 @@ impl Site {
         }
     }
 
-    fn find_route(&self, path: &[u8], whose: LookupOrigin) -> Option<&Route> {
-        let is_open =
-            |at: usize| !self.routes[at].is_internal || whose == LookupOrigin::InternalRedirect;
+    /// Redirects requests for other hosts to this one.
+    #[must_use]
+    pub fn with_canonical_host(self, host: &str) -> Self {
+        Self {
+            canonical_host: Some(host.into()),
+            ..self
+        }
+    }
+
+    fn find_route(
+        &self,
+        path: &[u8],
+        request: &RequestFacts<'_>,
+        whose: LookupOrigin,
+    ) -> Option<&Route> {
+        let is_open = |at: usize| {
+            let route = &self.routes[at];
+            let is_visible = !route.is_internal || whose == LookupOrigin::InternalRedirect;
+            let conditions = route.conditions.as_ref();
+            is_visible && conditions.is_none_or(|it| it.match_request(request, path))
+        };
         let matching = self.path_index.first_match(path, is_open);
         // Only a client can be redirected to the path with its slash.
         let folder = match whose {
@@ -334,21 +371,34 @@ fn respond_without_route(head: &RequestHead) -> Option<Result<Box<Response>, Fau
     }
 }
 
-/// `host:port` or `[::1]:port` without the port.
-pub(crate) fn strip_port(authority: &str) -> &str {
-    match authority.rfind(':') {
-        Some(colon) if !authority[colon..].contains(']') => &authority[..colon],
-        _ => authority,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use penstock_http::{HeadLimits, ParseProgress, parse_head};
+    use penstock_sys::net::PeerAddress;
+
     use super::*;
+
+    fn head() -> RequestHead {
+        let text = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        match parse_head(text, &HeadLimits::default()).unwrap() {
+            ParseProgress::Complete((head, _)) => head,
+            ParseProgress::Partial => panic!("the head is whole"),
+        }
+    }
+
+    fn facts(head: &RequestHead) -> RequestFacts<'_> {
+        RequestFacts {
+            head,
+            client: PeerAddress::Unix,
+            scheme: "http",
+            tls: None,
+        }
+    }
 
     fn site() -> Site {
         let route = Route {
             path: PathPattern::any(),
+            conditions: None,
             is_internal: false,
             redirects_directories: false,
             max_body_bytes: None,
@@ -361,6 +411,7 @@ mod tests {
 
     #[test]
     fn hosts_compare_without_case_port_and_final_dot() {
+        let head = head();
         let mut routing = RouteTable::default();
         routing.add_site(
             &[
@@ -377,22 +428,24 @@ mod tests {
             "a.example.org",
             "[::1]:80",
         ] {
-            let found = routing.find_route(known, b"/", LookupOrigin::Client);
+            let found = routing.find_route(known, b"/", &facts(&head), LookupOrigin::Client);
             assert!(found.is_ok(), "{known}");
         }
         for unknown in ["example.org", "badexample.org", "com", "", "[::2]"] {
-            let found = routing.find_route(unknown, b"/", LookupOrigin::Client);
+            let found = routing.find_route(unknown, b"/", &facts(&head), LookupOrigin::Client);
             assert_eq!(found.unwrap_err().kind, FaultKind::UnknownHost, "{unknown}");
         }
     }
 
     #[test]
     fn the_first_matching_route_answers() {
+        let head = head();
         let mut routing = RouteTable::default();
         let prefix = PathPattern::Prefix("/assets/".into());
         let exact = PathPattern::Exact("/up".into());
         let routes = [prefix, exact].map(|path| Route {
             path,
+            conditions: None,
             is_internal: false,
             redirects_directories: false,
             max_body_bytes: None,
@@ -407,13 +460,15 @@ mod tests {
             ("/up", true),
             ("/up/x", false),
         ] {
-            let route = routing.find_route("any", path.as_bytes(), LookupOrigin::Client);
+            let route =
+                routing.find_route("any", path.as_bytes(), &facts(&head), LookupOrigin::Client);
             assert_eq!(route.is_ok(), found, "{path}");
         }
     }
 
     #[test]
     fn a_path_without_its_slash_is_found_in_the_order_of_routes() {
+        let head = head();
         let prefix = |text: &str| PathPattern::Prefix(text.to_owned());
         let exact = |text: &str| PathPattern::Exact(text.to_owned());
         for (routes, expected) in [
@@ -434,6 +489,7 @@ mod tests {
                 max_body_bytes: None,
                 hsts: None,
                 path,
+                conditions: None,
                 is_internal: false,
                 filters: None,
                 handlers: Arc::default(),
@@ -441,15 +497,20 @@ mod tests {
             let site = Site::new(routes.collect(), ErrorPages::default());
             routing.add_site(&[], site);
             // An internal redirect goes to routes for that very path.
-            let redirected = routing.find_route("any", b"/shop", LookupOrigin::InternalRedirect);
+            let redirected = routing.find_route(
+                "any",
+                b"/shop",
+                &facts(&head),
+                LookupOrigin::InternalRedirect,
+            );
             match redirected {
-                Ok(route) => assert!(route.path.matches("/shop"), "{names:?}"),
+                Ok(route) => assert!(route.path.matches(b"/shop"), "{names:?}"),
                 Err(fault) => {
                     assert_eq!(fault.kind, FaultKind::NotFound);
                     assert_eq!(names, ["/shop/*"]);
                 }
             }
-            let route = routing.find_route("any", b"/shop", LookupOrigin::Client);
+            let route = routing.find_route("any", b"/shop", &facts(&head), LookupOrigin::Client);
             let route = route.unwrap();
             let found = (
                 route.path.to_string(),
@@ -465,8 +526,10 @@ mod tests {
 
     #[test]
     fn an_internal_route_is_there_for_redirects_only() {
+        let head = head();
         let route = |path: &str, internal| Route {
             path: PathPattern::Prefix(path.into()),
+            conditions: None,
             is_internal: internal,
             redirects_directories: false,
             max_body_bytes: None,
@@ -482,7 +545,9 @@ mod tests {
             (LookupOrigin::Client, false),
             (LookupOrigin::InternalRedirect, true),
         ] {
-            let route = routing.find_route("any", b"/kept/a", whose).unwrap();
+            let route = routing
+                .find_route("any", b"/kept/a", &facts(&head), whose)
+                .unwrap();
             assert_eq!(route.is_internal, expected, "{whose:?}");
         }
     }

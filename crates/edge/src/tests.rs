@@ -260,6 +260,7 @@ fn route(path: &str, handler: Arc<dyn Handler>) -> Route {
         max_body_bytes: None,
         hsts: None,
         path: PathPattern::Prefix(path.into()),
+        conditions: None,
         is_internal: false,
         filters: None,
         handlers: [handler].into(),

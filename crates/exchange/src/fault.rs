@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use penstock_http::Status;
+use penstock_http::{FieldBlock, Status};
 
 use crate::RequestTiming;
 
@@ -19,6 +19,8 @@ pub struct Fault {
     pub cause: Cow<'static, str>,
     /// A long text for a development error page: an application's traceback.
     pub detail: Option<Arc<str>>,
+    /// Fields of the response that say what a client can do, such as `Retry-After`.
+    pub fields: Option<Box<FieldBlock>>,
     /// The time spent until then; boxed, so that results stay small.
     pub timing: Box<RequestTiming>,
 }
@@ -54,6 +56,10 @@ pub enum FaultKind {
     NotFound,
     /// There, but not served: 403.
     Forbidden,
+    /// Only for clients that prove who they are: 401.
+    Unauthorized,
+    /// The client has asked too often: 429.
+    TooManyRequests,
     /// No site has that host, or the connection may not ask for it: 421.
     UnknownHost,
     /// The method is not for this resource: 405.
@@ -106,6 +112,8 @@ impl FaultKind {
             Self::ClientDisconnected => CLIENT_CLOSED_REQUEST,
             Self::NotFound => Status::NOT_FOUND,
             Self::Forbidden => Status::FORBIDDEN,
+            Self::Unauthorized => Status::UNAUTHORIZED,
+            Self::TooManyRequests => Status::TOO_MANY_REQUESTS,
             Self::UnknownHost => Status::MISDIRECTED_REQUEST,
             Self::MethodNotAllowed => Status::METHOD_NOT_ALLOWED,
             Self::NotImplemented => Status::NOT_IMPLEMENTED,
@@ -133,6 +141,8 @@ impl FaultKind {
             | Self::ClientDisconnected
             | Self::NotFound
             | Self::Forbidden
+            | Self::Unauthorized
+            | Self::TooManyRequests
             | Self::UnknownHost
             | Self::MethodNotAllowed
             | Self::NotImplemented => FaultSide::Client,
@@ -181,6 +191,7 @@ impl FaultKind {
                 | Self::BackendDisconnected
                 | Self::BackendTimeout
                 | Self::Overloaded
+                | Self::TooManyRequests
                 | Self::Internal
         )
     }
@@ -196,6 +207,8 @@ impl FaultKind {
             Self::ClientDisconnected => "The client closed the connection.",
             Self::NotFound => "There is nothing at this address.",
             Self::Forbidden => "This address is not open to you.",
+            Self::Unauthorized => "This address is only for those who sign in.",
+            Self::TooManyRequests => "You have asked too often. Please try again in a moment.",
             Self::UnknownHost => "This server does not answer for that host.",
             Self::MethodNotAllowed => "This address does not take that method.",
             Self::NotImplemented => "This server does not know that method.",
@@ -225,8 +238,17 @@ impl Fault {
             kind,
             cause: cause.into(),
             detail: None,
+            fields: None,
             timing: Box::default(),
         }
+    }
+
+    /// The same with a field of its response. A value that is none is left out.
+    #[must_use]
+    pub fn with_field(mut self, name: &str, value: &str) -> Self {
+        let fields = self.fields.get_or_insert_default();
+        let _ = fields.push(name, value.as_bytes());
+        self
     }
 
     /// The same with its timing.

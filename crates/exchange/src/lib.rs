@@ -9,6 +9,7 @@
 
 pub mod accel;
 pub mod address_prefix;
+pub mod address_set;
 pub mod body;
 pub mod buffering;
 pub mod cgi;
@@ -33,6 +34,7 @@ pub mod trusted_proxies;
 
 pub use accel::{AccelFields, SendfileGrant, is_accel_field};
 pub use address_prefix::{AddressPrefix, ClientPermit, ClientPermits};
+pub use address_set::{AddressSet, parse_network};
 pub use body::{Body, BodyStream, FileBody, IncomingBody, RequestBody};
 pub use client_certificate::{ClientCertificate, ClientVerification};
 pub use client_state::ClientState;
@@ -55,4 +57,4 @@ pub use takeover::{
     TakeoverFuture, TunnelHandler,
 };
 pub use tls_info::TlsInfo;
-pub use trusted_proxies::{TrustedProxies, parse_network};
+pub use trusted_proxies::TrustedProxies;

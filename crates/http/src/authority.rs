@@ -8,6 +8,14 @@
 
 use std::{net::Ipv6Addr, str};
 
+/// `host:port` or `[::1]:port` without the port.
+pub fn strip_port(authority: &str) -> &str {
+    match authority.rfind(':') {
+        Some(colon) if !authority[colon..].contains(']') => &authority[..colon],
+        _ => authority,
+    }
+}
+
 /// A checked authority, as sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Authority<'a> {

@@ -225,6 +225,25 @@ impl RequestHead {
             .map(|field| self.bytes(field.value))
     }
 
+    /// Names and values of the cookies, in the order sent, without blanks around them (RFC 6265
+    /// §4.2.1).
+    pub fn cookies(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        fn pairs(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+            line.split(|&byte| byte == b';')
+        }
+        self.field_values("cookie").flat_map(pairs).map(|pair| {
+            let mut parts = pair.splitn(2, |&byte| byte == b'=');
+            let name = parts.next().unwrap_or_default().trim_ascii();
+            (name, parts.next().unwrap_or_default().trim_ascii())
+        })
+    }
+
+    /// The value of the first cookie of that name.
+    pub fn cookie(&self, name: &str) -> Option<&[u8]> {
+        let mut cookies = self.cookies();
+        cookies.find_map(|(found, value)| (found == name.as_bytes()).then_some(value))
+    }
+
     pub fn field_count(&self) -> usize {
         self.fields.len()
     }

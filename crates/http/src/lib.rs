@@ -32,7 +32,7 @@ pub mod websocket;
 pub use accept::{
     CodingChoice, accepts_media_type, is_media_type, negotiate_coding, prefers_media_type,
 };
-pub use authority::split_authority;
+pub use authority::{split_authority, strip_port};
 pub use conditional::{PreconditionResult, evaluate_preconditions};
 pub use date::{imf_fixdate, parse_http_date, rfc3339_millis};
 pub use fields::{FieldBlock, FieldError};

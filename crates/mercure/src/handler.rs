@@ -102,8 +102,11 @@ impl MercureHandler {
     /// not the subscriptions API.
     #[must_use]
     pub fn with_base_path(self, path: &PathPattern) -> Self {
-        let (PathPattern::Exact(base) | PathPattern::Prefix(base)) = path;
-        let base = base.trim_end_matches('/').into();
+        let base = match path {
+            PathPattern::Exact(base) | PathPattern::Prefix(base) => base.trim_end_matches('/'),
+            PathPattern::Suffix(_) | PathPattern::Regex(_) => "",
+        };
+        let base = base.into();
         Self {
             base_path: base,
             ..self

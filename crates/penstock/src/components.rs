@@ -14,6 +14,7 @@ use penstock_config::Config;
 use penstock_exchange::buffering::TempSpace;
 use penstock_exchange::{Handler, HandlerProgress, InlineResponse, Request, RequestView};
 use penstock_proxy::{Upstream, UpstreamSetup, UpstreamTls};
+use penstock_rules::RateTable;
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
 
@@ -43,6 +44,8 @@ pub(crate) struct Components {
     pub(crate) pool_limits: PoolLimits,
     /// The space of temporary files; one for the life of the server.
     pub(crate) temp_space: Arc<TempSpace>,
+    /// What `rate_limit` has counted; one for the life of the server.
+    pub(crate) rates: Arc<RateTable>,
 }
 
 #[derive(Debug, Default)]
@@ -81,6 +84,7 @@ pub(crate) fn start_components(
     let pool = default_pool(&pools);
     let space = &old.temp_space;
     started.components.temp_space = Arc::clone(space);
+    started.components.rates = Arc::clone(&old.rates);
     let store = wiring::buffering_settings(&config.limits, pool, space);
     let running = (&old.caches, &old.pool_limits);
     started.components.caches =

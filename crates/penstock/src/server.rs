@@ -356,6 +356,7 @@ fn internal_edge(config: &Config, handler: Arc<dyn Handler>, shows_causes: bool)
         max_body_bytes: None,
         hsts: None,
         path: PathPattern::any(),
+        conditions: None,
         is_internal: false,
         filters: None,
         handlers: [handler].into(),

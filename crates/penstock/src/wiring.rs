@@ -11,15 +11,19 @@ use penstock_config::{
     AccessLog as AccessLogConfig, AppKind, Config, Hsts, Limits, PathPattern, Protocol, Sendfile,
     SiteTls, TryPattern,
 };
-use penstock_edge::{AccessLog, ErrorPages, Filters, Route, RouteTable, Settings, Site};
+use penstock_edge::{AccessLog, ErrorPages, Filters, Route, RouteTable, Settings, Site, load_page};
 use penstock_exchange::buffering::{BufferingSettings, TempSpace};
 use penstock_exchange::{
-    Handler, HandlerProgress, InlineResponse, Reply, Request, RequestView, TrustedProxies,
-    parse_network,
+    AddressSet, Handler, HandlerProgress, InlineResponse, Reply, Request, RequestView,
+    TrustedProxies, parse_network,
 };
 use penstock_files::{FilesHandler, FilesSetup};
 use penstock_grip::WebSocketSupport;
 use penstock_proxy::{BufferingMode, Upstream, is_script_path};
+use penstock_rules::{
+    AccessHandler, ConditionSet, RateLimitHandler, RedirectHandler, RequestConditions,
+    RespondHandler,
+};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LogMask, LogWriter};
 
@@ -71,11 +75,13 @@ pub(crate) fn build_settings(
     let mut folders = ServedDirs::default();
     let mut routing = RouteTable::default();
     let mut cached_routes = Vec::new();
+    let named = ConditionSet::compile(&config.conditions)?;
     for site in &config.sites {
         let mut routes = Vec::new();
         let hsts = site.hsts.as_ref().map(hsts_value);
         for route in &site.routes {
             let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
+            handlers.extend(rule_handlers((site, route), components)?);
             handlers.extend(files_handler(route, components, loops, &mut folders)?);
             handlers.extend(of_hub.route_handler((site, route))?);
             if let Some(handler) = backend_handler(route, components)? {
@@ -136,11 +142,19 @@ pub(crate) fn build_settings(
             let own_cookies = rewrites_paths.then(|| Arc::clone(&own_cookies));
             routes.push(Route {
                 path: route.path.clone(),
+                conditions: match route.conditions.is_empty() {
+                    true => None,
+                    false => {
+                        let compiled = RequestConditions::compile(&route.conditions, &named);
+                        Some(Box::new(compiled?))
+                    }
+                },
                 is_internal: route.internal,
                 redirects_directories: strips_own_prefix(route),
                 max_body_bytes: route.max_body_size,
                 hsts: hsts.clone(),
                 filters: Filters::compile(
+                    &route.path,
                     &route.rewrite,
                     request_headers,
                     response_headers,
@@ -156,6 +170,9 @@ pub(crate) fn build_settings(
             && let Some(port) = tls.https_port
         {
             built = built.with_https_redirect(port);
+        }
+        if let Some(host) = &site.canonical_host {
+            built = built.with_canonical_host(host);
         }
         routing.add_site(&site.hosts, built);
     }
@@ -235,19 +252,41 @@ pub(crate) fn trusted_proxies(config: &Config) -> Result<TrustedProxies, String>
     let Some(proxies) = &config.server.trusted_proxies else {
         return Ok(TrustedProxies::default().with_client_address_field(client_field));
     };
-    let (mut networks, mut unix) = (Vec::new(), false);
-    for text in proxies {
-        if text == "unix" {
-            unix = true;
-        } else {
-            let network = parse_network(text);
-            networks.push(network.ok_or_else(|| format!("server.trusted_proxies: `{text}`"))?);
-        }
-    }
-    Ok(TrustedProxies::new(networks, unix).with_client_address_field(client_field))
+    let addresses = AddressSet::parse(proxies);
+    let addresses = addresses.map_err(|problem| format!("server.trusted_proxies: {problem}"))?;
+    Ok(TrustedProxies::from(addresses).with_client_address_field(client_field))
 }
 
-/// The handler of a route's files, which comes first.
+/// The handlers of a route's rules, which come before all others. *Blocking*: reads a file.
+fn rule_handlers(
+    (site, route): (&penstock_config::Site, &penstock_config::Route),
+    components: &Components,
+) -> Result<Vec<Arc<dyn Handler>>, String> {
+    let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
+    if let Some(access) = AccessHandler::new(&route.allow, &route.deny)? {
+        handlers.push(Arc::new(access));
+    }
+    if let Some(rule) = &route.rate_limit {
+        // A rule that a reload leaves as it is keeps its counts.
+        let name = format!("{:?} {} {rule:?}", site.hosts, route.path);
+        let rates = Arc::clone(&components.rates);
+        handlers.push(Arc::new(RateLimitHandler::new(rule, &name, rates)));
+    }
+    if let Some(redirect) = &route.redirect {
+        handlers.push(Arc::new(RedirectHandler::new(redirect, &route.path)));
+    }
+    if let Some(respond) = &route.respond {
+        let file = respond
+            .file
+            .as_ref()
+            .map(|path| load_page(path).map_err(|error| format!("{}: {error}", path.display())));
+        let handler = RespondHandler::new(respond, &route.path, file.transpose()?);
+        handlers.push(Arc::new(handler));
+    }
+    Ok(handlers)
+}
+
+/// The handler of a route's files.
 fn files_handler(
     route: &penstock_config::Route,
     components: &Components,

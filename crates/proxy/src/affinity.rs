@@ -33,7 +33,7 @@ pub(crate) fn set_sticky_cookie(
 
 /// The hash of the server's name in the client's cookie.
 pub(crate) fn sticky_name_hash(config: &config::Upstream, request: &Request) -> Option<u64> {
-    let value = cookie_value(request, config.sticky.as_deref()?)?;
+    let value = request.head.cookie(config.sticky.as_deref()?)?;
     u64::from_str_radix(std::str::from_utf8(value).ok()?, 16).ok()
 }
 
@@ -48,17 +48,6 @@ pub(crate) fn balance_key(config: &config::Upstream, request: &Request) -> Optio
             PeerAddress::Unix => hash_key(b""),
         },
         config::HashKey::Header(name) => hash_key(head.field(name)?),
-        config::HashKey::Cookie(name) => hash_key(cookie_value(request, name)?),
-    })
-}
-
-/// RFC 6265 §4.2.1: pairs between semicolons.
-fn cookie_value<'r>(request: &'r Request, name: &str) -> Option<&'r [u8]> {
-    request.head.field_values("cookie").find_map(|line| {
-        line.split(|&byte| byte == b';').find_map(|pair| {
-            let pair = pair.trim_ascii();
-            let value = pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
-            Some(value)
-        })
+        config::HashKey::Cookie(name) => hash_key(request.head.cookie(name)?),
     })
 }

@@ -363,7 +363,7 @@ fn reports_caches_that_a_route_cannot_use() {
             "nobody",
             files,
             &[
-                "penstock.toml:3:1: route /* has nothing to do: give it `files`, `app`, `upstream`, `hub` or `mercure`",
+                "penstock.toml:3:1: route /* has nothing to do: give it `files`, `app`, `upstream`, `hub`, `mercure`, `redirect` or `respond`",
             ],
         ),
     ]);

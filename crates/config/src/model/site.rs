@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::{
-    ClientCertificates, Files, Hsts, RouteCache, RouteHub, RouteMercure, Sendfile, SiteTls,
+    ClientCertificates, Conditions, Files, Hsts, RouteCache, RouteHub, RouteMercure, Sendfile,
+    SiteTls,
 };
+use crate::options::OptionDefault;
 use crate::options::OptionKind::*;
 use crate::options::expected::*;
-use crate::values::{HostPattern, PathPattern};
+use crate::rate_limit::{RateKey, RequestRate};
+use crate::values::{HostPattern, PathPattern, Template};
 
 section! {
     /// One site. Without any, the only application or upstream answers every host and path, an
@@ -35,6 +39,11 @@ section! {
         /// For how long browsers use HTTPS alone; a duration alone is `max_age`.
         hsts: Option<Hsts> = None, OrTable(&Age, "sites.hsts"), default "no such field",
             example r#""1y""#, only "a site with `tls`", by hand;
+        /// The one host that the site is to have: requests for its other hosts are redirected to
+        /// it, by 308.
+        canonical_host: Option<String> = None, Text(CANONICAL_HOST), default "none",
+            example r#""example.com""#, only "a site with `hosts`",
+            by parse(crate::site::parse_canonical_host);
         /// Routes, tried in order.
         routes: Vec<Route> = routes, Tables("sites.routes"), default required, by hand;
         /// Files, of at most 1MiB, that take the place of the server's own error pages, by
@@ -53,8 +62,32 @@ section! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Route(path: PathPattern)
     in "sites.routes", "[[sites.routes]]", "[[sites.routes]]" {
-        /// The path it is for, or every path below one when it ends in `/*`.
-        path: PathPattern = path, Text(ROUTE_PATH), shows r#""/*""#, by hand;
+        /// The path it is for: one path, every path below one (`/assets/*`), every path with an
+        /// ending (`*.php`), or a regular expression.
+        path: PathPattern = path, OrTable(&Text(ROUTE_PATH), "sites.routes.path"),
+            shows r#""/*""#, by hand;
+        /// What else its requests must be: a table of conditions, or a list of the names of
+        /// `[conditions.NAME]` tables.
+        "match" => conditions: Conditions = Conditions::default(),
+            OrTable(&Texts(CONDITION_NAME), "sites.routes.match"), default "every request",
+            example r#"{ method = ["GET"], header = { X-Beta = "1" } }"#, by hand;
+        /// Clients that may ask; others get 403. Clients are those that trusted proxies name.
+        allow: Vec<String> = Vec::new(), Texts(TRUSTED_NETWORK), default "all",
+            example r#"["10.0.0.0/8"]"#, by items(crate::address::is_network_or_unix);
+        /// Clients that get 403, also if `allow` has them.
+        deny: Vec<String> = Vec::new(), Texts(TRUSTED_NETWORK), default "none",
+            example r#"["192.0.2.0/24"]"#, by items(crate::address::is_network_or_unix);
+        /// How often its requests may come; others get 429. A text alone is `rate`.
+        rate_limit: Option<RateLimitRule> = None,
+            OrTable(&Text(REQUEST_RATE), "sites.routes.rate_limit"), default "no limit",
+            example r#"{ rate = "10/s", burst = 20 }"#, by hand;
+        /// Redirects its requests; a text alone is `to`.
+        redirect: Option<Redirect> = None, OrTable(&Text(REDIRECT_TARGET), "sites.routes.redirect"),
+            default "no redirect", example r#""https://new.example{uri}""#,
+            only "a route without a handler", by hand;
+        /// Answers its requests by itself.
+        respond: Option<Respond> = None, Table("sites.routes.respond"), default "no such answer",
+            example "{ status = 204 }", only "a route without a handler", by hand;
         /// Files to look for first.
         files: Option<Files> = None, Table("sites.routes.files"), default "no files",
             example r#"{ root = "public" }"#, by hand;
@@ -108,6 +141,75 @@ section! {
     }
 }
 
+keys! {
+    /// A regular expression over the decoded path. Its dialect is RE2's: no look-around and no
+    /// back references, and a match takes linear time.
+    ROUTE_PATH_REGEX in "sites.routes.path", "path = { ... } in [[sites.routes]]", "" {
+        /// The expression. It may match anywhere in the path: `^` and `$` tie it to its ends.
+        "regex": Text("a regular expression such as \"^/p/([0-9]+)$\""), OptionDefault::Required,
+            example r#""^/p/([0-9]+)$""#;
+    }
+}
+
+section! {
+    /// How often the requests of a route may come. All of it counts in this server alone, exactly
+    /// over all its loops.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct RateLimitRule(rate: RequestRate)
+    in "sites.routes.rate_limit", "rate_limit = { ... } in [[sites.routes]]", "" {
+        /// So many requests in a time.
+        rate: RequestRate = rate, Text(REQUEST_RATE), default required, example r#""10/s""#, by hand;
+        /// How many may come at once.
+        burst: Option<u32> = None, Number(1, 1_000_000), default "the number of `rate`",
+            example "20";
+        /// What is counted: requests of one client (of IPv6 the first 64 bits of its address), to one
+        /// host or path, with one value of a field or cookie, or of the whole route. Requests
+        /// without that field or cookie are not counted. With several all of them count together.
+        "key" => keys: Vec<RateKey> = vec![RateKey::Client], TextOrTexts(RATE_KEY),
+            shows r#""client""#, by hand;
+        /// How long a request may wait for its turn before it is refused.
+        max_delay: Duration = Duration::ZERO, Time(0);
+    }
+}
+
+section! {
+    /// Where a route redirects its requests.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Redirect(to: Template)
+    in "sites.routes.redirect", "redirect = { ... } in [[sites.routes]]", "" {
+        /// The URL, or the path on the same host. It may have the placeholders of
+        /// `request_headers`.
+        to: Template = to, Text(REDIRECT_TARGET), default required,
+            example r#""https://new.example{uri}""#, by hand;
+        /// The status: 301 and 308 are kept by browsers for good, 307 and 308 keep the method
+        /// (RFC 9110 §15.4).
+        status: u16 = 302, Number(301, 308);
+    }
+}
+
+section! {
+    /// The answer of a route, without a back end.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Respond
+    in "sites.routes.respond", "respond = { ... } in [[sites.routes]]", "" {
+        /// The status.
+        status: u16 = 200, Number(200, 599);
+        /// The body. It may have the placeholders of `request_headers`.
+        body: Option<Template> = None, Text(BODY_TEXT), default "no body",
+            example r#""closed until {query.until}\n""#, by hand;
+        /// A file with the body, of at most 1MiB, read at start and at a reload.
+        file: Option<PathBuf> = None, Path, default "none", example r#""errors/closed.html""#,
+            only "an answer without `body`", by hand;
+        /// The media type of the body.
+        content_type: Option<String> = None, Text(MEDIA_TYPE),
+            default "`text/plain` of a `body`, by its ending of a `file`",
+            example r#""application/json""#, by check(crate::headers::is_field_value);
+        /// Fields of its header.
+        headers: BTreeMap<String, Template> = BTreeMap::new(), StringMap, shows "{}",
+            example r#"{ Allow = "GET, HEAD" }"#, by hand;
+    }
+}
+
 section! {
     /// How the path is changed before files, app or upstream see it: first `strip_prefix`, then
     /// `add_prefix`.
@@ -127,19 +229,21 @@ section! {
 }
 
 section! {
-    /// Changes of the request's header, in this order: `remove`, `set`, `add`. In values
-    /// `{client}`, `{host}`, `{scheme}` and `{path}` stand for the request's. Fields of framing
-    /// and of the connection are not a route's to change.
+    /// Changes of the request's header, in this order: `remove`, `set`, `add`. Values may have
+    /// placeholders: `{client}`, `{host}`, `{hostname}` (without the port), `{scheme}`, `{method}`,
+    /// `{uri}`, `{path}`, `{path.1}` (its first segment), `{query}`, `{query.NAME}`,
+    /// `{header.NAME}`, `{cookie.NAME}`, and `{re.1}`, a group of the route's regular expression.
+    /// Fields of framing and of the connection are not a route's to change.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct HeaderRules
     in "sites.routes.request_headers", "request_headers = { ... } in [[sites.routes]]", "" {
         /// Fields that are dropped.
         remove: Vec<String> = Vec::new(), Texts(HEADER_FIELD), example r#"["X-Debug"]"#, by hand;
         /// Fields that replace all of their name.
-        set: BTreeMap<String, String> = BTreeMap::new(), StringMap, shows "{}",
+        set: BTreeMap<String, Template> = BTreeMap::new(), StringMap, shows "{}",
             example r#"{ X-Site = "{host}" }"#, by hand;
         /// Fields that are added to those there are.
-        add: BTreeMap<String, String> = BTreeMap::new(), StringMap, shows "{}",
+        add: BTreeMap<String, Template> = BTreeMap::new(), StringMap, shows "{}",
             example r#"{ Via = "1.1 front" }"#, by hand;
     }
 }

@@ -29,7 +29,20 @@ pub(crate) const SITE_TLS: &str = "\"auto\", \"local\" or \"off\"";
 pub(crate) const ALPN_PROTOCOL: &str = "a protocol such as \"postgresql\" or \"mqtt\"";
 pub(crate) const EMAIL_ADDRESS: &str = "an e-mail address such as \"ops@example.com\"";
 pub(crate) const HTTP_URL: &str = "a URL such as \"http://127.0.0.1:5000/allowed\"";
-pub(crate) const ROUTE_PATH: &str = "a path such as \"/about\" or \"/assets/*\"";
+pub(crate) const ROUTE_PATH: &str = "a path such as \"/about\", \"/assets/*\" or \"*.php\"";
+pub(crate) const REDIRECT_TARGET: &str =
+    "a URL such as \"https://new.example{uri}\" or a path such as \"/new/{re.1}\"";
+pub(crate) const REQUEST_RATE: &str =
+    "a rate of requests such as \"10/s\", \"100/m\", \"1000/h\" or \"5000/d\"";
+pub(crate) const RATE_KEY: &str =
+    "\"client\", \"host\", \"path\", \"route\", \"header:NAME\" or \"cookie:NAME\"";
+pub(crate) const BODY_TEXT: &str = "a text";
+pub(crate) const MEDIA_TYPE: &str = "a media type such as \"application/json\"";
+pub(crate) const CANONICAL_HOST: &str = "a host such as \"example.com\", without scheme and port";
+pub(crate) const METHOD_EXPECTED: &str = "a method such as \"GET\", in capitals";
+pub(crate) const PROTOCOL_EXPECTED: &str = "\"HTTP/1.0\" or \"HTTP/1.1\"";
+pub(crate) const CONDITION_NAME: &str =
+    "the name of a [conditions.NAME] table, with `!` in front for its opposite";
 pub(crate) const FILE_PATH: &str = "a path, relative to the folder of the file";
 pub(crate) const PORT: &str = "a port such as \"5432\"";
 pub(crate) const HIDE_PATTERN: &str = crate::hide::HIDE_EXPECTED;

@@ -56,6 +56,12 @@ request_headers = {}
 response_headers = {}
 hub = {}
 mercure = { publisher_key = {}, subscriber_key = {} }
+path = { regex = "^/" }
+match = { not = {} }
+rate_limit = {}
+redirect = {}
+respond = {}
+[conditions.office]
 [[tcp]]
 tls = { certificate = "c.pem" }
 client_certificates = { ca = "c.pem" }

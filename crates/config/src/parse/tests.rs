@@ -534,7 +534,7 @@ fn reports_routes_that_cannot_work() {
             "nothing to do",
             "[[sites.routes]]\npath = \"/x\"\n",
             &[
-                "penstock.toml:3:1: route /x has nothing to do: give it `files`, `app`, `upstream`, `hub` or `mercure`",
+                "penstock.toml:3:1: route /x has nothing to do: give it `files`, `app`, `upstream`, `hub`, `mercure`, `redirect` or `respond`",
             ],
         ),
         (
@@ -561,7 +561,7 @@ fn reports_routes_that_cannot_work() {
             "bad path",
             "[[sites.routes]]\npath = \"x*\"\napp = \"web\"\n",
             &[
-                "penstock.toml:4:8: `path` cannot be \"x*\": expected a path such as \"/about\" or \"/assets/*\"",
+                "penstock.toml:4:8: `path` cannot be \"x*\": expected a path such as \"/about\", \"/assets/*\" or \"*.php\", or a table",
             ],
         ),
         (

@@ -32,7 +32,7 @@ max_body_size = "2GiB"
     let map = |pairs: &[(&str, &str)]| {
         let pairs = pairs.iter();
         pairs
-            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .map(|(name, value)| (name.to_string(), value.parse().unwrap()))
             .collect()
     };
     let expected = Route {
@@ -187,7 +187,7 @@ fn reports_fields_that_a_route_may_not_change() {
             &[
                 "penstock.toml:6:29: `X-A` cannot be \"a\\r\\nX: y\": expected a value without control characters and without spaces around it",
                 "penstock.toml:6:48: `X-B` cannot be \" \": expected a value without control characters and without spaces around it",
-                "penstock.toml:6:59: `X-C` cannot be \"{clinet}\": expected {client}, {host}, {scheme} or {path} in braces",
+                "penstock.toml:6:59: `X-C` cannot be \"{clinet}\": expected {client}, {host}, {hostname}, {scheme}, {method}, {uri}, {path}, {path.1}, {query}, {query.NAME}, {header.NAME}, {cookie.NAME} or {re.1} in braces",
                 "penstock.toml:6:83: `X-D` must be a string, not an integer",
             ],
         ),

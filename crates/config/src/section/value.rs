@@ -87,7 +87,7 @@ macro_rules! whole_numbers {
     )+};
 }
 
-whole_numbers!(u32 u64 usize);
+whole_numbers!(u16 u32 u64 usize);
 
 impl OptionValue for bool {
     fn from_key(table: &Section<'_>, key: &'static str) -> Option<Self> {

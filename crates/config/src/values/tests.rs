@@ -99,18 +99,23 @@ fn matches_paths() {
         ("/about", "/about/", false),
         ("/", "/", true),
         ("/", "/a", false),
+        ("*.php", "/a/b.php", true),
+        ("*.php", "/a/b.php5", false),
+        ("*.tar.gz", "/a.tar.gz", true),
+        ("*.tar.gz", "/a.gz", false),
     ];
     for (pattern, path, expected) in rows {
         let read = PathPattern::parse(pattern).unwrap();
         assert_eq!(read.to_string(), pattern);
-        assert_eq!(read.matches(path), expected, "{pattern} {path}");
+        assert_eq!(read.matches(path.as_bytes()), expected, "{pattern} {path}");
     }
 }
 
 #[test]
 fn refuses_what_no_path_could_equal() {
     for text in [
-        "", "x", "*", "/a*", "/*/b", "/a/../b", "//a", "/a//*", "/a?b", "/a#b", "/./a",
+        "", "x", "*", "*.", "*php", "*./a", "*.a*", "/a*", "/*/b", "/a/../b", "//a", "/a//*",
+        "/a?b", "/a#b", "/./a",
     ] {
         assert_eq!(PathPattern::parse(text), None, "{text:?}");
     }
@@ -126,6 +131,12 @@ fn sees_which_path_covers_which() {
         ("/x/*", "/*", false),
         ("/x", "/x", true),
         ("/x", "/x/*", false),
+        ("/*", "*.php", true),
+        ("/x/*", "*.php", false),
+        ("*.php", "/x.php", true),
+        ("*.php", "*.x.php", true),
+        ("*.x.php", "*.php", false),
+        ("*.php", "/*", false),
     ];
     for (wide, narrow, expected) in rows {
         let (a, b) = (
@@ -133,6 +144,113 @@ fn sees_which_path_covers_which() {
             PathPattern::parse(narrow).unwrap(),
         );
         assert_eq!(a.covers(&b), expected, "{wide} {narrow}");
+    }
+}
+
+#[test]
+fn a_regular_expression_matches_in_linear_time_or_is_refused() {
+    let regex = |text: &str| PathRegex::new(text).map(PathPattern::Regex);
+    let pattern = regex("^/p/([0-9]+)$").unwrap();
+    for (path, expected) in [("/p/1", true), ("/p/", false), ("/a/p/1", false)] {
+        assert_eq!(pattern.matches(path.as_bytes()), expected, "{path}");
+    }
+    assert!(pattern.covers(&PathPattern::Exact("/p/1".into())));
+    assert!(
+        pattern.covers(&regex("^/p/([0-9]+)$").unwrap()) && !pattern.covers(&PathPattern::any())
+    );
+    // Backtracking engines take exponential time for it.
+    let costly = regex("^/(a|a|aa)+$").unwrap();
+    assert!(!costly.matches(format!("/{}b", "a".repeat(20_000)).as_bytes()));
+    for (text, cause) in [
+        ("(", "unclosed group"),
+        ("(a{1000}){1000}", "too large"),
+        ("a(?=b)", "look-around"),
+        ("(a)\\1", "backreference"),
+    ] {
+        let problem = PathRegex::new(text).unwrap_err();
+        assert!(
+            problem.contains(cause) && !problem.contains('\n'),
+            "{text}: {problem}"
+        );
+    }
+}
+
+#[test]
+fn a_value_is_a_text_a_pattern_or_a_regular_expression() {
+    for (pattern, value, expected) in [
+        ("1", "1", true),
+        ("1", "12", false),
+        ("*", "", true),
+        ("", "", true),
+        ("", "a", false),
+        ("a*", "abc", true),
+        ("a*", "ba", false),
+        ("*.example", "x.example", true),
+        ("*.example", "xexample", false),
+        ("a*c*e", "abcde", true),
+        ("a*c*e", "abcd", false),
+        ("~^[0-9]+$", "12", true),
+        ("~^[0-9]+$", "1a", false),
+        ("~mobile", "Mobile", false),
+        ("~*mobile", "a Mobile b", true),
+    ] {
+        let read = ValuePattern::parse(pattern).unwrap();
+        assert_eq!(read.to_string(), pattern);
+        assert_eq!(
+            read.matches(value.as_bytes()),
+            expected,
+            "{pattern} {value}"
+        );
+    }
+    assert!(ValuePattern::parse("a*").unwrap().matches(b"a\xff\n"));
+    assert!(ValuePattern::parse("~(").is_err());
+}
+
+#[test]
+fn finds_words_in_braces_that_stand_for_nothing() {
+    let rows = [
+        ("{client}", None),
+        ("{scheme}://{hostname}{uri}", None),
+        (
+            "{path.1}{query.a-b}{header.X-A}{cookie.sid}{re.1}{re.name}",
+            None,
+        ),
+        ("{clinet}", Some("{clinet}")),
+        ("{host} {x_y}", Some("{x_y}")),
+        ("{path.0}", Some("{path.0}")),
+        ("{path.x}", Some("{path.x}")),
+        ("{host.x}", Some("{host.x}")),
+        ("{\"group\":\"a\"}", None),
+        ("{}", None),
+        ("{", None),
+        ("{open", None),
+        ("{ä}", None),
+        ("{{host}}", None),
+        ("{header.}", None),
+        ("", None),
+    ];
+    for (text, expected) in rows {
+        let read = Template::parse(text);
+        assert_eq!(read.as_ref().err().map(|it| &*it.0), expected, "{text}");
+        if let Ok(template) = read {
+            let again: String = template.parts().iter().map(part_text).collect();
+            let is_text = |part: &TemplatePart| matches!(part, TemplatePart::Text(_));
+            assert!(
+                template
+                    .parts()
+                    .windows(2)
+                    .all(|two| !two.iter().all(is_text))
+            );
+            let plain = template.parts().iter().all(is_text);
+            assert_eq!(plain, again == text, "{text}");
+        }
+    }
+}
+
+fn part_text(part: &TemplatePart) -> &str {
+    match part {
+        TemplatePart::Text(text) => text,
+        TemplatePart::Placeholder(_) => "\u{1}",
     }
 }
 

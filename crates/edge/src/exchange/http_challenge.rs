@@ -42,6 +42,7 @@ pub(super) fn token(head: &RequestHead) -> Option<&str> {
 pub fn shared_challenge_route(challenges: Arc<dyn SharedChallenges>) -> Route {
     Route {
         path: PathPattern::any(),
+        conditions: None,
         is_internal: false,
         redirects_directories: false,
         max_body_bytes: None,

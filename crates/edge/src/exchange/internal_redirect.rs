@@ -108,7 +108,9 @@ impl Exchange {
         let settings = Arc::clone(&self.settings);
         let host = self.head.host();
         let path = request.path.bytes(&request.head);
-        let route = (settings.routes).find_route(host, path, LookupOrigin::InternalRedirect);
+        let facts = connection.request_facts(&self.head, self.forwarded.as_deref());
+        let whose = LookupOrigin::InternalRedirect;
+        let route = settings.routes.find_route(host, path, &facts, whose);
         let route = route.map_err(|fault| missing_target_fault(fault, &target))?;
         if let Some(filters) = &route.filters {
             request = self.apply_filters(connection, filters, request)?;

@@ -24,7 +24,7 @@ fn values(head: &RequestHead) -> HeaderPlaceholders<'_> {
 
 fn rules(remove: &[&str], set: &[(&str, &str)], add: &[(&str, &str)]) -> HeaderRules {
     let map = |fields: &[(&str, &str)]| {
-        let owned = |&(n, v): &(&str, &str)| (n.to_owned(), v.to_owned());
+        let owned = |&(n, v): &(&str, &str)| (n.to_owned(), v.parse().unwrap());
         fields.iter().map(owned).collect()
     };
     HeaderRules {
@@ -43,7 +43,7 @@ fn rewrite(strip: Option<&str>, add: Option<&str>) -> Rewrite {
 }
 
 fn compile(rewrite: &Rewrite, request: &HeaderRules, response: &HeaderRules) -> Arc<Filters> {
-    let compiled = Filters::compile(rewrite, request, response, None);
+    let compiled = Filters::compile(&PathPattern::any(), rewrite, request, response, None);
     compiled.expect("there are rules")
 }
 
@@ -73,7 +73,9 @@ fn filtered_response(
 #[test]
 fn a_route_without_rules_has_no_filters() {
     let none = HeaderRules::default();
-    assert!(Filters::compile(&Rewrite::default(), &none, &none, None).is_none());
+    assert!(
+        Filters::compile(&PathPattern::any(), &Rewrite::default(), &none, &none, None).is_none()
+    );
 }
 
 #[test]
@@ -388,6 +390,7 @@ fn rules_on_forwarding_fields_are_recognised() {
 fn response_paths_change_only_if_the_request_path_did() {
     let none = HeaderRules::default();
     let filters = Filters::compile(
+        &PathPattern::any(),
         &rewrite(Some("/shop"), None),
         &none,
         &none,

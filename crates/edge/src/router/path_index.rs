@@ -4,12 +4,13 @@
 //!
 //! # Invariants
 //! - The result is that of a scan of the routes in their order.
-//! - A search costs the logarithm of the number of routes, and the number of prefixes of one path
-//!   that have a route.
+//! - A search costs the logarithm of the number of routes, and the number of prefixes and endings of
+//!   one path that have a route. Regular expressions are tried in order, those before the match alone.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 
-use penstock_config::PathPattern;
+use penstock_config::{PathPattern, PathRegex};
 
 /// Positions of routes in their site, by path.
 #[derive(Debug, Default)]
@@ -18,6 +19,10 @@ pub(super) struct PathIndex {
     exact_paths: Vec<IndexedPath>,
     /// Sorted by prefix: the paths below a prefix follow it.
     prefixes: Vec<IndexedPath>,
+    /// Routes by the ending of a path, from a dot on.
+    suffixes: HashMap<Box<[u8]>, Vec<usize>>,
+    /// In the site's order.
+    regexes: Vec<(usize, PathRegex)>,
 }
 
 /// One path, and the routes for it.
@@ -32,16 +37,26 @@ struct IndexedPath {
 
 impl PathIndex {
     pub(super) fn new<'a>(paths: impl Iterator<Item = &'a PathPattern>) -> Self {
-        let (mut exact, mut prefixes) = (Vec::new(), Vec::new());
+        let (mut exact, mut prefixes, mut regexes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut suffixes: HashMap<Box<[u8]>, Vec<usize>> = HashMap::new();
         for (route, path) in paths.enumerate() {
             match path {
                 PathPattern::Exact(path) => exact.push((path.as_bytes(), route)),
                 PathPattern::Prefix(prefix) => prefixes.push((prefix.as_bytes(), route)),
+                PathPattern::Suffix(suffix) => {
+                    suffixes
+                        .entry(suffix.as_bytes().into())
+                        .or_default()
+                        .push(route);
+                }
+                PathPattern::Regex(regex) => regexes.push((route, regex.clone())),
             }
         }
         let mut index = Self {
             exact_paths: group_by_path(exact),
             prefixes: group_by_path(prefixes),
+            suffixes,
+            regexes,
         };
         let mut open: Vec<usize> = Vec::new();
         for at in 0..index.prefixes.len() {
@@ -58,14 +73,22 @@ impl PathIndex {
 
     /// The first route for a path, in the site's order, of those that are `open`.
     pub(super) fn first_match(&self, path: &[u8], open: impl Fn(usize) -> bool) -> Option<usize> {
-        let exact = self.first_exact_match(path, &open);
-        let mut found = exact;
+        let mut found = self.first_exact_match(path, &open);
         let mut at = self.longest_prefix(path);
         while let Some(entry) = at.map(|at| &self.prefixes[at]) {
-            found = earlier_route(found, entry.first_open(&open));
+            found = first_open_before(&entry.routes, found, &open);
             at = entry.parent;
         }
-        found
+        if !self.suffixes.is_empty() {
+            for suffix in dotted_suffixes(path) {
+                let routes = self.suffixes.get(suffix).map_or(&[][..], Vec::as_slice);
+                found = first_open_before(routes, found, &open);
+            }
+        }
+        let regexes = self.regexes.iter();
+        let mut earlier = regexes.take_while(|(route, _)| found.is_none_or(|found| *route < found));
+        let matching = earlier.find(|(route, regex)| regex.is_match(path) && open(*route));
+        matching.map(|(route, _)| *route).or(found)
     }
 
     /// The first route for exactly this path.
@@ -76,7 +99,7 @@ impl PathIndex {
     ) -> Option<usize> {
         let compare = |entry: &IndexedPath| (*entry.path).cmp(path);
         let at = self.exact_paths.binary_search_by(compare).ok()?;
-        self.exact_paths[at].first_open(&open)
+        first_open_before(&self.exact_paths[at].routes, None, &open)
     }
 
     /// The first route for all below the folder of this name: `/a/*` for `/a`.
@@ -87,7 +110,7 @@ impl PathIndex {
     ) -> Option<usize> {
         let compare = |entry: &IndexedPath| compare_with_slash(&entry.path, folder);
         let at = self.prefixes.binary_search_by(compare).ok()?;
-        self.prefixes[at].first_open(&open)
+        first_open_before(&self.prefixes[at].routes, None, &open)
     }
 
     fn longest_prefix(&self, path: &[u8]) -> Option<usize> {
@@ -104,12 +127,6 @@ impl PathIndex {
     }
 }
 
-impl IndexedPath {
-    fn first_open(&self, open: &impl Fn(usize) -> bool) -> Option<usize> {
-        self.routes.iter().copied().find(|route| open(*route))
-    }
-}
-
 fn group_by_path(mut paths: Vec<(&[u8], usize)>) -> Vec<IndexedPath> {
     // Stable: routes for one path keep their order.
     paths.sort_by_key(|(path, _)| *path);
@@ -122,11 +139,24 @@ fn group_by_path(mut paths: Vec<(&[u8], usize)>) -> Vec<IndexedPath> {
     paths.chunk_by(same).map(entry).collect()
 }
 
-fn earlier_route(one: Option<usize>, other: Option<usize>) -> Option<usize> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
+/// The first of some routes that is open and before `found`, else `found`.
+fn first_open_before(
+    routes: &[usize],
+    found: Option<usize>,
+    open: &impl Fn(usize) -> bool,
+) -> Option<usize> {
+    let routes = routes.iter().copied();
+    let mut earlier = routes.take_while(|route| found.is_none_or(|found| *route < found));
+    earlier.find(|route| open(*route)).or(found)
+}
+
+/// The endings of a path that begin with a dot of its last segment, the longest first.
+fn dotted_suffixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let start = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    let segment = &path[start..];
+    let dots = segment.iter().enumerate();
+    dots.filter(|(_, byte)| **byte == b'.')
+        .map(move |(at, _)| &segment[at..])
 }
 
 /// Compares a path with `folder` and a final slash.
@@ -143,7 +173,7 @@ mod tests {
 
     /// The result of a scan.
     fn scan(routes: &[PathPattern], path: &str, open: impl Fn(usize) -> bool) -> Option<usize> {
-        (0..routes.len()).find(|at| open(*at) && routes[*at].matches(path))
+        (0..routes.len()).find(|at| open(*at) && routes[*at].matches(path.as_bytes()))
     }
 
     #[test]
@@ -157,7 +187,7 @@ mod tests {
             usize::try_from(state >> 33).unwrap() % below
         };
         let mut path = || {
-            let parts = (0..random(4)).map(|_| ["a", "b", "a-", "ab"][random(4)]);
+            let parts = (0..random(4)).map(|_| ["a", "b", "a.b", "ab", "b.a.b"][random(5)]);
             let parts: Vec<&str> = parts.collect();
             format!("/{}", parts.join("/"))
         };
@@ -165,8 +195,13 @@ mod tests {
         for _ in 0..2_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let routes: Vec<PathPattern> = (0..seed % 12)
-                .map(|at| match (seed >> at) & 1 {
-                    0 => PathPattern::Exact(path()),
+                .map(|at| match (seed >> (2 * at)) & 7 {
+                    0 | 1 => PathPattern::Exact(path()),
+                    2 => PathPattern::Suffix([".b", ".a.b"][(seed >> at) as usize & 1].into()),
+                    3 => {
+                        let text = ["^/a", "b$", "[.]b/", "^/(a|ab)/b"][(seed >> at) as usize & 3];
+                        PathPattern::Regex(PathRegex::new(text).unwrap())
+                    }
                     _ => PathPattern::Prefix(format!("{}/", path().trim_end_matches('/'))),
                 })
                 .collect();

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::mpsc;
 use std::task::{Context, Poll};
 
-use penstock_config::{HeaderRules, Rewrite};
+use penstock_config::{HeaderRules, PathPattern, Rewrite};
 use penstock_exchange::{
     Body, Fault, FaultKind, FrontEndInstructions, HeldConnection, HeldConnectionGuard, HeldFraming,
     Hold, InternalRedirect, RequestBody, RequestTiming,
@@ -259,11 +259,17 @@ fn a_route_changes_the_fields_of_what_is_held_and_redirects_may_lead_to_it() {
     let mut target = route("/held", handler_fn(move |_| ready(held_response(&keeper))));
     target.is_internal = true;
     let changes = HeaderRules {
-        set: [("X-Set".to_owned(), "1".to_owned())].into(),
+        set: [("X-Set".to_owned(), "1".parse().unwrap())].into(),
         ..HeaderRules::default()
     };
     let none = HeaderRules::default();
-    target.filters = Filters::compile(&Rewrite::default(), &none, &changes, None);
+    target.filters = Filters::compile(
+        &PathPattern::any(),
+        &Rewrite::default(),
+        &none,
+        &changes,
+        None,
+    );
     let redirects = handler_fn(|_| {
         HandlerProgress::Ready(Ok(Reply::Redirect(Box::new(InternalRedirect {
             target: "/held".to_owned(),

@@ -1,6 +1,6 @@
 //! What routes do to requests and responses: filters and internal redirects.
 
-use penstock_config::{HeaderRules, Rewrite};
+use penstock_config::{HeaderRules, PathPattern, Rewrite};
 use penstock_exchange::{
     Body, Fault, FaultKind, InlineBody, InlineResponse, InternalRedirect, RequestTiming,
     RequestView,
@@ -11,7 +11,7 @@ use crate::Filters;
 
 fn set(name: &str, value: &str) -> HeaderRules {
     HeaderRules {
-        set: [(name.to_owned(), value.to_owned())].into(),
+        set: [(name.to_owned(), value.parse().unwrap())].into(),
         ..HeaderRules::default()
     }
 }
@@ -30,7 +30,7 @@ fn filtered(
     request: &HeaderRules,
     response: &HeaderRules,
 ) -> Route {
-    route.filters = Filters::compile(&rewrite, request, response, None);
+    route.filters = Filters::compile(&PathPattern::any(), &rewrite, request, response, None);
     route
 }
 

@@ -90,7 +90,7 @@ pub(super) mod fields {
         for (name, value) in Vec::<(Cow<'_, str>, SerialBytes<'_>)>::deserialize(from)? {
             if classify_field(&*name) != FieldClass::HopByHop && !is_internal_field(name.as_bytes())
             {
-                let pushed = fields.push(&name, &value.decode()?);
+                let pushed = fields.push(&*name, &value.decode()?);
                 pushed.map_err(|error| Error::custom(format_args!("bad field: {error}")))?;
             }
         }

@@ -68,6 +68,7 @@ mod slow_readers;
 mod streams;
 mod support;
 mod temporary_files;
+mod traffic_rules;
 mod unsolicited_instructions;
 mod upgrade;
 mod uploads;

@@ -1,0 +1,341 @@
+//! Rules for traffic: routes by conditions, redirects, fixed answers, access by network.
+
+use crate::support::{PATIENCE, Response, Server, Site, eventually, texts};
+
+const TOML: &str = r#"
+[server]
+threads = 1
+
+[conditions.beta]
+cookie = { group = "beta" }
+
+[[sites]]
+hosts = ["a.example", "www.a.example"]
+canonical_host = "a.example"
+[[sites.routes]]
+respond = { body = "canonical" }
+
+[[sites]]
+[[sites.routes]]
+path = "/app"
+match = ["beta"]
+respond = { body = "beta" }
+[[sites.routes]]
+path = "/app"
+match = { method = ["POST", "PUT"], header = { Content-Type = "application/json*" } }
+respond = { status = 202, body = "json", content_type = "application/json" }
+[[sites.routes]]
+path = "/app"
+match = { client = ["203.0.113.0/24"] }
+respond = { body = "from {client}" }
+[[sites.routes]]
+path = "/app"
+match = { query = { preview = "*" }, not = { header = { Upgrade = "*" } } }
+respond = { body = "preview {query.preview}" }
+[[sites.routes]]
+path = "/app"
+respond = { body = "app" }
+[[sites.routes]]
+path = { regex = "^/p/([0-9]+)/(?<name>.+)$" }
+redirect = { to = "/product/{re.name}?id={re.1}", status = 301 }
+[[sites.routes]]
+path = "*.php"
+respond = { status = 410, body = "no scripts at {path}\n" }
+[[sites.routes]]
+path = "/old/*"
+redirect = "https://new.example{uri}"
+[[sites.routes]]
+path = "/loop/*"
+redirect = "{scheme}://{host}{uri}"
+[[sites.routes]]
+path = "/echo"
+redirect = "/login?next={query.next}"
+[[sites.routes]]
+path = "/inside/*"
+allow = ["10.0.0.0/8", "127.0.0.1"]
+deny = ["10.6.6.6"]
+files = { root = "public" }
+rewrite = { strip_prefix = "/inside" }
+[[sites.routes]]
+path = "/closed"
+respond = { status = 503, file = "closed.html", headers = { Retry-After = "60", X-From = "{method} {path}" } }
+[[sites.routes]]
+path = "/preflight"
+match = { method = ["OPTIONS"] }
+respond = { status = 204, headers = { Allow = "GET" } }
+"#;
+
+fn site() -> Site {
+    Site::new()
+        .config(TOML)
+        .file("public/secret.txt", "secret")
+        .file("closed.html", "<p>closed")
+}
+
+fn ask(server: &Server, line: &str, fields: &str) -> Response {
+    let mut client = server.connect();
+    let fields = match fields.contains("Host:") {
+        true => fields.to_owned(),
+        false => format!("Host: other\r\n{fields}"),
+    };
+    client.send(format!("{line} HTTP/1.1\r\n{fields}\r\n"));
+    client.response()
+}
+
+#[test]
+fn the_first_route_whose_conditions_hold_answers() {
+    let server = site().serve(&[]);
+    for (line, fields, status, body) in [
+        ("GET /app", "", 200, "app"),
+        ("GET /app", "Cookie: a=1; group=beta\r\n", 200, "beta"),
+        ("GET /app", "Cookie: group=alpha\r\n", 200, "app"),
+        (
+            "POST /app",
+            "Content-Type: application/json; charset=utf-8\r\nContent-Length: 0\r\n",
+            202,
+            "json",
+        ),
+        (
+            "POST /app",
+            "Content-Type: text/json\r\nContent-Length: 0\r\n",
+            200,
+            "app",
+        ),
+        (
+            "GET /app?preview=1%0d%0aX:%20y",
+            "",
+            200,
+            "preview 1%0d%0aX:%20y",
+        ),
+        ("GET /app?preview=1", "Upgrade: websocket\r\n", 200, "app"),
+        // Loopback is a trusted proxy unless the file lists others.
+        (
+            "GET /app",
+            "X-Forwarded-For: 203.0.113.9\r\n",
+            200,
+            "from 203.0.113.9",
+        ),
+        ("GET /app", "X-Forwarded-For: 198.51.100.1\r\n", 200, "app"),
+        ("GET /a/b.php?x", "", 410, "no scripts at /a/b.php\n"),
+        ("GET /a/b.php5", "", 404, ""),
+        ("OPTIONS /preflight", "", 204, ""),
+        ("GET /preflight", "", 404, ""),
+    ] {
+        let response = ask(&server, line, fields);
+        assert_eq!(response.status, status, "{line} {fields}");
+        if !body.is_empty() {
+            assert_eq!(response.text(), body, "{line} {fields}");
+        }
+    }
+    let closed = ask(&server, "GET /closed", "");
+    assert_eq!((closed.status, closed.text().as_str()), (503, "<p>closed"));
+    assert_eq!(closed.header("Retry-After"), Some("60"));
+    assert_eq!(closed.header("X-From"), Some("GET /closed"));
+    assert_eq!(
+        closed.header("Content-Type"),
+        Some("text/html; charset=utf-8")
+    );
+}
+
+#[test]
+fn redirects_keep_what_was_asked_for_and_never_lead_back() {
+    let server = site().serve(&[]);
+    for (target, status, location) in [
+        ("/p/7/a%20b", 301, "/product/a%20b?id=7"),
+        ("/p/7/a%2520b", 301, "/product/a%2520b?id=7"),
+        ("/p/x/a", 404, ""),
+        ("/old/x?y=1", 302, "https://new.example/old/x?y=1"),
+        (
+            "/echo?next=%0d%0aSet-Cookie:%20a=1",
+            302,
+            "/login?next=%0d%0aSet-Cookie:%20a=1",
+        ),
+        ("/loop/x", 500, ""),
+    ] {
+        let response = ask(&server, &format!("GET {target}"), "");
+        assert_eq!(response.status, status, "{target}");
+        let expected = (!location.is_empty()).then_some(location);
+        assert_eq!(response.header("Location"), expected, "{target}");
+        assert_eq!(response.header("Set-Cookie"), None);
+    }
+    eventually(PATIENCE, "the cause in the log", || {
+        server
+            .log()
+            .contains("`redirect` leads to the URL that was asked for")
+    });
+    // A body that nobody reads does not become the next request.
+    let mut client = server.connect();
+    let body = "GET /closed HTTP/1.1\r\nHost: x\r\n\r\n";
+    let length = body.len();
+    client.send(format!(
+        "POST /old/x HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}\
+         GET /app HTTP/1.1\r\nHost: a\r\n\r\n"
+    ));
+    assert_eq!(client.response().status, 302);
+    assert_eq!(client.response().text(), "app");
+}
+
+#[test]
+fn a_site_redirects_to_its_own_host() {
+    let server = site().serve(&[]);
+    let of = |fields: &str| ask(&server, "GET /x?y", fields);
+    assert_eq!(of("Host: a.example\r\n").text(), "canonical");
+    assert_eq!(of("Host: A.EXAMPLE:8080\r\n").text(), "canonical");
+    let other = of("Host: www.a.example:8080\r\n");
+    let location = other.header("Location");
+    assert_eq!(
+        (other.status, location),
+        (308, Some("http://a.example:8080/x?y"))
+    );
+    let other = of("Host: www.a.example\r\nX-Forwarded-Proto: https\r\n");
+    assert_eq!(other.header("Location"), Some("https://a.example/x?y"));
+}
+
+#[test]
+fn a_route_is_for_the_clients_of_its_lists() {
+    let server = site().serve(&[]);
+    for (client, status) in [
+        ("", 200),
+        ("10.1.2.3", 200),
+        ("10.6.6.6", 403),
+        ("203.0.113.9", 403),
+        ("::ffff:10.1.2.3", 200),
+        ("::1", 403),
+    ] {
+        let fields = match client {
+            "" => String::new(),
+            client => format!("X-Forwarded-For: {client}\r\n"),
+        };
+        for path in [
+            "/inside/secret.txt",
+            "//inside/secret.txt",
+            "/x/../inside/secret.txt",
+        ] {
+            let response = ask(&server, &format!("GET {path}"), &fields);
+            assert_eq!(response.status, status, "{client} {path}");
+        }
+    }
+    // What an untrusted peer says of itself does not count.
+    let strict = TOML.replace(
+        "threads = 1",
+        "threads = 1\ntrusted_proxies = [\"192.0.2.1\"]",
+    );
+    let strict = strict.replace("\"127.0.0.1\"]\ndeny", "\"192.0.2.1\"]\ndeny");
+    let server = site().config(&strict).serve(&[]);
+    let spoofed = ask(
+        &server,
+        "GET /inside/secret.txt",
+        "X-Forwarded-For: 10.1.2.3\r\n",
+    );
+    assert_eq!(spoofed.status, 403);
+}
+
+#[test]
+fn a_rate_is_kept_over_all_loops_and_over_a_reload() {
+    let toml = r#"
+[server]
+threads = 2
+
+[[sites]]
+error_pages = { 429 = "slow-down.html" }
+[[sites.routes]]
+path = "/limited"
+rate_limit = { rate = "10/h", burst = 10 }
+respond = { body = "here" }
+[[sites.routes]]
+path = "/by-key"
+rate_limit = { rate = "1/h", key = ["header:X-Key"] }
+respond = { body = "here" }
+[[sites.routes]]
+path = "/waits"
+rate_limit = { rate = "20/s", burst = 1, max_delay = "5s", key = "route" }
+respond = { body = "here" }
+[[sites.routes]]
+respond = { status = 404 }
+"#;
+    let server = Site::new()
+        .config(toml)
+        .file("slow-down.html", "slow down")
+        .serve(&[]);
+    let limited = || ask(&server, "GET /limited", "");
+    let statuses: Vec<u16> = (0..12).map(|_| limited().status).collect();
+    assert_eq!(statuses, [[200; 10].as_slice(), &[429; 2]].concat());
+    let refused = limited();
+    assert_eq!(refused.text(), "slow down");
+    let number = |name: &str| -> u64 { refused.header(name).unwrap().parse().unwrap() };
+    assert!((350..=360).contains(&number("Retry-After")), "{refused:?}");
+    assert_eq!(
+        refused.header("RateLimit-Policy"),
+        Some("\"rate\";q=10;w=3600")
+    );
+    assert!(
+        refused
+            .header("RateLimit")
+            .unwrap()
+            .starts_with("\"rate\";r=0;t=3")
+    );
+    // Another client has a rate of its own, whichever addresses of its network it takes.
+    let of = |client: &str| {
+        ask(
+            &server,
+            "GET /limited",
+            &format!("X-Forwarded-For: {client}\r\n"),
+        )
+    };
+    assert_eq!(of("203.0.113.1").status, 200);
+    for _ in 0..9 {
+        assert_eq!(of("2001:db8:1:2::1").status, 200);
+    }
+    assert_eq!(of("2001:db8:1:2::ffff").status, 200);
+    assert_eq!(of("2001:db8:1:2:3::").status, 429);
+    let by_key = |fields: &str| ask(&server, "GET /by-key", fields).status;
+    assert_eq!([by_key("X-Key: a\r\n"), by_key("X-Key: a\r\n")], [200, 429]);
+    assert_eq!(
+        [by_key("X-Key: b\r\n"), by_key(""), by_key("")],
+        [200, 200, 200]
+    );
+    let begun = std::time::Instant::now();
+    for _ in 0..5 {
+        assert_eq!(ask(&server, "GET /waits", "").status, 200);
+    }
+    assert!(begun.elapsed() >= std::time::Duration::from_millis(199));
+    server
+        .site()
+        .write("penstock.toml", format!("{toml}# changed\n"));
+    let admin = format!("127.0.0.1:{}", server.admin_port());
+    let reloaded = server.site().run(&["reload", "--admin", &admin]);
+    assert!(reloaded.status.success(), "{:?}", texts(&reloaded));
+    assert_eq!(limited().status, 429);
+}
+
+#[test]
+fn check_names_rules_that_cannot_be_meant() {
+    for (from, to, expected) in [
+        (
+            "match = [\"beta\"]",
+            "match = [\"bete\"]",
+            "there is no condition `bete`; did you mean `beta`?",
+        ),
+        ("{re.name}", "{re.nome}", "`{re.nome}` stands for nothing"),
+        (
+            "^/p/",
+            "^/p/(",
+            "`regex` is no regular expression: unclosed group",
+        ),
+        (
+            "path = \"/echo\"\nredirect = \"/login",
+            "path = \"/login\"\nredirect = \"/login",
+            "",
+        ),
+    ] {
+        let site = site().config(&TOML.replace(from, to));
+        let checked = site.run(&["check", "--config-only"]);
+        let (_, stderr) = texts(&checked);
+        assert_eq!(
+            checked.status.success(),
+            expected.is_empty(),
+            "{to}: {stderr}"
+        );
+        assert!(stderr.contains(expected), "{to}: {stderr}");
+    }
+}

@@ -1,0 +1,56 @@
+//! `allow` and `deny` of a route: which clients may ask at all.
+//!
+//! The first handler of a route. It passes requests on, or ends them with 403 before any body is
+//! read and any application runs.
+//!
+//! # Invariants
+//! - A client is who trusted proxies say it is; what an untrusted peer says does not count.
+//! - A client that is in no list passes only if there is no `allow`.
+
+use penstock_exchange::{AddressSet, Fault, FaultKind, Handler, HandlerProgress, Reply, Request};
+
+/// Passes the clients of a route, refuses others.
+#[derive(Debug)]
+pub struct AccessHandler {
+    allow: Option<AddressSet>,
+    deny: Option<AddressSet>,
+}
+
+impl AccessHandler {
+    /// The handler for the lists of a route; `None` if both are empty.
+    ///
+    /// # Errors
+    /// The item that the configuration should have refused.
+    pub fn new(allow: &[String], deny: &[String]) -> Result<Option<Self>, String> {
+        let set = |items: &[String]| match items.is_empty() {
+            true => Ok(None),
+            false => AddressSet::parse(items).map(Some),
+        };
+        let (allow, deny) = (set(allow)?, set(deny)?);
+        let is_needed = allow.is_some() || deny.is_some();
+        Ok(is_needed.then_some(Self { allow, deny }))
+    }
+
+    fn refusal(&self, request: &Request) -> Option<&'static str> {
+        let client = request.client_address();
+        let is_denied = |set: &AddressSet| set.covers(client);
+        if self.deny.as_ref().is_some_and(is_denied) {
+            return Some("the client is in `deny` of the route");
+        }
+        let is_stranger = |set: &AddressSet| !set.covers(client);
+        let refusal = "the client is not in `allow` of the route";
+        self.allow
+            .as_ref()
+            .is_some_and(is_stranger)
+            .then_some(refusal)
+    }
+}
+
+impl Handler for AccessHandler {
+    fn handle(&self, request: Request) -> HandlerProgress {
+        HandlerProgress::Ready(match self.refusal(&request) {
+            None => Ok(Reply::Pass(Box::new(request))),
+            Some(cause) => Err(Fault::new(FaultKind::Forbidden, cause)),
+        })
+    }
+}

@@ -1,0 +1,21 @@
+//! Rules for traffic: what a request must be ([`conditions`]), values with placeholders
+//! ([`template`]), and handlers that answer before others: [`access`], [`rate_limit`],
+//! [`answers`].
+//!
+//! `penstock`'s wiring compiles them from the configuration, `edge` asks them for each request.
+//!
+//! # Invariants
+//! - Nothing here keeps a connection, waits, or knows another component.
+//! - A request that no rule is about pays for none.
+
+pub mod access;
+pub mod answers;
+pub mod conditions;
+pub mod rate_limit;
+pub mod template;
+
+pub use access::AccessHandler;
+pub use answers::{RedirectHandler, RespondHandler};
+pub use conditions::{ConditionSet, RequestConditions, RequestFacts};
+pub use rate_limit::{RateDecision, RateLimit, RateLimitHandler, RateTable};
+pub use template::{TemplateValues, render};

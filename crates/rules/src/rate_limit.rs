@@ -1,0 +1,144 @@
+//! How often a key may ask: `rate_limit` of a route.
+//!
+//! The generic cell rate algorithm: a key has one number, the time at which it would be idle again.
+//! A request moves it on by the time that one request takes at the rate; one that would move it
+//! further ahead than the burst allows is refused, or waits. All loops share the table, so that the
+//! limit is exact.
+//!
+//! # Invariants
+//! - The memory is that of the table, however many keys there are. A full set of it forgets the key
+//!   that is idle longest, or would be idle soonest: a key that is over its limit stays.
+//! - Keys are hashed with a secret of this process: clients cannot choose keys that share a place.
+//! - A request that is refused changes nothing.
+
+mod handler;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+pub use handler::RateLimitHandler;
+
+/// Keys that share a place of the table.
+const WAYS: usize = 8;
+
+/// Parts of the table with a lock each.
+const SHARDS: usize = 64;
+
+/// The rates of all keys of all rules.
+#[derive(Debug)]
+pub struct RateTable {
+    epoch: Instant,
+    hasher: RandomState,
+    shards: Box<[Mutex<Sets>]>,
+}
+
+/// The places of one part of the table: a key is in one of the ways of its set.
+type Sets = Box<[[Entry; WAYS]]>;
+
+/// A key with the time in nanoseconds at which it is idle again. Without a key both are 0.
+#[derive(Debug, Clone, Copy, Default)]
+struct Entry {
+    key: u64,
+    idle_at: u64,
+}
+
+/// A rate with its burst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateLimit {
+    /// Nanoseconds that one request takes.
+    interval: u64,
+    /// Nanoseconds that a key may be ahead.
+    burst: u64,
+    /// Nanoseconds that a request may wait.
+    max_delay: u64,
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateDecision {
+    /// It goes on.
+    Allow,
+    /// It goes on after this time.
+    Delay(Duration),
+    /// It is refused; one after this time may go on.
+    Refuse(Duration),
+}
+
+impl RateLimit {
+    /// So many requests in a time, `burst` of them at once, which is at least one.
+    #[must_use]
+    pub fn new(count: u32, per: Duration, burst: u32, max_delay: Duration) -> Self {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let interval = (nanos(per) / u64::from(count.max(1))).max(1);
+        Self {
+            interval,
+            burst: interval.saturating_mul(u64::from(burst.max(1)) - 1),
+            max_delay: nanos(max_delay),
+        }
+    }
+}
+
+/// Keys of a table of a server: a mebibyte.
+const DEFAULT_KEYS: usize = 65_536;
+
+impl Default for RateTable {
+    fn default() -> Self {
+        Self::new(DEFAULT_KEYS, Instant::now())
+    }
+}
+
+impl RateTable {
+    /// A table for about so many keys.
+    #[must_use]
+    pub fn new(keys: usize, now: Instant) -> Self {
+        let sets = keys.div_ceil(WAYS * SHARDS).max(1);
+        let shard = |_| Mutex::new(vec![[Entry::default(); WAYS]; sets].into_boxed_slice());
+        Self {
+            epoch: now,
+            hasher: RandomState::new(),
+            shards: (0..SHARDS).map(shard).collect(),
+        }
+    }
+
+    /// Counts a request of a key. Keys of rules that are not to share a rate differ.
+    #[must_use]
+    pub fn count(&self, key: &[u8], limit: &RateLimit, now: Instant) -> RateDecision {
+        // No key has 0, the mark of a free place.
+        let key = self.hasher.hash_one(key) | 1;
+        let now = now.saturating_duration_since(self.epoch).as_nanos();
+        let now = u64::try_from(now).unwrap_or(u64::MAX);
+        let (shard, place) = self.place(key);
+        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let sets = shard.len();
+        let set = &mut shard[place % sets];
+        let entry = match set.iter_mut().position(|entry| entry.key == key) {
+            Some(at) => &mut set[at],
+            None => {
+                let Some(oldest) = set.iter_mut().min_by_key(|entry| entry.idle_at) else {
+                    return RateDecision::Allow;
+                };
+                *oldest = Entry { key, idle_at: 0 };
+                oldest
+            }
+        };
+        let begin = entry.idle_at.max(now);
+        let wait = (begin - now).saturating_sub(limit.burst);
+        if wait > limit.max_delay {
+            return RateDecision::Refuse(Duration::from_nanos(wait));
+        }
+        entry.idle_at = begin.saturating_add(limit.interval);
+        match wait {
+            0 => RateDecision::Allow,
+            wait => RateDecision::Delay(Duration::from_nanos(wait)),
+        }
+    }
+
+    fn place(&self, key: u64) -> (&Mutex<Sets>, usize) {
+        let shard = (key >> 58) as usize % SHARDS;
+        (&self.shards[shard], (key >> 1) as usize & (usize::MAX >> 8))
+    }
+}
+
+#[cfg(test)]
+mod tests;
