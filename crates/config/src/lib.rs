@@ -15,6 +15,7 @@ mod declare;
 mod address;
 mod answers;
 mod app;
+mod basic_auth;
 mod cache;
 mod channel;
 mod command_line;
@@ -71,17 +72,17 @@ pub use example::example_file;
 pub use foreign_words::{FlagTranslation, translate_flag};
 pub use hide::{DEFAULT_HIDE_PATTERNS, HidePattern};
 pub use model::{
-    Access, AccessLog, Acme, AcmeStorage, App, AppKind, Balance, BlockingPool, Cache, CacheBypass,
-    CacheKey, CertificateFiles, ChallengeKind, ClientCertificateMode, ClientCertificates,
-    Concurrency, Conditions, Config, ConnectionLimits, ContentCoding, ControlSocket, EjectPolicy,
-    ExternalAccount, Files, ForwardedHeaders, Grip, HUB_NAMESPACE, HashKey, HeaderRules,
-    HealthCheck, HostHeader, Hsts, HttpListener, HttpScheme, Hub, HubHistory, JoinEndpoint,
-    JoinTarget, KeySetSource, Limits, LogFormat, LogTarget, MemoryLimit, MercureKey, MercureKeys,
-    NamedCondition, OnDemand, Preload, Processes, Protocol, ProxyProtocol, QueryKey, RateLimitRule,
-    Redirect, RefusalPolicy, RequestScheme, Respond, RetryPolicy, Rewrite, Route, RouteCache,
-    RouteHub, RouteMercure, ScalingConfig, Sendfile, Server, ServerAddr, ServerLogFormat, Site,
-    SiteTls, SlowPolicy, SocketPermissions, Sticky, Symlinks, TcpFrontend, TcpTls, Tls, TlsProfile,
-    UnknownNames, Upstream, UpstreamServer, UpstreamTls,
+    Access, AccessLog, Acme, AcmeStorage, App, AppKind, Balance, BasicAuth, BlockingPool, Cache,
+    CacheBypass, CacheKey, CertificateFiles, ChallengeKind, ClientCertificateMode,
+    ClientCertificates, Concurrency, Conditions, Config, ConnectionLimits, ContentCoding,
+    ControlSocket, EjectPolicy, ExternalAccount, Files, ForwardedHeaders, Grip, HUB_NAMESPACE,
+    HashKey, HeaderRules, HealthCheck, HostHeader, Hsts, HttpListener, HttpScheme, Hub, HubHistory,
+    JoinEndpoint, JoinTarget, KeySetSource, Limits, LogFormat, LogTarget, MemoryLimit, MercureKey,
+    MercureKeys, NamedCondition, OnDemand, Preload, Processes, Protocol, ProxyProtocol, QueryKey,
+    RateLimitRule, Redirect, RefusalPolicy, RequestScheme, Respond, RetryPolicy, Rewrite, Route,
+    RouteCache, RouteHub, RouteMercure, ScalingConfig, Sendfile, Server, ServerAddr,
+    ServerLogFormat, Site, SiteTls, SlowPolicy, SocketPermissions, Sticky, Symlinks, TcpFrontend,
+    TcpTls, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use rate_limit::{RateKey, RequestRate};

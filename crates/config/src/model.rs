@@ -43,8 +43,8 @@ pub use server::{
     AccessLog, ControlSocket, HttpListener, JoinEndpoint, LogFormat, LogTarget, Server,
     ServerLogFormat, SocketPermissions,
 };
-pub(crate) use site::ROUTE_PATH_REGEX;
-pub use site::{HeaderRules, RateLimitRule, Redirect, Respond, Rewrite, Route, Site};
+pub(crate) use site::{BASIC_AUTH_USERS, ROUTE_PATH_REGEX};
+pub use site::{BasicAuth, HeaderRules, RateLimitRule, Redirect, Respond, Rewrite, Route, Site};
 pub(crate) use tls::EXTERNAL_ACCOUNT_KEY;
 pub use tls::{
     Acme, AcmeStorage, CertificateFiles, ChallengeKind, ClientCertificateMode, ClientCertificates,

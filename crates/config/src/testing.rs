@@ -35,6 +35,7 @@ impl TestDir {
             ("app.py", "application = 1\n"),
             ("rack/config.ru", ""),
             ("public/", ""),
+            ("htpasswd", "anna:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n"),
         ])
     }
 

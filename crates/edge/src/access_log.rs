@@ -46,6 +46,8 @@ pub(crate) struct AccessRecord<'a> {
     pub(crate) body_bytes: u64,
     /// The session of the connection.
     pub(crate) tls: Option<&'a TlsInfo>,
+    /// Who the client has proved to be.
+    pub(crate) user: Option<&'a str>,
     pub(crate) timing: &'a RequestTiming,
     pub(crate) total_time: Duration,
 }
@@ -113,8 +115,9 @@ fn format_combined(record: &AccessRecord<'_>, now: u64, mask: &LogMask) -> Strin
     // Writing to a String cannot fail.
     let _ = write!(
         line,
-        "{} - - [{}] \"{} {} {}\" {} {} \"",
+        "{} - {} [{}] \"{} {} {}\" {} {} \"",
         format_peer(record.client),
+        EscapedBytes(record.user.unwrap_or("-").as_bytes()),
         format_log_date(now),
         head.method_str(),
         EscapedBytes(&mask.apply_url(head.target().as_bytes())),
@@ -167,6 +170,7 @@ fn format_json(record: &AccessRecord<'_>, now: Duration, mask: &LogMask) -> Stri
         "time": now.as_secs_f64(),
         "client": format_peer(record.client),
         "peer": format_peer(record.peer),
+        "user": record.user,
         "method": head.method_str(),
         "host": head.host(),
         "target": mask.apply_url_str(head.target()),
@@ -275,6 +279,7 @@ mod tests {
         };
         let mask = LogMask::default();
         let mut record = AccessRecord {
+            user: None,
             head: &head,
             client: PeerAddress::Unix,
             peer: PeerAddress::Unix,
@@ -302,6 +307,8 @@ mod tests {
         assert!(format_combined(&record, 0, &mask).ends_with(" server=- retries=0\n"));
         record.client = PeerAddress::Tcp("203.0.113.9:0".parse().unwrap());
         assert!(format_combined(&record, 0, &mask).starts_with("203.0.113.9 - - ["));
+        record.user = Some("anna \" x");
+        assert!(format_combined(&record, 0, &mask).starts_with("203.0.113.9 - anna \\\" x ["));
         let line = format_json(&record, Duration::ZERO, &mask);
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(
@@ -324,6 +331,7 @@ mod tests {
             ..TlsInfo::default()
         };
         let mut record = AccessRecord {
+            user: None,
             head: &head,
             client: PeerAddress::Unix,
             peer: PeerAddress::Unix,
@@ -362,6 +370,7 @@ mod tests {
         };
         let timing = RequestTiming::default();
         let record = AccessRecord {
+            user: None,
             head: &head,
             client: PeerAddress::Unix,
             peer: PeerAddress::Unix,

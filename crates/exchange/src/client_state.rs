@@ -27,6 +27,8 @@ pub struct ClientState {
     /// Held for a move only.
     interim: Mutex<Vec<(Status, FieldBlock)>>,
     tls: Option<Arc<TlsInfo>>,
+    /// Who the client of the current request has proved to be. Held for a move only.
+    user: Mutex<Option<Arc<str>>>,
 }
 
 impl ClientState {
@@ -43,6 +45,18 @@ impl ClientState {
     #[must_use]
     pub fn tls(&self) -> Option<&Arc<TlsInfo>> {
         self.tls.as_ref()
+    }
+
+    /// Sets the user that the client of the current request has proved to be.
+    pub fn set_user(&self, user: Option<Arc<str>>) {
+        *self.user.lock().unwrap_or_else(PoisonError::into_inner) = user;
+    }
+
+    /// The user that the client of the current request has proved to be.
+    #[must_use]
+    pub fn user(&self) -> Option<Arc<str>> {
+        let user = self.user.lock().unwrap_or_else(PoisonError::into_inner);
+        user.clone()
     }
 
     /// Marks the client as gone: the connection broke, or was closed whole.

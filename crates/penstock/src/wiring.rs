@@ -21,8 +21,8 @@ use penstock_files::{FilesHandler, FilesSetup};
 use penstock_grip::WebSocketSupport;
 use penstock_proxy::{BufferingMode, Upstream, is_script_path};
 use penstock_rules::{
-    AccessHandler, ConditionSet, RateLimitHandler, RedirectHandler, RequestConditions,
-    RespondHandler,
+    AccessHandler, BasicAuthHandler, ConditionSet, RateLimitHandler, RedirectHandler,
+    RequestConditions, RespondHandler,
 };
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LogMask, LogWriter};
@@ -271,6 +271,13 @@ fn rule_handlers(
         let name = format!("{:?} {} {rule:?}", site.hosts, route.path);
         let rates = Arc::clone(&components.rates);
         handlers.push(Arc::new(RateLimitHandler::new(rule, &name, rates)));
+    }
+    if let Some(rule) = &route.basic_auth {
+        let (rates, pool) = (
+            Arc::clone(&components.rates),
+            default_pool(&components.pools),
+        );
+        handlers.push(Arc::new(BasicAuthHandler::new(rule, rates, pool)?));
     }
     if let Some(redirect) = &route.redirect {
         handlers.push(Arc::new(RedirectHandler::new(redirect, &route.path)));

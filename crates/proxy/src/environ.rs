@@ -152,6 +152,9 @@ fn add_request_variables(pairs: &mut impl VariableWriter, request: &Request) {
     if let Some(tls) = request.client_state.tls() {
         tls.for_each_variable(|name, value| pairs.push_variable(name, value));
     }
+    if let Some(user) = &request.user {
+        pairs.push_variable(b"REMOTE_USER", user.as_bytes());
+    }
 }
 
 /// The host that applications see: the client's, even if a proxy in front asked for another.

@@ -1,6 +1,6 @@
 //! Rules for traffic: what a request must be ([`conditions`]), values with placeholders
-//! ([`template`]), and handlers that answer before others: [`access`], [`rate_limit`],
-//! [`answers`].
+//! ([`template`]), and handlers that answer before others: [`access`],
+//! [`rate_limit`], [`basic_auth`], [`answers`].
 //!
 //! `penstock`'s wiring compiles them from the configuration, `edge` asks them for each request.
 //!
@@ -10,12 +10,14 @@
 
 pub mod access;
 pub mod answers;
+pub mod basic_auth;
 pub mod conditions;
 pub mod rate_limit;
 pub mod template;
 
 pub use access::AccessHandler;
 pub use answers::{RedirectHandler, RespondHandler};
+pub use basic_auth::BasicAuthHandler;
 pub use conditions::{ConditionSet, RequestConditions, RequestFacts};
 pub use rate_limit::{RateDecision, RateLimit, RateLimitHandler, RateTable};
 pub use template::{TemplateValues, render};

@@ -106,8 +106,7 @@ impl RateTable {
     pub fn count(&self, key: &[u8], limit: &RateLimit, now: Instant) -> RateDecision {
         // No key has 0, the mark of a free place.
         let key = self.hasher.hash_one(key) | 1;
-        let now = now.saturating_duration_since(self.epoch).as_nanos();
-        let now = u64::try_from(now).unwrap_or(u64::MAX);
+        let now = self.nanos(now);
         let (shard, place) = self.place(key);
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
         let sets = shard.len();
@@ -132,6 +131,30 @@ impl RateTable {
             0 => RateDecision::Allow,
             wait => RateDecision::Delay(Duration::from_nanos(wait)),
         }
+    }
+
+    /// How long a request of a key would have to wait for its turn, without counting one; `None` if
+    /// it may go on.
+    #[must_use]
+    pub fn wait_of(&self, key: &[u8], limit: &RateLimit, now: Instant) -> Option<Duration> {
+        let key = self.hasher.hash_one(key) | 1;
+        let now = self.nanos(now);
+        let (shard, place) = self.place(key);
+        let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = shard[place % shard.len()]
+            .iter()
+            .find(|entry| entry.key == key)?;
+        let wait = found
+            .idle_at
+            .saturating_sub(now)
+            .saturating_sub(limit.burst);
+        (wait > 0).then(|| Duration::from_nanos(wait))
+    }
+
+    /// Nanoseconds since the table was made.
+    fn nanos(&self, now: Instant) -> u64 {
+        let since = now.saturating_duration_since(self.epoch);
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn place(&self, key: u64) -> (&Mutex<Sets>, usize) {

@@ -12,6 +12,7 @@ use crate::options::OptionDefault;
 use crate::options::OptionKind::*;
 use crate::options::expected::*;
 use crate::rate_limit::{RateKey, RequestRate};
+use crate::redacted::Secret;
 use crate::values::{HostPattern, PathPattern, Template};
 
 section! {
@@ -77,6 +78,11 @@ section! {
         /// Clients that get 403, also if `allow` has them.
         deny: Vec<String> = Vec::new(), Texts(TRUSTED_NETWORK), default "none",
             example r#"["192.0.2.0/24"]"#, by items(crate::address::is_network_or_unix);
+        /// Users with passwords, who alone may ask (RFC 7617). Applications get the user's name as
+        /// `REMOTE_USER`. A path alone is the file of the users.
+        basic_auth: Option<BasicAuth> = None, OrTable(&Path, "sites.routes.basic_auth"),
+            default "anyone", example r#"{ realm = "Admin", users = { file = "htpasswd" } }"#,
+            by hand;
         /// How often its requests may come; others get 429. A text alone is `rate`.
         rate_limit: Option<RateLimitRule> = None,
             OrTable(&Text(REQUEST_RATE), "sites.routes.rate_limit"), default "no limit",
@@ -148,6 +154,36 @@ keys! {
         /// The expression. It may match anywhere in the path: `^` and `$` tie it to its ends.
         "regex": Text("a regular expression such as \"^/p/([0-9]+)$\""), OptionDefault::Required,
             example r#""^/p/([0-9]+)$""#;
+    }
+}
+
+section! {
+    /// Users with passwords. A client that fails again and again waits: 20 attempts at once, then
+    /// 10 a minute.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct BasicAuth
+    in "sites.routes.basic_auth", "basic_auth = { ... } in [[sites.routes]]", "" {
+        /// The name of the protected part, as browsers show it.
+        realm: String = "restricted".to_owned(), Text(REALM), example r#""Admin""#,
+            by check(crate::basic_auth::is_realm);
+    }
+    also {
+        /// The users.
+        "users": Table("sites.routes.basic_auth.users"), OptionDefault::Required,
+            example r#"{ file = "htpasswd" }"#;
+    }
+    plain {
+        /// Hashes of the passwords by user.
+        users: BTreeMap<String, Secret> = BTreeMap::new();
+    }
+}
+
+keys! {
+    /// The users of a route.
+    BASIC_AUTH_USERS in "sites.routes.basic_auth.users", "users = { ... } in basic_auth of [[sites.routes]]", "" {
+        /// A file with a user and the hash of the password in each line, as `htpasswd -B` makes
+        /// it: bcrypt, argon2id or SHA-1. It is read at start and at a reload.
+        "file": Path, OptionDefault::Required, example r#""htpasswd""#;
     }
 }
 

@@ -51,6 +51,8 @@ pub(crate) const SECTIONS: &[&SectionDoc] = &[
     &ROUTE_PATH_REGEX,
     &Conditions::DOC,
     &CONDITIONS_NOT,
+    &BasicAuth::DOC,
+    &BASIC_AUTH_USERS,
     &RateLimitRule::DOC,
     &Redirect::DOC,
     &Respond::DOC,

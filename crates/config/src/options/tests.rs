@@ -58,6 +58,7 @@ hub = {}
 mercure = { publisher_key = {}, subscriber_key = {} }
 path = { regex = "^/" }
 match = { not = {} }
+basic_auth = { users = {} }
 rate_limit = {}
 redirect = {}
 respond = {}

@@ -114,6 +114,7 @@ mod tests {
             ..RequestTiming::default()
         };
         let mut record = AccessRecord {
+            user: None,
             head: &head,
             client: PeerAddress::Unix,
             peer: PeerAddress::Unix,

@@ -39,6 +39,7 @@ impl RequestMeta<'_> {
         metrics.active_requests.add(-1);
         metrics.total_time.record_local(total_time);
         if let Some(log) = &self.settings.access_log {
+            let user = connection.client_state.user();
             log.write(&AccessRecord {
                 head: self.head,
                 client: connection.client_address(self.forwarded),
@@ -46,6 +47,7 @@ impl RequestMeta<'_> {
                 status: status.code(),
                 body_bytes: bytes,
                 tls: connection.client_state.tls().map(Arc::as_ref),
+                user: user.as_deref(),
                 timing,
                 total_time,
             });

@@ -1,5 +1,7 @@
 //! Rules for traffic: routes by conditions, redirects, fixed answers, access by network.
 
+use base64::Engine as _;
+
 use crate::support::{PATIENCE, Response, Server, Site, eventually, texts};
 
 const TOML: &str = r#"
@@ -306,6 +308,83 @@ respond = { status = 404 }
     let reloaded = server.site().run(&["reload", "--admin", &admin]);
     assert!(reloaded.status.success(), "{:?}", texts(&reloaded));
     assert_eq!(limited().status, 429);
+}
+
+#[test]
+fn a_route_is_for_users_who_know_their_passwords() {
+    const APP: &str = "def application(environ, start_response):
+    start_response('200 OK', [('Content-Type', 'text/plain')])
+    return [environ.get('REMOTE_USER', 'nobody').encode()]
+";
+    let toml = r#"
+[server]
+threads = 1
+access_log = "access.log"
+
+[apps.shop]
+kind = "wsgi"
+entry = "shop:application"
+processes = 1
+
+[[sites]]
+[[sites.routes]]
+path = "/admin/*"
+basic_auth = { realm = "Admin", users = { file = "users" } }
+app = "shop"
+[[sites.routes]]
+app = "shop"
+"#;
+    let users = "anna:$2b$05$zDoxuuBuZ7gBZcNn6uK7WuLrqJZmbQFYwMqTQwm2gXE9eAEMrIdAC\n\
+                 bert:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n";
+    let server = Site::new()
+        .config(toml)
+        .file("shop.py", APP)
+        .file("users", users)
+        .serve(&[]);
+    server.wait_ready("shop");
+    let as_user = |text: &str| {
+        let encoded = base64::engine::general_purpose::STANDARD.encode(text);
+        format!("Authorization: Basic {encoded}\r\n")
+    };
+    let of = |fields: &str| ask(&server, "GET /admin/x", fields);
+    for (user, password) in [
+        ("anna", "gehäim pw"),
+        ("bert", "password"),
+        ("anna", "gehäim pw"),
+    ] {
+        let response = of(&as_user(&format!("{user}:{password}")));
+        assert_eq!((response.status, response.text().as_str()), (200, user));
+    }
+    // A name that the client sets is not that of the server.
+    let open = ask(&server, "GET /", &as_user("anna:gehäim pw"));
+    assert_eq!(open.text(), "nobody");
+    for fields in [
+        String::new(),
+        "Authorization: Basic\r\n".to_owned(),
+        "Authorization: Basic !!!\r\n".to_owned(),
+        "Authorization: Bearer YW5uYQ==\r\n".to_owned(),
+        "Remote-User: anna\r\n".to_owned(),
+        as_user("anna"),
+    ] {
+        let refused = of(&fields);
+        assert_eq!(refused.status, 401, "{fields}");
+        let challenge = refused.header("WWW-Authenticate");
+        assert_eq!(challenge, Some("Basic realm=\"Admin\", charset=\"UTF-8\""));
+    }
+    // Twenty attempts may fail; then even the right password waits, but for one that is known.
+    let wrong =
+        |user: &str| of(&(as_user(&format!("{user}:wrong")) + "X-Forwarded-For: 203.0.113.1\r\n"));
+    let statuses: Vec<u16> = (0..22)
+        .map(|at| wrong(["anna", "nobody"][at % 2]).status)
+        .collect();
+    assert_eq!(statuses, [[401; 20].as_slice(), &[429; 2]].concat());
+    assert!(wrong("anna").header("Retry-After").is_some());
+    let known = of(&(as_user("bert:password") + "X-Forwarded-For: 203.0.113.1\r\n"));
+    assert_eq!(known.status, 200);
+    eventually(PATIENCE, "users in the log", || {
+        let log = std::fs::read_to_string(server.site().dir().join("access.log")).unwrap();
+        log.contains(" - anna [") && log.contains("- - [") && !log.contains("password")
+    });
 }
 
 #[test]

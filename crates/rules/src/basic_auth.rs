@@ -1,0 +1,262 @@
+//! Users with passwords: `basic_auth` of a route (RFC 7617).
+//!
+//! A password is verified once, in a pool, since its hash is slow by design. That it was right is
+//! remembered by a keyed digest of user, password and hash.
+//!
+//! # Invariants
+//! - A user that does not exist costs as much time as a wrong password.
+//! - Nothing keeps a password, and no message or log shows one.
+//! - Attempts that fail are counted by client, and those above the rate are refused before any hash is
+//!   computed.
+//! - Where no hash can be computed (the pool is full) nobody enters.
+
+mod password_hash;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use aws_lc_rs::{hmac, rand};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use penstock_config::BasicAuth;
+use penstock_exchange::{
+    AddressPrefix, Fault, FaultKind, Handler, HandlerProgress, Reply, Request,
+};
+use penstock_runtime::blocking::Pool;
+
+use self::password_hash::PasswordHash;
+use crate::rate_limit::{RateDecision, RateLimit, RateTable};
+
+/// Passwords that are remembered as right; then all are forgotten.
+const MAX_REMEMBERED: usize = 4096;
+
+/// Longest `Authorization` field that is read: hashes use 72 bytes of a password at most.
+const MAX_FIELD_BYTES: usize = 1024;
+
+/// Attempts of one client that may fail: 20 at once, 10 a minute.
+const FAILED_ATTEMPTS: (u32, Duration, u32) = (10, Duration::from_secs(60), 20);
+
+/// Passes the users of a route.
+#[derive(Debug)]
+pub struct BasicAuthHandler {
+    users: Arc<[(Box<str>, PasswordHash)]>,
+    /// Stands for the hash of a user that does not exist.
+    decoy: PasswordHash,
+    challenge: Box<str>,
+    remembered: Arc<Remembered>,
+    failures: Arc<RateTable>,
+    pool: Pool,
+}
+
+/// Digests of the passwords that were right.
+#[derive(Debug)]
+struct Remembered {
+    key: hmac::Key,
+    digests: Mutex<HashSet<[u8; 32]>>,
+}
+
+/// User and password of a request.
+struct Credentials {
+    user: Arc<str>,
+    password: zeroize::Zeroizing<Vec<u8>>,
+}
+
+impl BasicAuthHandler {
+    /// The handler for the users of a route. `failures` counts for all routes together.
+    ///
+    /// # Errors
+    /// The user whose hash cannot be read, or the lack of random numbers.
+    pub fn new(rule: &BasicAuth, failures: Arc<RateTable>, pool: Pool) -> Result<Self, String> {
+        let hash = |(user, hash): (&String, &penstock_config::Secret)| {
+            let parsed = PasswordHash::parse(hash.expose());
+            let parsed =
+                parsed.ok_or_else(|| format!("basic_auth: the hash of `{user}` is broken"))?;
+            Ok((user.as_str().into(), parsed))
+        };
+        let users: Arc<[_]> = rule.users.iter().map(hash).collect::<Result<_, String>>()?;
+        let random = rand::SystemRandom::new();
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &random);
+        Ok(Self {
+            decoy: (users.first()).map_or_else(PasswordHash::default, |(_, hash)| hash.clone()),
+            users,
+            challenge: format!("Basic realm=\"{}\", charset=\"UTF-8\"", rule.realm).into(),
+            remembered: Arc::new(Remembered {
+                key: key.map_err(|_| "basic_auth: no random numbers".to_owned())?,
+                digests: Mutex::default(),
+            }),
+            failures,
+            pool,
+        })
+    }
+
+    /// Whether a client may try: it has not failed too often.
+    fn check_attempts(&self, client: AddressPrefix, request: &Request) -> Result<(), Fault> {
+        let (key, limit) = (failure_key(client), failure_limit());
+        match self.failures.wait_of(&key, &limit, request.arrived_at) {
+            None => Ok(()),
+            Some(wait) => {
+                let seconds = wait.as_secs() + 1;
+                let cause = "too many wrong passwords of this client";
+                let fault = Fault::new(FaultKind::TooManyRequests, cause);
+                Err(fault.with_field("Retry-After", &seconds.to_string()))
+            }
+        }
+    }
+
+    fn refusal(challenge: &str, cause: &'static str) -> Fault {
+        Fault::new(FaultKind::Unauthorized, cause).with_field("WWW-Authenticate", challenge)
+    }
+}
+
+impl Handler for BasicAuthHandler {
+    fn handle(&self, request: Request) -> HandlerProgress {
+        let Some(credentials) = Credentials::of(&request) else {
+            let fault = Self::refusal(&self.challenge, "no user and password");
+            return HandlerProgress::Ready(Err(fault));
+        };
+        let found = self
+            .users
+            .iter()
+            .find(|(user, _)| **user == *credentials.user);
+        let is_user = found.is_some();
+        let hash = found.map_or(&self.decoy, |(_, hash)| hash);
+        let digest = self.remembered.digest(&credentials, hash);
+        if is_user && self.remembered.contains(&digest) {
+            return HandlerProgress::Ready(Ok(pass(request, credentials.user)));
+        }
+        let client = AddressPrefix::from_address(request.client_address());
+        if let Err(fault) = self.check_attempts(client, &request) {
+            return HandlerProgress::Ready(Err(fault));
+        }
+        let (hash, pool) = (hash.clone(), self.pool.clone());
+        let (remembered, failures) = (Arc::clone(&self.remembered), Arc::clone(&self.failures));
+        let challenge = self.challenge.clone();
+        HandlerProgress::Pending(Box::pin(async move {
+            let Credentials { user, password } = credentials;
+            let verified = pool.run(move || hash.verify(&password)).await;
+            let verified = verified.map_err(|error| {
+                Fault::new(FaultKind::Overloaded, format!("basic_auth: {error}"))
+            })?;
+            if verified && is_user {
+                remembered.insert(digest);
+                return Ok(pass(request, user));
+            }
+            let (key, limit) = (failure_key(client), failure_limit());
+            let _: RateDecision = failures.count(&key, &limit, request.arrived_at);
+            Err(Self::refusal(&challenge, "wrong user or password"))
+        }))
+    }
+}
+
+fn pass(mut request: Request, user: Arc<str>) -> Reply {
+    request.client_state.set_user(Some(Arc::clone(&user)));
+    request.user = Some(user);
+    Reply::Pass(Box::new(request))
+}
+
+fn failure_limit() -> RateLimit {
+    let (count, per, burst) = FAILED_ATTEMPTS;
+    RateLimit::new(count, per, burst, Duration::ZERO)
+}
+
+fn failure_key(client: AddressPrefix) -> [u8; 18] {
+    let mut key = *b"basic_auth........";
+    key[10..].copy_from_slice(&client.to_bits().to_le_bytes());
+    key
+}
+
+impl Credentials {
+    /// Those of `Authorization: Basic` (RFC 7617 §2).
+    fn of(request: &Request) -> Option<Self> {
+        let value = request.head.field("authorization")?;
+        if value.len() > MAX_FIELD_BYTES {
+            return None;
+        }
+        let (scheme, encoded) = value.split_at_checked(6)?;
+        if !scheme.eq_ignore_ascii_case(b"basic ") {
+            return None;
+        }
+        let decoded = zeroize::Zeroizing::new(STANDARD.decode(encoded.trim_ascii()).ok()?);
+        let colon = decoded.iter().position(|byte| *byte == b':')?;
+        let user = std::str::from_utf8(&decoded[..colon]).ok()?;
+        (!user.is_empty() && !user.contains(char::is_control)).then(|| Self {
+            user: user.into(),
+            password: zeroize::Zeroizing::new(decoded[colon + 1..].to_vec()),
+        })
+    }
+}
+
+impl Remembered {
+    fn digest(&self, credentials: &Credentials, hash: &PasswordHash) -> [u8; 32] {
+        let mut context = hmac::Context::with_key(&self.key);
+        // No user has a control character, and no hash a zero byte.
+        for part in [
+            credentials.user.as_bytes(),
+            b"\0",
+            hash.as_str().as_bytes(),
+            b"\0",
+        ] {
+            context.update(part);
+        }
+        context.update(&credentials.password);
+        let mut digest = [0; 32];
+        digest.copy_from_slice(context.sign().as_ref());
+        digest
+    }
+
+    fn contains(&self, digest: &[u8; 32]) -> bool {
+        let digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
+        digests.contains(digest)
+    }
+
+    fn insert(&self, digest: [u8; 32]) {
+        let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
+        if digests.len() >= MAX_REMEMBERED {
+            digests.clear();
+        }
+        digests.insert(digest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_depends_on_each_part() {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, b"test");
+        let remembered = Remembered {
+            key,
+            digests: Mutex::default(),
+        };
+        let credentials = |user: &str, password: &str| Credentials {
+            user: user.into(),
+            password: zeroize::Zeroizing::new(password.as_bytes().to_vec()),
+        };
+        let sha = |text: &str| PasswordHash::parse(text).unwrap();
+        let (one, other) = (
+            sha("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g="),
+            sha("{SHA}NWoZK3kTsExUV00Ywo1G5jlUKKs="),
+        );
+        let base = remembered.digest(&credentials("anna", "pw"), &one);
+        for (user, password, hash) in [
+            ("anna", "pw2", &one),
+            ("ann", "apw", &one),
+            ("bert", "pw", &one),
+            ("anna", "pw", &other),
+        ] {
+            let digest = remembered.digest(&credentials(user, password), hash);
+            assert_ne!(digest, base, "{user} {password}");
+        }
+        remembered.insert(base);
+        assert!(remembered.contains(&base));
+        for number in 0..=u16::try_from(MAX_REMEMBERED).unwrap() {
+            let mut digest = [0; 32];
+            digest[..2].copy_from_slice(&number.to_le_bytes());
+            remembered.insert(digest);
+        }
+        let remembered = remembered.digests.lock().unwrap();
+        assert!(remembered.len() <= MAX_REMEMBERED);
+    }
+}

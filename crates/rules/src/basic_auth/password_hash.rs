@@ -1,0 +1,147 @@
+//! Hashes of passwords as `htpasswd` writes them: bcrypt, argon2id, SHA-1.
+//!
+//! Pure. Verified by the bcrypt and argon2 crates in a pool, as they take a long time on purpose.
+
+use std::fmt;
+
+use argon2::password_hash::{PasswordHash as Argon2Hash, PasswordVerifier as _};
+use aws_lc_rs::{constant_time, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// Most memory in KiB that a hash of argon2id may take: more is a mistake, or an attack by a file.
+const MAX_ARGON2_MEMORY: u32 = 1 << 20;
+
+/// Highest cost of bcrypt, about a second of a core.
+const MAX_BCRYPT_COST: u32 = 16;
+
+/// A hash that can be verified. Shown as `***`.
+#[derive(Clone)]
+pub(crate) struct PasswordHash {
+    text: Box<str>,
+    kind: HashKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HashKind {
+    Bcrypt,
+    Argon2id,
+    Sha1,
+}
+
+impl Default for PasswordHash {
+    /// A hash that no password has.
+    fn default() -> Self {
+        Self {
+            text: "{SHA}".into(),
+            kind: HashKind::Sha1,
+        }
+    }
+}
+
+impl fmt::Debug for PasswordHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl PasswordHash {
+    /// Reads a hash; `None` for other forms, and for costs beyond all reason.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let kind = match text {
+            _ if text.starts_with("$2") => {
+                let cost = text.get(4..6)?.parse::<u32>().ok()?;
+                let is_hash = text.parse::<bcrypt::HashParts>().is_ok();
+                (is_hash && cost <= MAX_BCRYPT_COST).then_some(HashKind::Bcrypt)
+            }
+            _ if text.starts_with("$argon2id$") => {
+                let hash = Argon2Hash::new(text).ok()?;
+                let memory = hash.params.get_decimal("m")?;
+                (memory <= MAX_ARGON2_MEMORY && hash.hash.is_some()).then_some(HashKind::Argon2id)
+            }
+            _ => {
+                let digest = STANDARD.decode(text.strip_prefix("{SHA}")?).ok()?;
+                (digest.len() == digest::SHA1_OUTPUT_LEN).then_some(HashKind::Sha1)
+            }
+        };
+        Some(Self {
+            text: text.into(),
+            kind: kind?,
+        })
+    }
+
+    /// As it stands in the file.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether a password is that of the hash. *Blocking*: up to a second of a core.
+    pub(crate) fn verify(&self, password: &[u8]) -> bool {
+        match self.kind {
+            // Cuts a password at 72 bytes, as htpasswd does.
+            HashKind::Bcrypt => bcrypt::verify(password, &self.text).unwrap_or(false),
+            HashKind::Argon2id => Argon2Hash::new(&self.text).is_ok_and(|hash| {
+                let argon2 = argon2::Argon2::default();
+                argon2.verify_password(password, &hash).is_ok()
+            }),
+            HashKind::Sha1 => {
+                let expected = STANDARD.decode(self.text.trim_start_matches("{SHA}"));
+                let actual = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, password);
+                expected.is_ok_and(|expected| {
+                    constant_time::verify_slices_are_equal(&expected, actual.as_ref()).is_ok()
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_of_other_programs_are_verified() {
+        // By bcrypt and argon2-cffi of Python, and by sha1sum.
+        for (hash, password) in [
+            (
+                "$2b$05$zDoxuuBuZ7gBZcNn6uK7WuLrqJZmbQFYwMqTQwm2gXE9eAEMrIdAC",
+                "gehäim pw",
+            ),
+            (
+                "$argon2id$v=19$m=512,t=1,p=1$KX78cnswTIu8IKHKYD+UwQ$xHpEgEylGJBo8qObo1ugubolUNXKrFm0BRwUAtQUhn8",
+                "gehäim pw",
+            ),
+            ("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", "password"),
+        ] {
+            let parsed = PasswordHash::parse(hash).unwrap();
+            assert!(parsed.verify(password.as_bytes()), "{hash}");
+            for wrong in ["", "wrong", &password[1..], &format!("{password} ")] {
+                assert!(!parsed.verify(wrong.as_bytes()), "{hash} {wrong}");
+            }
+        }
+        // Only the first 72 bytes count, as for others who read such files.
+        let long = "$2b$05$mo/BhAmlYV3g6cpNEOKy6OZjRbgteZMLLzYBtaKybIKWy00td33wi";
+        let long = PasswordHash::parse(long).unwrap();
+        assert!(long.verify(&[b'x'; 72]) && long.verify(&[b'x'; 80]));
+        assert!(!long.verify(&[b'x'; 71]));
+        let none = PasswordHash::default();
+        assert!(!none.verify(b"") && format!("{none:?}") == "***");
+    }
+
+    #[test]
+    fn what_is_no_hash_is_refused() {
+        for text in [
+            "",
+            "secret",
+            "{SHA}",
+            "{SHA}W6ph5Mm5",
+            "$2y$99$LCFWnbv4HqqZJyjLGyOUSOAtn2fgDFkVyOLwHbvqhE6aJqJ2YpmzC",
+            "$2y$05$short",
+            "$argon2id$v=19$m=4294967295,t=1,p=1$c29tZXNhbHQ$AAAAAAAAAAAAAAAAAAAAAAAAAAA",
+            "$argon2id$v=19$m=4096,t=1,p=1$c29tZXNhbHQ",
+            "$apr1$x$y",
+        ] {
+            assert!(PasswordHash::parse(text).is_none(), "{text}");
+        }
+    }
+}
