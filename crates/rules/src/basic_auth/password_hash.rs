@@ -4,7 +4,8 @@
 
 use std::fmt;
 
-use argon2::password_hash::{PasswordHash as Argon2Hash, PasswordVerifier as _};
+use argon2::password_hash::PasswordVerifier as _;
+use argon2::password_hash::phc::PasswordHash as Argon2Hash;
 use aws_lc_rs::{constant_time, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

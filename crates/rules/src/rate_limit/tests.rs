@@ -59,7 +59,7 @@ fn a_flood_of_keys_frees_nobody_who_is_over_the_limit() {
     let start = Instant::now();
     let table = RateTable::new(4096, start);
     let limit = second(10, 10, Duration::ZERO);
-    let size = size_of_val(&*table.shards[0].lock().unwrap().as_ref()) * SHARDS;
+    let size = size_of_val(table.shards[0].lock().unwrap().as_ref()) * SHARDS;
     for _ in 0..10 {
         assert_eq!(table.count(b"heavy", &limit, start), RateDecision::Allow);
     }
@@ -70,7 +70,7 @@ fn a_flood_of_keys_frees_nobody_who_is_over_the_limit() {
     let now = start + Duration::from_millis(50);
     let still = table.count(b"heavy", &limit, now);
     assert_eq!(still, RateDecision::Refuse(Duration::from_millis(50)));
-    let after = size_of_val(&*table.shards[0].lock().unwrap().as_ref()) * SHARDS;
+    let after = size_of_val(table.shards[0].lock().unwrap().as_ref()) * SHARDS;
     assert_eq!((size, after), (4096 * 16, 4096 * 16));
 }
 
