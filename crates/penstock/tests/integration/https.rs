@@ -6,6 +6,7 @@
 
 mod applications;
 mod certificates;
+mod changes;
 mod client_certificates;
 mod connections;
 mod listeners;

@@ -12,6 +12,7 @@
 //! - A failed test shows the server's log.
 
 mod client;
+mod load;
 mod origin;
 mod tls;
 mod tls_front;
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 pub(crate) use client::{RawClient, Response, ResponseError, find, get};
+pub(crate) use load::{ClientLoad, LoadClient};
 pub(crate) use origin::{
     Address, Origin, ReceivedRequest, ReservedPort, Script, Step, head_of, last_page, page,
 };

@@ -8,16 +8,15 @@ mod long_requests;
 mod older_versions;
 mod shutdown_and_signals;
 
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::{PATIENCE, RawClient, Server, Site, eventually, is_alive, kill, texts};
+use crate::support::{
+    ClientLoad, LoadClient, PATIENCE, RawClient, Server, Site, eventually, is_alive, kill, texts,
+};
 
 const TOML: &str = "[server]\nkeep_alive_drain = \"2s\"\n[apps.site]\nprocesses = 2\n";
 
@@ -30,7 +29,7 @@ fn serve(toml: &str) -> Server {
     server
 }
 
-fn upgrade(server: &Server, more: &[&str]) -> (Option<i32>, String, String) {
+pub(crate) fn upgrade(server: &Server, more: &[&str]) -> (Option<i32>, String, String) {
     let admin = format!("127.0.0.1:{}", server.admin_port());
     let arguments = [&["upgrade", "--admin", &admin][..], more].concat();
     let output = server.site().run(&arguments);
@@ -38,22 +37,22 @@ fn upgrade(server: &Server, more: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), stdout, stderr)
 }
 
-fn pid_now(server: &Server) -> i32 {
+pub(crate) fn pid_now(server: &Server) -> i32 {
     i32::try_from(server.admin_json()["pid"].as_i64().unwrap()).unwrap()
 }
 
 /// The successor; ended with the test.
-struct SuccessorProcess(i32);
+pub(crate) struct SuccessorProcess(i32);
 
 impl SuccessorProcess {
-    fn of(server: &Server) -> Self {
+    pub(crate) fn of(server: &Server) -> Self {
         let pid = pid_now(server);
         assert_ne!(pid, server.pid());
         Self(pid)
     }
 
     /// Stops it, and waits.
-    fn end(self) {
+    pub(crate) fn end(self) {
         kill(self.0, Signal::TERM);
         eventually(PATIENCE, "the successor ends", || !is_alive(self.0));
     }
@@ -67,111 +66,26 @@ impl Drop for SuccessorProcess {
     }
 }
 
-/// One GET; returns the error, or whether the server closes the connection.
-fn ask(client: &mut TcpStream, path: &str) -> Result<bool, String> {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
-    let say = |error: std::io::Error| error.to_string();
-    client.write_all(request.as_bytes()).map_err(say)?;
-    let (mut answer, mut chunk) = (Vec::new(), [0; 4096]);
-    loop {
-        let count = client.read(&mut chunk).map_err(say)?;
-        if count == 0 {
-            return Err(format!("closed after {} bytes", answer.len()));
-        }
-        answer.extend_from_slice(&chunk[..count]);
-        let text = String::from_utf8_lossy(&answer).to_ascii_lowercase();
-        let Some((head, body)) = text.split_once("\r\n\r\n") else {
-            continue;
-        };
-        let length = head
-            .lines()
-            .find_map(|l| l.strip_prefix("content-length: "));
-        let length: usize = length
-            .ok_or("no length")?
-            .parse()
-            .map_err(|_| "bad length")?;
-        if body.len() < length {
-            continue;
-        }
-        return match head.starts_with("http/1.1 200 ") {
-            true => Ok(head.contains("connection: close")),
-            false => Err(head.lines().next().unwrap_or_default().to_owned()),
-        };
-    }
-}
-
 fn connect(port: u16) -> Result<TcpStream, String> {
     let client = TcpStream::connect(("127.0.0.1", port)).map_err(|error| error.to_string())?;
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     Ok(client)
 }
 
-/// Clients in threads, until stopped, and their errors.
-struct ClientLoad {
-    stop: Arc<AtomicBool>,
-    answered: Arc<AtomicUsize>,
-    clients: Vec<std::thread::JoinHandle<Result<(), String>>>,
-}
-
-impl ClientLoad {
-    fn start(port: u16, clients: &[(&'static str, bool, Duration)]) -> Self {
-        let (stop, answered) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
-        let start = |&(path, keeps, pause): &(&'static str, bool, Duration)| {
-            let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
-            std::thread::spawn(move || {
-                let mut client = None;
-                while !stop.load(Ordering::Relaxed) {
-                    let mut open = match client.take() {
-                        Some(open) => open,
-                        None => connect(port)?,
-                    };
-                    let closes = ask(&mut open, path)?;
-                    answered.fetch_add(1, Ordering::Relaxed);
-                    client = (keeps && !closes).then_some(open);
-                    // A client that pauses: its next request may cross a close.
-                    std::thread::park_timeout(pause);
-                }
-                Ok(())
-            })
-        };
-        let clients = clients.iter().map(start).collect();
-        Self {
-            stop,
-            answered,
-            clients,
-        }
-    }
-
-    /// Waits until this many more requests have succeeded.
-    fn more(&self, count: usize) {
-        let goal = self.answered.load(Ordering::Relaxed) + count;
-        eventually(PATIENCE, "requests are answered", || {
-            self.answered.load(Ordering::Relaxed) >= goal
-        });
-    }
-
-    fn end(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for client in self.clients {
-            assert_eq!(client.join().unwrap(), Ok(()));
-        }
-    }
-}
-
 #[test]
 fn clients_go_through_upgrades_without_an_error() {
     let server = serve(TOML);
     let (thinks, hurries) = (Duration::from_millis(50), Duration::ZERO);
-    let load = ClientLoad::start(
-        server.port(),
-        &[
-            ("/a.txt", true, thinks),
-            ("/x", true, thinks),
-            ("/x", true, hurries),
-            ("/a.txt", false, hurries),
-            ("/x", false, Duration::from_millis(5)),
-        ],
-    );
+    let clients = [
+        ("/a.txt", true, thinks),
+        ("/x", true, thinks),
+        ("/x", true, hurries),
+        ("/a.txt", false, hurries),
+        ("/x", false, Duration::from_millis(5)),
+    ];
+    let clients = clients.map(|(path, keeps, pause)| LoadClient { path, keeps, pause });
+    let port = server.port();
+    let load = ClientLoad::start(move || connect(port), "a", &clients);
     load.more(50);
     let mut before = server.pid();
     for _ in 0..3 {
