@@ -34,7 +34,7 @@ pub(crate) use origin::{
     Address, Origin, ReceivedRequest, ReservedPort, Script, Step, head_of, last_page, page,
 };
 pub(crate) use tls::{TestAuthority, TestCertificate, TlsClient, TlsSession, is_resumed};
-pub(crate) use tls_front::{FrontAuthority, TlsFront};
+pub(crate) use tls_front::TlsFront;
 
 /// The time limit of everything that a test does not measure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);

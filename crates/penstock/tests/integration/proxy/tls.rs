@@ -3,18 +3,13 @@
 //! The details of handshakes and names are tested beside the code of `proxy`.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::sync::Arc;
-
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::tcp::{front, port};
 use super::upgrades::{AGREED, upgraded};
 use super::{ProxySetup, asking, expect_bytes, noise, post, status};
 use crate::support::{
-    FrontAuthority, Origin, PATIENCE, RawClient, ResponseError, Script, Server, Site, Step,
-    TlsFront, head_of, page, texts,
+    Origin, RawClient, ResponseError, Script, Server, Site, Step, TestAuthority, TlsFront, head_of,
+    page, texts,
 };
 
 /// Trust in the authority of the tests.
@@ -27,13 +22,13 @@ struct Secured {
 }
 
 fn secured(origin: &Origin, upstream: &str) -> Secured {
-    let authority = FrontAuthority::new();
+    let authority = TestAuthority::new("Servers");
     let front = TlsFront::before(origin, &authority, "127.0.0.1");
     let server = serve(&front, &authority, upstream);
     Secured { front, server }
 }
 
-fn serve(front: &TlsFront, authority: &FrontAuthority, upstream: &str) -> Server {
+fn serve(front: &TlsFront, authority: &TestAuthority, upstream: &str) -> Server {
     ProxySetup::to([front.address()])
         .upstream(&format!("{TLS}{upstream}"))
         .serve_in(Site::new().file("ca.pem", authority.pem()))
@@ -133,7 +128,7 @@ fn a_body_without_length_is_whole_only_with_a_notice() {
             .then(Step::ReadBody)
             .send("HTTP/1.1 200 OK\r\n\r\nall of it")
     });
-    let authority = FrontAuthority::new();
+    let authority = TestAuthority::new("Servers");
     let whole = TlsFront::before(&origin, &authority, "127.0.0.1");
     let server = serve(&whole, &authority, "");
     assert_eq!(server.get("/").text(), "all of it");
@@ -176,7 +171,7 @@ fn tunnels_run_over_tls() {
     } = secured(&echo, "");
     let mut client = upgraded(&server);
     check_tunnel(&mut client);
-    let (raw, authority) = (Origin::raw(vec![Step::Echo]), FrontAuthority::new());
+    let (raw, authority) = (Origin::raw(vec![Step::Echo]), TestAuthority::new("Servers"));
     let secure = TlsFront::before(&raw, &authority, "127.0.0.1");
     let server =
         front([secure.address()], TLS).serve_in(Site::new().file("ca.pem", authority.pem()));
@@ -201,7 +196,7 @@ fn check_tunnel(client: &mut RawClient) {
 
 #[test]
 fn a_server_with_another_certificate_gets_no_request() {
-    let (origin, authority) = (Origin::named("a"), FrontAuthority::new());
+    let (origin, authority) = (Origin::named("a"), TestAuthority::new("Servers"));
     let front = TlsFront::before(&origin, &authority, "b.example");
     let server = serve(&front, &authority, "");
     assert_eq!(server.get("/").status, 502);
@@ -219,8 +214,8 @@ fn reload(server: &Server) -> (String, String) {
 fn a_reload_reads_the_authorities_again() {
     let (origin, wrong, authority) = (
         Origin::named("a"),
-        FrontAuthority::new(),
-        FrontAuthority::new(),
+        TestAuthority::new("Wrong"),
+        TestAuthority::new("Servers"),
     );
     let front = TlsFront::before(&origin, &authority, "127.0.0.1");
     let server = serve(&front, &wrong, "");
@@ -235,9 +230,9 @@ fn a_reload_reads_the_authorities_again() {
 
 #[test]
 fn check_names_the_file_that_cannot_be_used() {
-    let authority = FrontAuthority::new();
-    let (certificate, key) = authority.issue_pem("client.example");
-    let (_, other_key) = authority.issue_pem("other.example");
+    let authority = TestAuthority::new("Servers");
+    let own = authority.issue(&["client.example"]);
+    let other = authority.issue(&["other.example"]);
     let rows = [
         ("{ ca = \"ca.pem\" }", ""),
         (
@@ -260,9 +255,9 @@ fn check_names_the_file_that_cannot_be_used() {
             ProxySetup::to([crate::support::Address::Tcp(1)]).upstream(&format!("tls = {tls}"));
         let site = Site::new()
             .file("ca.pem", authority.pem())
-            .file("c.pem", &certificate)
-            .file("c.key", &key)
-            .file("other.key", &other_key)
+            .file("c.pem", &own.chain)
+            .file("c.key", &own.key)
+            .file("other.key", &other.key)
             .config(&setup.toml());
         let output = site.run(&["check", "--config-only"]);
         let (out, error) = texts(&output);
@@ -273,27 +268,11 @@ fn check_names_the_file_that_cannot_be_used() {
     }
 }
 
-/// A client with TLS through a TCP listener that passes it on.
-fn tls_client(
-    server: &Server,
-    roots: &RootCertStore,
-    name: &str,
-) -> StreamOwned<ClientConnection, TcpStream> {
-    let config = ClientConfig::builder()
-        .with_root_certificates(roots.clone())
-        .with_no_client_auth();
-    let name = ServerName::try_from(name.to_owned()).unwrap();
-    let session = ClientConnection::new(Arc::new(config), name).unwrap();
-    let stream = TcpStream::connect(("127.0.0.1", port(server))).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    StreamOwned::new(session, stream)
-}
-
 #[test]
 fn a_listener_passes_tls_on_by_its_name() {
     let origins = ["one", "two", "other"]
         .map(|name| Origin::raw(vec![Step::Send(name.as_bytes().to_vec()), Step::Echo]));
-    let authority = FrontAuthority::new();
+    let authority = TestAuthority::new("Servers");
     let names = ["a.example", "x.b.example", "c.example"];
     let fronts = [0, 1, 2].map(|at| TlsFront::before(&origins[at], &authority, names[at]));
     let [one, two, other] = [0, 1, 2].map(|at| fronts[at].address());
@@ -307,16 +286,15 @@ fn a_listener_passes_tls_on_by_its_name() {
              \"d.example\" = \"other\" }}\n"
         )
     };
-    let mut roots = RootCertStore::empty();
-    roots.add(authority.der()).unwrap();
+    let client = authority.client();
     let server = Site::new()
         .config(&toml("upstream = \"other\"\n"))
         .serve(&[]);
     for (name, expected) in names.into_iter().zip(["one", "two", "other"]) {
-        let mut client = tls_client(&server, &roots, name);
-        client.write_all(b"!").unwrap();
+        let mut session = client.try_connect(port(&server), name).unwrap();
+        session.write_all(b"!").unwrap();
         let mut received = vec![0; expected.len() + 1];
-        client.read_exact(&mut received).unwrap();
+        session.read_exact(&mut received).unwrap();
         assert_eq!(String::from_utf8(received).unwrap(), format!("{expected}!"));
     }
     // What is no first message, or not whole in time, reaches no server.
@@ -335,12 +313,6 @@ fn a_listener_passes_tls_on_by_its_name() {
         before
     );
     let closed = Site::new().config(&toml("")).serve(&[]);
-    let mut client = tls_client(&closed, &roots, "c.example");
-    assert!(
-        client
-            .write_all(b"!")
-            .and_then(|()| client.flush())
-            .is_err()
-    );
+    assert!(client.try_connect(port(&closed), "c.example").is_err());
     closed.wait_log("no upstream for the server name \"c.example\"");
 }

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 
 use super::*;
-use crate::support::{FrontAuthority, Origin, TlsFront, is_alive, kill, page};
+use crate::support::{Origin, TestAuthority, TlsFront, is_alive, kill, page};
 
 /// The secret of publishers' tokens.
 const KEY: &str = "a secret of this test, long enough for HS256";
@@ -199,7 +199,7 @@ fn the_keys_of_a_set_are_fetched_and_fetched_again() {
 #[test]
 fn the_keys_of_a_set_come_over_tls_from_a_server_that_proves_its_name() {
     let origin = Origin::start(|seen| page(seen, key_set("one")));
-    let authority = FrontAuthority::new();
+    let authority = TestAuthority::new("Servers");
     let secure = TlsFront::before(&origin, &authority, "127.0.0.1");
     let wrong = TlsFront::before(&origin, &authority, "id.example");
     let serve = |front: &TlsFront| {

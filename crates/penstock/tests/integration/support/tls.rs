@@ -108,9 +108,7 @@ impl TestAuthority {
         let config = match own {
             None => builder.with_no_client_auth(),
             Some(own) => {
-                let chain = CertificateDer::pem_slice_iter(own.chain.as_bytes());
-                let chain = chain.collect::<Result<_, _>>().unwrap();
-                let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap();
+                let (chain, key) = own.for_rustls();
                 builder.with_client_auth_cert(chain, key).unwrap()
             }
         };
@@ -216,6 +214,13 @@ impl TestCertificate {
     pub(crate) fn der(&self) -> Vec<u8> {
         let der = CertificateDer::from_pem_slice(self.chain.as_bytes());
         der.unwrap().to_vec()
+    }
+
+    /// Chain and key, for a peer.
+    pub(super) fn for_rustls(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let chain = CertificateDer::pem_slice_iter(self.chain.as_bytes());
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes());
+        (chain.collect::<Result<_, _>>().unwrap(), key.unwrap())
     }
 }
 

@@ -13,53 +13,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
 
-use super::{Address, Origin, PATIENCE};
+use super::{Address, Origin, PATIENCE, TestAuthority};
 
 /// Bytes that wait for the origin.
 const MAX_WAITING_BYTES: usize = 64 * 1024;
-
-/// An authority, and what it issues.
-pub(crate) struct FrontAuthority(CertifiedIssuer<'static, KeyPair>);
-
-impl FrontAuthority {
-    pub(crate) fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        Self(CertifiedIssuer::self_signed(params, key).unwrap())
-    }
-
-    pub(crate) fn pem(&self) -> String {
-        self.0.pem()
-    }
-
-    pub(crate) fn der(&self) -> CertificateDer<'static> {
-        self.0.der().clone()
-    }
-
-    /// A certificate and its key, as PEM.
-    pub(crate) fn issue_pem(&self, name: &str) -> (String, String) {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap();
-        (certificate.pem(), key.serialize_pem())
-    }
-
-    fn server(&self, name: &str) -> ServerConfig {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap();
-        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let builder = ServerConfig::builder().with_no_client_auth();
-        let chain = vec![certificate.der().clone()];
-        builder.with_single_cert(chain, key).unwrap()
-    }
-}
 
 /// A listener with TLS before an origin.
 pub(crate) struct TlsFront {
@@ -78,16 +38,19 @@ struct SharedFront {
 
 impl TlsFront {
     /// Listens with a certificate for `name`.
-    pub(crate) fn before(origin: &Origin, authority: &FrontAuthority, name: &str) -> Self {
-        Self::start(origin, authority.server(name), true)
+    pub(crate) fn before(origin: &Origin, authority: &TestAuthority, name: &str) -> Self {
+        Self::start(origin, authority, name, true)
     }
 
     /// The same; connections end without a notice.
-    pub(crate) fn cutting(origin: &Origin, authority: &FrontAuthority, name: &str) -> Self {
-        Self::start(origin, authority.server(name), false)
+    pub(crate) fn cutting(origin: &Origin, authority: &TestAuthority, name: &str) -> Self {
+        Self::start(origin, authority, name, false)
     }
 
-    fn start(origin: &Origin, config: ServerConfig, announces_end: bool) -> Self {
+    fn start(origin: &Origin, authority: &TestAuthority, name: &str, announces_end: bool) -> Self {
+        let (chain, key) = authority.issue(&[name]).for_rustls();
+        let builder = ServerConfig::builder().with_no_client_auth();
+        let config = builder.with_single_cert(chain, key).unwrap();
         let Address::Tcp(origin) = origin.address() else {
             panic!("an origin with a port")
         };
