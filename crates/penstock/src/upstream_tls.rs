@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use penstock_config::{self as config, Config};
-use penstock_proxy::UpstreamTls;
+use penstock_proxy::{TlsMaterial, UpstreamTls};
 use penstock_tls::certificate_file::{self, CertificateFiles, CertificateProblem};
 use penstock_tls::{
     ClientTlsOptions, Fingerprint, ServerCertificate, ServerTrust, client_config, roots_from_file,
@@ -77,9 +77,19 @@ impl Loader {
     /// # Errors
     /// What is wrong, behind the key that it is wrong with.
     fn build(&mut self, tls: &config::UpstreamTls) -> Result<UpstreamTls, String> {
+        let (trust, certificate) = (self.trust(tls)?, client_certificate(tls)?);
+        let material = TlsMaterial {
+            authorities: match &trust {
+                ServerTrust::Authorities(roots) => Some(Arc::clone(roots)),
+                ServerTrust::Fingerprints(_) | ServerTrust::Anything => None,
+            },
+            own_chain: (certificate.iter())
+                .flat_map(|it| it.certified_key.cert.clone())
+                .collect(),
+        };
         let options = ClientTlsOptions {
-            trust: self.trust(tls)?,
-            certificate: client_certificate(tls)?,
+            trust,
+            certificate,
             alpn: Vec::new(),
             key_log: None,
         };
@@ -87,6 +97,7 @@ impl Loader {
         Ok(UpstreamTls {
             config: client_config(options).map_err(|error| format!(": {error}"))?,
             server_name: name.map_err(|error| format!(".server_name: {error}"))?,
+            material,
         })
     }
 

@@ -92,6 +92,8 @@ pub(crate) struct UpstreamConnectionInner {
     pub(crate) count_guard: ConnectionCountGuard,
     /// Requests completed on this connection.
     pub(crate) requests_served: u32,
+    /// That of the [`TlsConnector`] that secured it; 0 without TLS.
+    pub(crate) tls_epoch: u32,
     /// When it was last released.
     pub(crate) idle_since: Instant,
     /// Its last response had no body, or it comes from another loop: unsolicited bytes may not have
@@ -235,6 +237,7 @@ impl UpstreamConnectionInner {
             deadline: LazyDeadline::new(clock::now()),
             // A joined one may have waited: treat it like a reused one.
             requests_served: u32::from(matches!(server.address, ResolvedAddress::Joined(_))),
+            tls_epoch: setup.tls.as_ref().map_or(0, |(tls, _)| tls.epoch),
             count_guard,
             idle_since: clock::now(),
             needs_liveness_check: false,
@@ -254,6 +257,7 @@ impl UpstreamConnectionInner {
             needs_liveness_check: true,
             count_guard: self.count_guard,
             requests_served: self.requests_served,
+            tls_epoch: self.tls_epoch,
             idle_since: self.idle_since,
         }))
     }

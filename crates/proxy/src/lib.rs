@@ -56,4 +56,4 @@ pub use snapshot::{
 };
 pub use sni_router::SniRouter;
 pub use upstream::{BufferingMode, Upstream, UpstreamSetup};
-pub use upstream_tls::{UpstreamTls, UpstreamTlsCounters};
+pub use upstream_tls::{TlsMaterial, UpstreamTls, UpstreamTlsCounters};

@@ -43,6 +43,8 @@ pub(crate) struct ServerPool {
     pub(crate) counters: UpstreamCounters,
     pub(crate) latencies: LatencyHistograms,
     loop_count: usize,
+    /// Of the current [`TlsConnector`](crate::upstream_tls::TlsConnector).
+    tls_epoch: u32,
     /// Names that resolve to servers.
     pub(crate) dns_names: DnsNames,
     deferred: DeferredActions,
@@ -174,6 +176,7 @@ impl ServerPool {
             counters: UpstreamCounters::default(),
             latencies: LatencyHistograms::default(),
             loop_count: loops,
+            tls_epoch: 0,
             dns_names: DnsNames::default(),
             deferred: DeferredActions::default(),
         }
@@ -298,7 +301,9 @@ impl ServerPool {
         entry.active = entry.active.saturating_sub(1);
         let transition = entry.record_outcome(now, report.outcome, may_eject);
         match connection {
-            Some((connection, loop_index)) if entry.keeps_used_connection(now) => {
+            Some((connection, loop_index))
+                if entry.keeps_used_connection(now) && connection.tls_epoch >= self.tls_epoch =>
+            {
                 entry.idle_connections.push(connection, loop_index, now);
             }
             gone => (self.deferred.closed_connections).extend(gone.map(|(it, _)| it)),
@@ -490,12 +495,24 @@ impl ServerPool {
         loop_index: usize,
     ) {
         match self.index_by_id(id) {
-            Some(index) if self.servers[index].keeps_connections() => {
+            Some(index)
+                if self.servers[index].keeps_connections()
+                    && connection.tls_epoch >= self.tls_epoch =>
+            {
                 self.servers[index]
                     .idle_connections
                     .push(connection, loop_index, now);
             }
             _ => self.deferred.closed_connections.push(connection),
+        }
+    }
+
+    /// Closes connections that were secured by what a reload has replaced: those that are idle now,
+    /// the others after their response.
+    pub(crate) fn set_tls_epoch(&mut self, epoch: u32) {
+        self.tls_epoch = epoch;
+        for entry in &mut self.servers {
+            (entry.idle_connections).drain_into(&mut self.deferred.closed_connections);
         }
     }
 

@@ -115,14 +115,18 @@ impl Upstream {
         self.shared.buffering_settings.store(Arc::new(settings));
     }
 
-    /// Applies certificates that were read again, to new connections. An upstream without TLS stays
-    /// without.
+    /// Applies certificates that were read again. If they have changed, idle connections close, and
+    /// those in use after their response. An upstream without TLS stays without.
     pub fn set_tls(&self, tls: UpstreamTls) {
-        if let Some(current) = &*self.shared.tls.load() {
-            let counters = Arc::clone(&current.counters);
-            let connector = TlsConnector::new(tls, self.shared.config.protocol, counters);
-            self.shared.tls.store(Some(Arc::new(connector)));
-        }
+        let current = self.shared.tls.load();
+        let protocol = self.shared.config.protocol;
+        let successor = current.as_ref().and_then(|it| it.successor(tls, protocol));
+        let Some(connector) = successor else {
+            return;
+        };
+        let epoch = connector.epoch;
+        self.shared.tls.store(Some(Arc::new(connector)));
+        self.shared.update_pool(|pool| pool.set_tls_epoch(epoch));
     }
 
     /// Creates the handler for a route with its own buffering.

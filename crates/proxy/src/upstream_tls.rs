@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use penstock_config::Protocol;
 use penstock_runtime::Stream;
 use penstock_tls::HandshakeError;
-use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, CertificateError, ClientConfig, InvalidMessage};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{AlertDescription, CertificateError, ClientConfig, InvalidMessage, RootCertStore};
 use serde::Serialize;
 
 use crate::connection::{BackendServer, ResolvedAddress};
@@ -28,6 +28,24 @@ pub struct UpstreamTls {
     pub config: Arc<ClientConfig>,
     /// The name that every server must prove; without it, the host of the server's address.
     pub server_name: Option<ServerName<'static>>,
+    /// What `config` was made of.
+    pub material: TlsMaterial,
+}
+
+/// The content of the files behind a configuration: with the same, nothing has to change.
+#[derive(Debug, Clone, Default)]
+pub struct TlsMaterial {
+    /// The trusted authorities; `None` where something else is trusted.
+    pub authorities: Option<Arc<RootCertStore>>,
+    /// The certificate that servers are shown.
+    pub own_chain: Vec<CertificateDer<'static>>,
+}
+
+impl PartialEq for TlsMaterial {
+    fn eq(&self, other: &Self) -> bool {
+        let roots = |it: &Self| it.authorities.clone().map(|store| store.roots.clone());
+        self.own_chain == other.own_chain && roots(self) == roots(other)
+    }
 }
 
 /// What a connection is opened for.
@@ -45,6 +63,9 @@ pub(crate) struct TlsConnector {
     exchange_config: Arc<ClientConfig>,
     tunnel_config: Arc<ClientConfig>,
     server_name: Option<ServerName<'static>>,
+    material: TlsMaterial,
+    /// Grows with each change of `material`. Connections of an earlier one are not used again.
+    pub(crate) epoch: u32,
     pub(crate) counters: Arc<TlsCounters>,
 }
 
@@ -84,8 +105,18 @@ impl TlsConnector {
             exchange_config,
             tunnel_config: with_alpn(&tls.config, &[]),
             server_name: tls.server_name,
+            material: tls.material,
+            epoch: 0,
             counters,
         }
+    }
+
+    /// The connector that follows this one; `None` if `tls` is made of the same files.
+    pub(crate) fn successor(&self, tls: UpstreamTls, protocol: Protocol) -> Option<Self> {
+        (tls.material != self.material).then(|| Self {
+            epoch: self.epoch + 1,
+            ..Self::new(tls, protocol, Arc::clone(&self.counters))
+        })
     }
 
     /// Makes a session with `server` on a new connection; the caller bounds the wait.

@@ -485,6 +485,28 @@ fn certificates_that_were_read_again_are_for_new_connections() {
 }
 
 #[test]
+fn connections_end_with_the_trust_that_they_were_made_by() {
+    run_on_loop(async {
+        let (authority, other) = (Authority::new("one"), Authority::new("two"));
+        let server = TestServer::tls(authority.issue("127.0.0.1").server(), answer_all);
+        let upstream = start(&[&server.address()], authority.trust(None));
+        // The first number is the connection's.
+        assert_eq!(exchange(&upstream, GET).await.unwrap(), "0 0");
+        // The same files: nothing changes.
+        upstream.set_tls(authority.trust(None));
+        assert_eq!(exchange(&upstream, GET).await.unwrap(), "0 1");
+        upstream.set_tls(other.trust(None));
+        exchange(&upstream, GET).await.unwrap_err();
+        upstream.set_tls(authority.trust(None));
+        let answer = exchange(&upstream, GET).await.unwrap();
+        assert!(
+            !answer.starts_with("0 ") && answer.ends_with(" 0"),
+            "{answer}"
+        );
+    });
+}
+
+#[test]
 fn a_name_is_the_host_of_the_address() {
     let server = |name: &str, address: &str| {
         let address = ResolvedAddress::Tcp(address.parse().unwrap());

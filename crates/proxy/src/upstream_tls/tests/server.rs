@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
-use crate::UpstreamTls;
+use crate::{TlsMaterial, UpstreamTls};
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -63,7 +63,7 @@ impl Authority {
         let config = ClientConfig::builder()
             .with_root_certificates(self.roots())
             .with_no_client_auth();
-        upstream_tls(config, server_name)
+        self.upstream_tls(config, server_name, Vec::new())
     }
 
     /// The same, with a certificate to show.
@@ -71,9 +71,26 @@ impl Authority {
         let (chain, key) = shown.into_parts();
         let config = ClientConfig::builder()
             .with_root_certificates(self.roots())
-            .with_client_auth_cert(chain, key)
+            .with_client_auth_cert(chain.clone(), key)
             .unwrap();
-        upstream_tls(config, None)
+        self.upstream_tls(config, None, chain)
+    }
+
+    fn upstream_tls(
+        &self,
+        config: ClientConfig,
+        server_name: Option<&str>,
+        own_chain: Vec<CertificateDer<'static>>,
+    ) -> UpstreamTls {
+        let name = server_name.map(|name| name.to_owned().try_into().unwrap());
+        UpstreamTls {
+            config: Arc::new(config),
+            server_name: name,
+            material: TlsMaterial {
+                authorities: Some(Arc::new(self.roots())),
+                own_chain,
+            },
+        }
     }
 
     /// A server that wants certificates of this authority.
@@ -84,14 +101,6 @@ impl Authority {
             .with_client_cert_verifier(verifier.build().unwrap())
             .with_single_cert(chain, key)
             .unwrap()
-    }
-}
-
-fn upstream_tls(config: ClientConfig, server_name: Option<&str>) -> UpstreamTls {
-    let name = server_name.map(|name| name.to_owned().try_into().unwrap());
-    UpstreamTls {
-        config: Arc::new(config),
-        server_name: name,
     }
 }
 
