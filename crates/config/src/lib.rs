@@ -33,6 +33,7 @@ mod example;
 mod files;
 mod findings;
 mod foreign_words;
+mod forward_auth;
 mod grants;
 mod headers;
 mod hide;
@@ -70,19 +71,21 @@ pub use entropy::is_hard_to_guess;
 pub use error::{ConfigError, ConfigErrors};
 pub use example::example_file;
 pub use foreign_words::{FlagTranslation, translate_flag};
+pub use forward_auth::ServiceUrl;
 pub use hide::{DEFAULT_HIDE_PATTERNS, HidePattern};
 pub use model::{
     Access, AccessLog, Acme, AcmeStorage, App, AppKind, Balance, BasicAuth, BlockingPool, Cache,
     CacheBypass, CacheKey, CertificateFiles, ChallengeKind, ClientCertificateMode,
     ClientCertificates, Concurrency, Conditions, Config, ConnectionLimits, ContentCoding,
-    ControlSocket, EjectPolicy, ExternalAccount, Files, ForwardedHeaders, Grip, HUB_NAMESPACE,
-    HashKey, HeaderRules, HealthCheck, HostHeader, Hsts, HttpListener, HttpScheme, Hub, HubHistory,
-    JoinEndpoint, JoinTarget, KeySetSource, Limits, LogFormat, LogTarget, MemoryLimit, MercureKey,
-    MercureKeys, NamedCondition, OnDemand, Preload, Processes, Protocol, ProxyProtocol, QueryKey,
-    RateLimitRule, Redirect, RefusalPolicy, RequestScheme, Respond, RetryPolicy, Rewrite, Route,
-    RouteCache, RouteHub, RouteMercure, ScalingConfig, Sendfile, Server, ServerAddr,
-    ServerLogFormat, Site, SiteTls, SlowPolicy, SocketPermissions, Sticky, Symlinks, TcpFrontend,
-    TcpTls, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
+    ControlSocket, EjectPolicy, ExternalAccount, Files, ForwardAuth, ForwardedHeaders, Grip,
+    HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hsts, HttpListener, HttpScheme,
+    Hub, HubHistory, JoinEndpoint, JoinTarget, KeySetSource, Limits, LogFormat, LogTarget,
+    MemoryLimit, MercureKey, MercureKeys, NamedCondition, OnDemand, Preload, Processes, Protocol,
+    ProxyProtocol, QueryKey, RateLimitRule, Redirect, RefusalPolicy, RequestScheme, Respond,
+    RetryPolicy, Rewrite, Route, RouteCache, RouteHub, RouteMercure, ScalingConfig, Sendfile,
+    Server, ServerAddr, ServerLogFormat, Site, SiteTls, SlowPolicy, SocketPermissions, Sticky,
+    Symlinks, TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer,
+    UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use rate_limit::{RateKey, RequestRate};

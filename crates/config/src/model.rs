@@ -44,7 +44,9 @@ pub use server::{
     ServerLogFormat, SocketPermissions,
 };
 pub(crate) use site::{BASIC_AUTH_USERS, ROUTE_PATH_REGEX};
-pub use site::{BasicAuth, HeaderRules, RateLimitRule, Redirect, Respond, Rewrite, Route, Site};
+pub use site::{
+    BasicAuth, ForwardAuth, HeaderRules, RateLimitRule, Redirect, Respond, Rewrite, Route, Site,
+};
 pub(crate) use tls::EXTERNAL_ACCOUNT_KEY;
 pub use tls::{
     Acme, AcmeStorage, CertificateFiles, ChallengeKind, ClientCertificateMode, ClientCertificates,

@@ -17,7 +17,8 @@ use crate::findings::{Findings, LocatedValue, ReadFlags, make_absolute};
 use crate::model::{App, BlockingPool, Config, Limits, Site, TcpFrontend};
 use crate::section::{Keys as _, Section};
 use crate::{
-    app, cache, conditions, dev_defaults, disk, hub, join, server, site, tcp, tls, upstream,
+    app, cache, conditions, dev_defaults, disk, forward_auth, hub, join, server, site, tcp, tls,
+    upstream,
 };
 
 /// Reads, parses and checks a file.
@@ -77,7 +78,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
     let (tls, acme) = tls::read(&top, server.config.redis.is_some());
     let mut blocking = read_blocking(&top);
     let (app_names, apps) = read_named(&top, "apps", app::read);
-    let (upstream_names, upstreams) = read_named(&top, "upstreams", |name, table| {
+    let (upstream_names, mut upstreams) = read_named(&top, "upstreams", |name, table| {
         Some(upstream::read(name, table, &apps))
     });
     let caches = cache::read(&top, &blocking);
@@ -111,6 +112,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
             server.remove_default_listener();
         }
     }
+    forward_auth::add_upstreams(&mut upstreams, &sites);
     server.check_addresses(&top, &streams);
     let tcp = streams.iter().map(|stream| &stream.value);
     tls::check_listeners(&top, &server.config, tcp, &sites);

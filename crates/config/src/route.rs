@@ -15,7 +15,9 @@ use crate::section::{Keys as _, Section};
 use crate::site::RouteContext;
 use crate::suggest::nearest_word;
 use crate::values::{PathPattern, PathRegex};
-use crate::{answers, basic_auth, cache, conditions, files, grants, headers, hub, rate_limit};
+use crate::{
+    answers, basic_auth, cache, conditions, files, forward_auth, grants, headers, hub, rate_limit,
+};
 
 /// Reads the routes of a site.
 pub(crate) fn read(site: &Section<'_>, known: &RouteContext<'_>) -> Vec<Route> {
@@ -59,6 +61,7 @@ fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<LocatedValu
     route.conditions = conditions::read(table, "match", known.conditions);
     route.cache = cache::read_route(table, known.caches);
     route.basic_auth = basic_auth::read(table);
+    route.forward_auth = forward_auth::read(table);
     route.rate_limit = rate_limit::read(table);
     route.redirect = answers::read_redirect(table, &path);
     route.respond = answers::read_respond(table, &path);

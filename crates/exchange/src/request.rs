@@ -208,6 +208,46 @@ impl Request {
         }
     }
 
+    /// Another request of the same client, without a body, whose head has fields of `trusted` names
+    /// that a component has set.
+    ///
+    /// # Errors
+    /// When the head's target has no valid path.
+    pub fn subrequest(
+        &self,
+        head: Arc<RequestHead>,
+        trusted: impl IntoIterator<Item = String>,
+    ) -> Result<Self, UriError> {
+        let path = RequestPath::from_head(&head)?;
+        Ok(Self {
+            head,
+            body: RequestBody::Empty,
+            peer: self.peer,
+            listener: Arc::clone(&self.listener),
+            client_state: Arc::clone(&self.client_state),
+            arrived_at: self.arrived_at,
+            trusted_proxies: Arc::clone(&self.trusted_proxies),
+            forwarded: self.forwarded.clone(),
+            mount: Mount::default(),
+            trusted_headers: self.trusted_headers.with_names(trusted),
+            user: self.user.clone(),
+            sendfile_grant: None,
+            path,
+        })
+    }
+
+    /// Replaces the head by one with the same target, whose fields of `trusted` names a component
+    /// has set. The component removes the client's fields of these names.
+    pub fn replace_head(
+        &mut self,
+        head: Arc<RequestHead>,
+        trusted: impl IntoIterator<Item = String>,
+    ) {
+        debug_assert_eq!(head.target_path_query(), self.head.target_path_query());
+        self.head = head;
+        self.trusted_headers = self.trusted_headers.with_names(trusted);
+    }
+
     /// The path; see [`RequestPath::bytes`].
     #[must_use]
     pub fn path(&self) -> &[u8] {

@@ -21,8 +21,8 @@ use penstock_files::{FilesHandler, FilesSetup};
 use penstock_grip::WebSocketSupport;
 use penstock_proxy::{BufferingMode, Upstream, is_script_path};
 use penstock_rules::{
-    AccessHandler, BasicAuthHandler, ConditionSet, RateLimitHandler, RedirectHandler,
-    RequestConditions, RespondHandler,
+    AccessHandler, BasicAuthHandler, ConditionSet, ForwardAuthHandler, RateLimitHandler,
+    RedirectHandler, RequestConditions, RespondHandler,
 };
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LogMask, LogWriter};
@@ -278,6 +278,12 @@ fn rule_handlers(
             default_pool(&components.pools),
         );
         handlers.push(Arc::new(BasicAuthHandler::new(rule, rates, pool)?));
+    }
+    if let Some(rule) = &route.forward_auth {
+        let upstream = components.upstreams.get(&rule.url.upstream_name());
+        let upstream = upstream.ok_or("forward_auth has no upstream")?;
+        let service = upstream_handler(upstream, route);
+        handlers.push(Arc::new(ForwardAuthHandler::new(rule, service)));
     }
     if let Some(redirect) = &route.redirect {
         handlers.push(Arc::new(RedirectHandler::new(redirect, &route.path)));

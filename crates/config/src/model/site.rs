@@ -8,6 +8,7 @@ use super::{
     ClientCertificates, Conditions, Files, Hsts, RouteCache, RouteHub, RouteMercure, Sendfile,
     SiteTls,
 };
+use crate::forward_auth::ServiceUrl;
 use crate::options::OptionDefault;
 use crate::options::OptionKind::*;
 use crate::options::expected::*;
@@ -82,6 +83,12 @@ section! {
         /// `REMOTE_USER`. A path alone is the file of the users.
         basic_auth: Option<BasicAuth> = None, OrTable(&Path, "sites.routes.basic_auth"),
             default "anyone", example r#"{ realm = "Admin", users = { file = "htpasswd" } }"#,
+            by hand;
+        /// A service that decides about each request, such as oauth2-proxy or Authelia; a URL alone
+        /// is `url`.
+        forward_auth: Option<ForwardAuth> = None,
+            OrTable(&Text(SERVICE_URL), "sites.routes.forward_auth"), default "none",
+            example r#"{ url = "http://127.0.0.1:4180/oauth2/auth", copy_headers = ["X-User"] }"#,
             by hand;
         /// How often its requests may come; others get 429. A text alone is `rate`.
         rate_limit: Option<RateLimitRule> = None,
@@ -184,6 +191,25 @@ keys! {
         /// A file with a user and the hash of the password in each line, as `htpasswd -B` makes
         /// it: bcrypt, argon2id or SHA-1. It is read at start and at a reload.
         "file": Path, OptionDefault::Required, example r#""htpasswd""#;
+    }
+}
+
+section! {
+    /// A service that decides about requests. It gets a GET with the header of the request, and
+    /// `X-Forwarded-Method`, `X-Forwarded-Uri` and `X-Forwarded-Host`. With a status of 2xx the
+    /// request goes on; any other response is the client's. If the service does not answer, the
+    /// client gets 503.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ForwardAuth(url: ServiceUrl)
+    in "sites.routes.forward_auth", "forward_auth = { ... } in [[sites.routes]]", "" {
+        /// Where it is asked.
+        url: ServiceUrl = url, Text(SERVICE_URL), default required,
+            example r#""http://127.0.0.1:4180/oauth2/auth""#, by hand;
+        /// Fields of its response that the request goes on with, in place of the client's own.
+        copy_headers: Vec<String> = Vec::new(), Texts(HEADER_FIELD),
+            example r#"["X-User"]"#, by hand;
+        /// How long it may take to answer.
+        timeout: Duration = Duration::from_secs(10), Time(1);
     }
 }
 

@@ -33,6 +33,8 @@ pub(crate) const ROUTE_PATH: &str = "a path such as \"/about\", \"/assets/*\" or
 pub(crate) const REDIRECT_TARGET: &str =
     "a URL such as \"https://new.example{uri}\" or a path such as \"/new/{re.1}\"";
 pub(crate) const REALM: &str = "a text without quotes, backslashes and control characters";
+pub(crate) const SERVICE_URL: &str =
+    "a URL such as \"http://127.0.0.1:4180/oauth2/auth\", with http or https";
 pub(crate) const REQUEST_RATE: &str =
     "a rate of requests such as \"10/s\", \"100/m\", \"1000/h\" or \"5000/d\"";
 pub(crate) const RATE_KEY: &str =

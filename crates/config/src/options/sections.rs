@@ -53,6 +53,7 @@ pub(crate) const SECTIONS: &[&SectionDoc] = &[
     &CONDITIONS_NOT,
     &BasicAuth::DOC,
     &BASIC_AUTH_USERS,
+    &ForwardAuth::DOC,
     &RateLimitRule::DOC,
     &Redirect::DOC,
     &Respond::DOC,

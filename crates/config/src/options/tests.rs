@@ -59,6 +59,7 @@ mercure = { publisher_key = {}, subscriber_key = {} }
 path = { regex = "^/" }
 match = { not = {} }
 basic_auth = { users = {} }
+forward_auth = { url = "http://a" }
 rate_limit = {}
 redirect = {}
 respond = {}

@@ -2,7 +2,9 @@
 
 use base64::Engine as _;
 
-use crate::support::{PATIENCE, Response, Server, Site, eventually, texts};
+use crate::support::{
+    Origin, PATIENCE, Response, Script, Server, Site, eventually, head_of, page, texts,
+};
 
 const TOML: &str = r#"
 [server]
@@ -417,4 +419,81 @@ fn check_names_rules_that_cannot_be_meant() {
         );
         assert!(stderr.contains(expected), "{to}: {stderr}");
     }
+}
+
+/// A service that knows `Cookie: session=anna`, and sends others to its login.
+fn auth_service() -> Origin {
+    Origin::start(|seen| match seen.field("cookie").as_deref() {
+        Some("session=anna") => Script::raw(head_of(
+            "204 No Content",
+            "X-User: anna\r\nX-Other: kept\r\n",
+            0,
+        ))
+        .keep(),
+        Some("session=broken") => Script::raw("HTTP/1.1 20\r\n\r\n"),
+        _ => {
+            let fields = "Location: https://login.example/\r\nSet-Cookie: next=1\r\n";
+            Script::raw(head_of("302 Found", fields, 0)).keep()
+        }
+    })
+}
+
+#[test]
+fn a_service_decides_about_each_request() {
+    let auth = auth_service();
+    let app = Origin::start(|seen| page(seen, "app"));
+    let toml = format!(
+        "[server]\nthreads = 1\n[upstreams.app]\nservers = [\"{}\"]\n[[sites]]\n\
+         [[sites.routes]]\npath = \"/in/*\"\nupstream = \"app\"\n\
+         forward_auth = {{ url = \"http://{}/verify?rd=1\", copy_headers = [\"X-User\"] }}\n\
+         [[sites.routes]]\nupstream = \"app\"\n",
+        app.address(),
+        auth.address(),
+    );
+    let server = Site::new().config(&toml).serve(&[]);
+    let body = "a".repeat(100_000);
+    let length = body.len();
+    let post = |fields: &str| {
+        let mut client = server.connect();
+        client.send(format!(
+            "POST /in/x?y=1 HTTP/1.1\r\nHost: shop.example\r\nX-User: mallory\r\n{fields}\
+             X-Forwarded-Uri: /free\r\nX-Forwarded-Method: GET\r\nContent-Length: {length}\r\n\r\n{body}"
+        ));
+        client.response()
+    };
+    let admitted = post("Cookie: session=anna\r\n");
+    assert_eq!((admitted.status, admitted.text().as_str()), (200, "app"));
+    let question = &auth.requests()[0];
+    assert_eq!(question.line(), "GET /verify?rd=1");
+    for (name, expected) in [
+        ("Host", Some(auth.address().to_string())),
+        ("X-Forwarded-Host", Some("shop.example".to_owned())),
+        ("X-Forwarded-Uri", Some("/in/x?y=1".to_owned())),
+        ("X-Forwarded-Method", Some("POST".to_owned())),
+        (
+            "X-Original-URL",
+            Some("http://shop.example/in/x?y=1".to_owned()),
+        ),
+        ("Content-Length", None),
+    ] {
+        assert_eq!(question.field(name), expected, "{name}");
+    }
+    assert!(question.body.is_empty());
+    let served = &app.requests()[0];
+    assert_eq!(served.field("X-User").as_deref(), Some("anna"));
+    assert_eq!(served.field("X-Other"), None);
+    assert_eq!(served.body.len(), length);
+    // Others get the answer of the service, and the application hears nothing of them.
+    let refused = post("");
+    assert_eq!(refused.status, 302);
+    assert_eq!(refused.header("Location"), Some("https://login.example/"));
+    assert_eq!(refused.header("Set-Cookie"), Some("next=1"));
+    assert_eq!(post("Cookie: session=broken\r\n").status, 503);
+    drop(auth);
+    assert_eq!(post("Cookie: session=anna\r\n").status, 503);
+    assert_eq!(app.requests().len(), 1);
+    eventually(PATIENCE, "the service in the log", || {
+        server.log().contains("forward_auth http://127.0.0.1:")
+    });
+    assert_eq!(ask(&server, "GET /out", "").status, 200);
 }

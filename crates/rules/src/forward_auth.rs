@@ -1,0 +1,126 @@
+//! A service that decides about each request: `forward_auth` of a route, as Traefik and Caddy have
+//! it.
+//!
+//! The service gets the header of the request without its body. Its upstream has connections, bounds
+//! and timeouts as any other.
+//!
+//! # Invariants
+//! - Without an answer of 2xx no request goes on, whatever went wrong.
+//! - What the service is told of the request is the front end's word, and what the application is
+//!   told of the user is the service's: a client's own fields of these names are dropped.
+
+use std::sync::Arc;
+
+use penstock_config::ForwardAuth;
+use penstock_exchange::field_policy::{FieldClass, classify_field};
+use penstock_exchange::{Fault, FaultKind, Handler, HandlerProgress, Reply, Request, Response};
+use penstock_http::{HeadWriter, RequestHead};
+
+/// Asks the service of a route.
+#[derive(Debug)]
+pub struct ForwardAuthHandler {
+    service: Arc<dyn Handler>,
+    target: Box<str>,
+    copied: Arc<[String]>,
+    /// For messages.
+    name: Arc<str>,
+}
+
+/// What a service is told of the request: nginx' users know `X-Original-*`, Traefik's the others.
+const TOLD_FIELDS: [&str; 4] = [
+    "X-Forwarded-Method",
+    "X-Forwarded-Uri",
+    "X-Original-Method",
+    "X-Original-URL",
+];
+
+impl ForwardAuthHandler {
+    /// The handler for a rule; `service` is that of its upstream.
+    #[must_use]
+    pub fn new(rule: &ForwardAuth, service: Arc<dyn Handler>) -> Self {
+        Self {
+            service,
+            target: rule.url.target.as_str().into(),
+            copied: rule.copy_headers.clone().into(),
+            name: rule.url.upstream_name().into(),
+        }
+    }
+
+    /// The request to the service.
+    fn question(&self, request: &Request) -> Result<Request, Fault> {
+        let head = &request.head;
+        let is_kept = |name: &str| {
+            let is_told = |told: &&str| told.eq_ignore_ascii_case(name);
+            let is_host = name.eq_ignore_ascii_case("host");
+            !TOLD_FIELDS.iter().any(|told| is_told(&told))
+                && (is_host || classify_field(name) != FieldClass::HopByHop)
+        };
+        let mut writer = HeadWriter::with_kept_fields(head, "GET", &self.target, is_kept);
+        let target = format!("{}{}", request.mount.path(), head.target_path_query());
+        let method = head.method_str();
+        let url = format!("{}://{}{target}", request.scheme(), request.host());
+        for (name, value) in TOLD_FIELDS.iter().zip([method, &target, method, &url]) {
+            writer.push_field(name, value.as_bytes());
+        }
+        let head = finish(writer)?;
+        let names = TOLD_FIELDS.map(str::to_owned);
+        let question = request.subrequest(Arc::new(head), names);
+        question.map_err(|error| Fault::new(FaultKind::Internal, error.to_string()))
+    }
+}
+
+impl Handler for ForwardAuthHandler {
+    fn handle(&self, request: Request) -> HandlerProgress {
+        let question = match self.question(&request) {
+            Ok(question) => question,
+            Err(fault) => return HandlerProgress::Ready(Err(fault)),
+        };
+        let progress = self.service.handle(question);
+        let (copied, name) = (Arc::clone(&self.copied), Arc::clone(&self.name));
+        HandlerProgress::Pending(Box::pin(async move {
+            let response = match progress.wait_for_reply().await {
+                Ok(Reply::Response(response)) => response,
+                Ok(Reply::Pass(_) | Reply::Redirect(_)) => {
+                    return Err(unavailable(&name, "no response"));
+                }
+                Err(fault) if fault.kind == FaultKind::ClientDisconnected => return Err(fault),
+                Err(fault) => return Err(unavailable(&name, &fault.cause)),
+            };
+            match response.status.is_success() {
+                true => admit(request, &response, &copied),
+                false => Ok(Reply::Response(response)),
+            }
+        }))
+    }
+}
+
+/// The request as it goes on, with what the service says of the user.
+fn admit(mut request: Request, response: &Response, copied: &[String]) -> Result<Reply, Fault> {
+    if !copied.is_empty() {
+        let head = &request.head;
+        let is_kept = |name: &str| !copied.iter().any(|own| own.eq_ignore_ascii_case(name));
+        let target = head.target_path_query();
+        let mut writer = HeadWriter::with_kept_fields(head, head.method_str(), target, is_kept);
+        for (name, value) in response.fields.iter() {
+            if copied.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+                writer.push_field(name, value);
+            }
+        }
+        request.replace_head(Arc::new(finish(writer)?), copied.iter().cloned());
+    }
+    Ok(Reply::Pass(Box::new(request)))
+}
+
+fn finish(writer: HeadWriter) -> Result<RequestHead, Fault> {
+    writer.finish().map_err(|error| {
+        let cause = format!("forward_auth makes the request invalid: {error}");
+        Fault::new(FaultKind::Internal, cause)
+    })
+}
+
+fn unavailable(name: &str, cause: &str) -> Fault {
+    Fault::new(
+        FaultKind::Unavailable,
+        format!("forward_auth {name}: {cause}"),
+    )
+}
