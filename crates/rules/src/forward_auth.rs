@@ -52,7 +52,7 @@ impl ForwardAuthHandler {
         let is_kept = |name: &str| {
             let is_told = |told: &&str| told.eq_ignore_ascii_case(name);
             let is_host = name.eq_ignore_ascii_case("host");
-            !TOLD_FIELDS.iter().any(|told| is_told(&told))
+            !TOLD_FIELDS.iter().any(is_told)
                 && (is_host || classify_field(name) != FieldClass::HopByHop)
         };
         let mut writer = HeadWriter::with_kept_fields(head, "GET", &self.target, is_kept);
