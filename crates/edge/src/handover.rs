@@ -19,7 +19,7 @@ use penstock_exchange::{
 };
 use penstock_runtime::{Stream, clock, loops};
 use penstock_sys::net::PeerAddress;
-use penstock_tls::held::{HeldSession, HoldError};
+use penstock_tls::records::{HoldError, RecordSession};
 
 use crate::connection_limits::ClientConnections;
 use crate::{Edge, access_log};
@@ -133,7 +133,7 @@ impl ConnectionAdopter for EdgeAdopter {
     }
 
     fn restore_record_layer(&self, session: &[u8]) -> io::Result<Box<dyn RecordLayer>> {
-        Ok(Box::new(HeldSession::from_bytes(session)?))
+        Ok(Box::new(RecordSession::from_bytes(session)?))
     }
 }
 

@@ -26,7 +26,7 @@ use penstock_config::{
 };
 use penstock_edge::{Route, shared_challenge_route};
 use penstock_exchange::HttpChallenges;
-use penstock_tls::held::TrafficKeyLog;
+use penstock_tls::records::TrafficKeyLog;
 use penstock_tls::{
     CertificateStatus, CertificateStore, ChallengeCertificates, ClientCertificates, LocalAuthority,
     OnDemandNames, PolicyId, ServerCertificate, ServerSessions, ServerTls, ServerTlsOptions,

@@ -19,8 +19,8 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, ServerConfig};
 
 use crate::certificates::{CertificateStore, PolicyId};
-use crate::held::ChannelBindingLog;
 use crate::profile::TlsProfile;
+use crate::records::ChannelBindingLog;
 use crate::server_config::ServerTls;
 use crate::server_sessions::ServerSessions;
 use crate::server_trust::FingerprintVerifier;

@@ -1,7 +1,7 @@
 //! A stream with a session whose client sends records with any content, and what the fuzz target
 //! `tls_session` does with it.
 //!
-//! Both ends of the handshake are rustls'. Behind it the client's end is a [`HeldSession`], which
+//! Both ends of the handshake are rustls'. Behind it the client's end is a [`RecordSession`], which
 //! seals what rustls as a client would not.
 
 use std::future::poll_fn;
@@ -22,8 +22,8 @@ use crate::certificates::{
     CertificateStore, PolicyId, SiteCertificates, StoreContents, UnknownHosts,
 };
 use crate::handshake::{self, CompleteHandshake};
-use crate::held::{HeldSession, TrafficKeyLog};
 use crate::layer::{MAX_INCOMPLETE_BYTES, TlsLayer};
+use crate::records::{RecordSession, TrafficKeyLog};
 use crate::server_config::{ServerTls, ServerTlsOptions, server_config};
 use crate::server_sessions::ServerSessions;
 use crate::session::{SEAL_BUFFER_BYTES, Session};
@@ -109,7 +109,7 @@ pub struct SessionEnds {
     /// The server's end, under test.
     pub stream: Stream,
     /// The client's records.
-    pub client: HeldSession,
+    pub client: RecordSession,
     /// The client's socket, which never waits.
     pub socket: OwnedFd,
 }
@@ -144,7 +144,7 @@ impl SessionEnds {
         let connection = session.into_connection();
         let (extracted, _) = connection.dangerous_into_kernel_connection()?;
         Ok(Self {
-            client: HeldSession::new_client(suite, &extracted, secrets)?,
+            client: RecordSession::new_client(suite, &extracted, secrets)?,
             stream: accepted.over(stream),
             socket: peer.into_socket(),
         })

@@ -21,8 +21,8 @@ use rustls::{ClientConfig, HandshakeKind, ProtocolVersion};
 
 use crate::certificates::ConnectionIdentity;
 use crate::client_facts::read_client_certificate;
-use crate::held::{self, TrafficSecrets};
 use crate::layer::{MAX_INCOMPLETE_BYTES, TlsLayer, with_buffers};
+use crate::records::{self, TrafficSecrets};
 use crate::resolver::correct_refusal_alert;
 use crate::server_config::ServerTls;
 use crate::server_sessions::ServerSessions;
@@ -234,7 +234,7 @@ pub(crate) async fn run<C: Connection>(
     let (mut incomplete, mut plaintext, mut out) = (received, Vec::new(), Vec::new());
     let (mut secrets, mut channel_binding) = (None, None);
     loop {
-        let (opened, mut captured) = held::capture(|| {
+        let (opened, mut captured) = records::capture(|| {
             session.open(&mut incomplete, &mut out, &mut |bytes| {
                 plaintext.extend_from_slice(bytes);
             })

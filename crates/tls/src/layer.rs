@@ -27,7 +27,7 @@ pub use hold::hold;
 
 use crate::certificates::ConnectionIdentity;
 use crate::handshake::CompleteHandshake;
-use crate::held::TrafficSecrets;
+use crate::records::TrafficSecrets;
 use crate::session::{
     Connection, MAX_RECORD_OVERHEAD, MAX_SEALED_BYTES, SEAL_BUFFER_BYTES, Session,
 };

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use penstock_exchange::{Body, BodyStream, Fault, FaultKind, FileBody};
 use penstock_runtime::DiskFile;
 use penstock_runtime::blocking::Pool;
-use penstock_tls::held::TrafficKeyLog;
+use penstock_tls::records::TrafficKeyLog;
 use penstock_tls::{
     CertificateStore, PolicyId, ServerSessions, ServerTlsOptions, SiteCertificates, StoreContents,
     TicketKeys, TlsProfile, UnknownHosts, server_config, stand_in,

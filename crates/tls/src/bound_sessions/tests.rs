@@ -8,7 +8,7 @@ use super::*;
 use crate::client_offer::ClientOffer;
 use crate::fuzzing::both;
 use crate::handshake::{accept, channel_binding, connect, session_info};
-use crate::held::capture;
+use crate::records::capture;
 use crate::testing;
 
 fn sessions() -> Arc<ServerSessions> {

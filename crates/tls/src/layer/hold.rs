@@ -1,4 +1,4 @@
-//! The end of a session of `rustls` whose stream is held: its secrets go on in a [`HeldSession`].
+//! The end of a session of `rustls` whose stream is held: its secrets go on in a [`RecordSession`].
 
 use std::os::fd::OwnedFd;
 
@@ -7,7 +7,7 @@ use penstock_runtime::StreamLayer;
 use rustls::server::UnbufferedServerConnection;
 
 use super::{LayerState, SessionEnd, TlsLayer};
-use crate::held::{HeldSession, HoldError};
+use crate::records::{HoldError, RecordSession};
 
 /// Holds the connection of `socket` and its layer, a session with a client behind a write of
 /// application data. Returns how many bytes the client had sent that were not read, too: they are
@@ -45,7 +45,7 @@ impl LayerState<UnbufferedServerConnection> {
         let suite = suite.ok_or(HoldError::UnsupportedSuite)?;
         let extracted = session.into_connection().dangerous_into_kernel_connection();
         let (extracted, _) = extracted.map_err(|_| HoldError::NoSecrets)?;
-        let mut held = HeldSession::new(suite, &extracted, secrets.as_ref())?;
+        let mut held = RecordSession::new(suite, &extracted, secrets.as_ref())?;
         let mut unsent = output.pending;
         let opened = held.open(&mut incomplete, &mut unsent);
         let opened = opened.map_err(|_| HoldError::Ended)?;

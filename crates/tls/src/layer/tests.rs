@@ -10,7 +10,7 @@ use penstock_sys::net;
 
 use super::*;
 use crate::fuzzing::SessionEnds;
-use crate::held::HeldSession;
+use crate::records::RecordSession;
 
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
@@ -263,7 +263,7 @@ fn fill(ends: &SessionEnds, max: usize) -> usize {
 /// The client of a session whose stream has another owner.
 struct ClientEnd {
     socket: OwnedFd,
-    client: HeldSession,
+    client: RecordSession,
 }
 
 impl ClientEnd {

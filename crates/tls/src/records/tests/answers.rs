@@ -3,10 +3,10 @@
 use rustls::AlertDescription;
 
 use super::{Handshake, TLS13_COUNT, client_records, data, drain, feed, seal};
-use crate::held::fuzzing::{SUITE_COUNT, SessionPair};
-use crate::held::handshake::KEY_UPDATE_NOT_REQUESTED;
-use crate::held::{
-    HeldSession, MAX_SESSION_BYTES, OpenError, OpenedBytes, SealError, content_type,
+use crate::records::fuzzing::{SUITE_COUNT, SessionPair};
+use crate::records::handshake::KEY_UPDATE_NOT_REQUESTED;
+use crate::records::{
+    MAX_SESSION_BYTES, OpenError, OpenedBytes, RecordSession, SealError, content_type,
 };
 
 const ENDED: OpenedBytes = OpenedBytes {
@@ -116,7 +116,7 @@ fn the_end_of_the_client_ends_its_side_in_tls_1_3_and_both_in_tls_1_2() {
         let mut out = Vec::new();
         assert_eq!(held.open(&mut end, &mut out), Ok(ENDED));
         assert_eq!(held.open(&mut [1, 2], &mut out), Ok(ENDED));
-        assert_eq!(held.memory_bytes(), size_of::<HeldSession>());
+        assert_eq!(held.memory_bytes(), size_of::<RecordSession>());
         assert!(!held.can_receive());
         assert_eq!(held.receive_keys.key, [0; 32]);
         assert_eq!(held.can_send(), suite < TLS13_COUNT);
@@ -165,7 +165,7 @@ fn an_alert_of_the_client_ends_the_session_without_an_answer() {
     }
 }
 
-pub(super) fn assert_dead(session: &mut HeldSession) {
+pub(super) fn assert_dead(session: &mut RecordSession) {
     let mut out = Vec::new();
     assert_eq!(session.seal(&[], &mut out), Err(SealError::Closed));
     session.close_notify(&mut out);

@@ -8,7 +8,7 @@ use rustls::AlertDescription;
 use super::handshake::{HandshakeMessage, HandshakeReader, KEY_UPDATE_NOT_REQUESTED};
 use super::record_keys::RecordError;
 use super::{
-    HeldSession, MAX_PLAINTEXT_BYTES, OpenError, RECORD_HEADER_BYTES, Violation, content_type,
+    MAX_PLAINTEXT_BYTES, OpenError, RECORD_HEADER_BYTES, RecordSession, Violation, content_type,
 };
 
 /// Bytes of the body of a record: 256 more than its plaintext (RFC 8446 §5.2).
@@ -51,7 +51,7 @@ impl PeerAllowance {
     }
 }
 
-impl HeldSession {
+impl RecordSession {
     /// Opens what the client sent, in place, and appends answers to `out`: a key update to one that
     /// asks for it, `no_renegotiation` and `close_notify` in TLS 1.2, or the alert that ends the
     /// session. What comes behind the client's `close_notify` is dropped.

@@ -1,7 +1,7 @@
-//! Two ends of a session without a handshake, and what the fuzz target `held_session` does with
+//! Two ends of a session without a handshake, and what the fuzz target `record_session` does with
 //! them.
 //!
-//! The client's end is a [`HeldSession`] too: the record layer is the same on both sides. It seals
+//! The client's end is a [`RecordSession`] too: the record layer is the same on both sides. It seals
 //! records with any content, which `rustls` as a client would not.
 
 use std::io::IoSlice;
@@ -12,8 +12,8 @@ use super::key_schedule::{MAX_SECRET_BYTES, Secret};
 use super::record_keys::{IV_BYTES, MAX_KEY_BYTES, RecordKeys};
 use super::suite::RecordSuite;
 use super::{
-    HeldSession, HoldError, MAX_RECORD_OVERHEAD, MAX_SESSION_BYTES, OpenError, OpenedBytes,
-    RECORD_HEADER_BYTES, SealError, TrafficSecrets, content_type,
+    HoldError, MAX_RECORD_OVERHEAD, MAX_SESSION_BYTES, OpenError, OpenedBytes, RECORD_HEADER_BYTES,
+    RecordSession, SealError, TrafficSecrets, content_type,
 };
 
 /// How many cipher suites [`SessionPair::new`] has.
@@ -29,9 +29,9 @@ const MAX_ANSWER_BYTES: usize = 2 * (5 + MAX_RECORD_OVERHEAD);
 #[derive(Debug)]
 pub struct SessionPair {
     /// The end under test.
-    pub server: HeldSession,
+    pub server: RecordSession,
     /// Its peer.
-    pub client: HeldSession,
+    pub client: RecordSession,
 }
 
 impl SessionPair {
@@ -53,21 +53,21 @@ impl SessionPair {
             })
         };
         Some(Self {
-            server: HeldSession::from_keys(suite, keys(1)?, keys(2)?),
-            client: HeldSession::from_keys(suite, keys(2)?, keys(1)?),
+            server: RecordSession::from_keys(suite, keys(1)?, keys(2)?),
+            client: RecordSession::from_keys(suite, keys(2)?, keys(1)?),
         })
     }
 
     /// A record of the client with this content type, whatever it says.
     ///
     /// # Errors
-    /// As [`HeldSession::seal`].
+    /// As [`RecordSession::seal`].
     pub fn seal_as_client(&mut self, content: u8, message: &[u8]) -> Result<Vec<u8>, SealError> {
         self.client.seal_any(content, message)
     }
 }
 
-impl HeldSession {
+impl RecordSession {
     /// The client's side of a session, of what rustls' client extracted.
     pub(crate) fn new_client(
         suite: SupportedCipherSuite,
@@ -124,14 +124,14 @@ pub fn run_operations(data: &[u8]) {
                 let _ = pair.client.open(&mut out, &mut Vec::new());
             }
             _ => {
-                let _ = HeldSession::from_bytes(argument).map(|it| it.memory_bytes());
+                let _ = RecordSession::from_bytes(argument).map(|it| it.memory_bytes());
                 let mut bytes = pair.server.to_bytes();
                 if let (Some(byte), Some(mask)) =
                     (bytes.get_mut(usize::from(piece)), argument.first())
                 {
                     *byte ^= mask;
                 }
-                let _ = HeldSession::from_bytes(&bytes).map(|it| it.memory_bytes());
+                let _ = RecordSession::from_bytes(&bytes).map(|it| it.memory_bytes());
             }
         }
     }
@@ -174,7 +174,7 @@ fn send_to_server(pair: &mut SessionPair, bytes: &[u8], piece: u8) {
 }
 
 fn open_in_pieces(
-    session: &mut HeldSession,
+    session: &mut RecordSession,
     bytes: &[u8],
     piece: usize,
 ) -> (Result<OpenedBytes, OpenError>, Vec<u8>) {
@@ -199,9 +199,9 @@ fn open_in_pieces(
 }
 
 /// The same session, as another process has it.
-fn copy_session(session: &HeldSession) -> HeldSession {
+fn copy_session(session: &RecordSession) -> RecordSession {
     let bytes = session.to_bytes();
-    let copy = HeldSession::from_bytes(&bytes);
+    let copy = RecordSession::from_bytes(&bytes);
     let Ok(copy) = copy else {
         panic!("the bytes of a session are none: {copy:?}");
     };

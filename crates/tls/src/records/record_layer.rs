@@ -4,9 +4,9 @@ use std::io::{self, IoSlice};
 
 use penstock_exchange::RecordLayer;
 
-use super::{HeldSession, OpenError, RestoreError, SealError};
+use super::{OpenError, RecordSession, RestoreError, SealError};
 
-impl RecordLayer for HeldSession {
+impl RecordLayer for RecordSession {
     fn seal(&mut self, slices: &[IoSlice<'_>], out: &mut Vec<u8>) -> io::Result<()> {
         Ok(Self::seal(self, slices, out)?)
     }

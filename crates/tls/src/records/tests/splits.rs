@@ -1,11 +1,11 @@
 //! Records in every split, and sessions that another process continues in the middle of one.
 
 use super::{Handshake, TLS13_COUNT, client_records, data, drain, feed, seal};
-use crate::held::fuzzing::{SUITE_COUNT, SessionPair};
-use crate::held::{HeldSession, MAX_SESSION_BYTES, OpenedBytes, RestoreError, content_type};
+use crate::records::fuzzing::{SUITE_COUNT, SessionPair};
+use crate::records::{MAX_SESSION_BYTES, OpenedBytes, RecordSession, RestoreError, content_type};
 
 /// Records of a client with all that it may send, and the bytes of data in them.
-fn all_records(suite: usize) -> (rustls::ClientConnection, HeldSession, Vec<u8>) {
+fn all_records(suite: usize) -> (rustls::ClientConnection, RecordSession, Vec<u8>) {
     let (mut client, held) = Handshake::new(suite).hold();
     let mut records = client_records(&mut client, b"first");
     if suite < TLS13_COUNT {
@@ -25,7 +25,7 @@ const ALL: OpenedBytes = OpenedBytes {
 };
 
 fn open_pieces(session: &[u8], pieces: &[&[u8]], is_moved: bool) -> (OpenedBytes, Vec<u8>) {
-    let mut held = HeldSession::from_bytes(session).unwrap();
+    let mut held = RecordSession::from_bytes(session).unwrap();
     let mut all = OpenedBytes::default();
     let mut answers = Vec::new();
     for piece in pieces {
@@ -33,10 +33,10 @@ fn open_pieces(session: &[u8], pieces: &[&[u8]], is_moved: bool) -> (OpenedBytes
         all.data_bytes += opened.data_bytes;
         all.is_ended = opened.is_ended;
         if is_moved {
-            held = HeldSession::from_bytes(&held.to_bytes()).unwrap();
+            held = RecordSession::from_bytes(&held.to_bytes()).unwrap();
         }
     }
-    assert_eq!(held.memory_bytes(), size_of::<HeldSession>());
+    assert_eq!(held.memory_bytes(), size_of::<RecordSession>());
     (all, answers)
 }
 
@@ -93,7 +93,7 @@ fn a_partial_record_takes_no_more_than_twice_its_bytes() {
     for (at, byte) in record[..length - 1].iter_mut().enumerate() {
         let opened = server.open(std::slice::from_mut(byte), &mut Vec::new());
         assert_eq!(opened, Ok(data(0)));
-        let kept = server.memory_bytes() - size_of::<HeldSession>();
+        let kept = server.memory_bytes() - size_of::<RecordSession>();
         assert!(
             kept <= length && kept <= (2 * (at + 1)).max(8),
             "{at}: {kept}"
@@ -117,7 +117,7 @@ fn another_process_continues_a_session() {
             let mut records = client_records(&mut client, b"request");
             let (first, rest) = records.split_at_mut(20);
             held.open(first, &mut out).unwrap();
-            held = HeldSession::from_bytes(&held.to_bytes()).unwrap();
+            held = RecordSession::from_bytes(&held.to_bytes()).unwrap();
             held.open(rest, &mut out).unwrap();
             assert!(feed(&mut client, &out).unwrap() == event, "{suite} {round}");
         }
@@ -128,11 +128,11 @@ fn another_process_continues_a_session() {
 fn an_ended_session_stays_ended_in_another_process() {
     let mut pair = SessionPair::new(0, 1).unwrap();
     pair.server.close_notify(&mut Vec::new());
-    let moved = HeldSession::from_bytes(&pair.server.to_bytes()).unwrap();
+    let moved = RecordSession::from_bytes(&pair.server.to_bytes()).unwrap();
     assert!(!moved.can_send() && moved.can_receive());
     let mut record = pair.seal_as_client(content_type::ALERT, &[1]).unwrap();
     assert!(pair.server.open(&mut record, &mut Vec::new()).is_err());
-    let mut moved = HeldSession::from_bytes(&pair.server.to_bytes()).unwrap();
+    let mut moved = RecordSession::from_bytes(&pair.server.to_bytes()).unwrap();
     super::answers::assert_dead(&mut moved);
 }
 
@@ -143,7 +143,7 @@ fn bytes_that_are_no_session_are_refused() {
         .open(&mut [23, 3, 3, 0, 40, 1], &mut Vec::new())
         .unwrap();
     let bytes = pair.server.to_bytes();
-    let refusal = |bytes: &[u8]| HeldSession::from_bytes(bytes).map(|_| ()).unwrap_err();
+    let refusal = |bytes: &[u8]| RecordSession::from_bytes(bytes).map(|_| ()).unwrap_err();
     for length in 0..bytes.len() {
         assert_eq!(refusal(&bytes[..length]), RestoreError::Length);
     }

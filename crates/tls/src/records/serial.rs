@@ -10,7 +10,7 @@ use super::incoming::{MAX_PARTIAL_BYTES, PeerAllowance};
 use super::key_schedule::{MAX_SECRET_BYTES, Secret};
 use super::record_keys::{IV_BYTES, MAX_KEY_BYTES, RecordKeys};
 use super::suite::RecordSuite;
-use super::{HeldSession, RestoreError};
+use super::{RecordSession, RestoreError};
 
 const FORMAT: u8 = 1;
 
@@ -23,7 +23,7 @@ const CAN_SEND: u8 = 1;
 const CAN_RECEIVE: u8 = 2;
 const IS_DEAD: u8 = 4;
 
-impl HeldSession {
+impl RecordSession {
     /// The session with its keys, for [`Self::from_bytes`] of one other process. This one must not
     /// be used again: two owners would seal two records with one nonce. The bytes are erased when
     /// they are dropped.

@@ -17,7 +17,7 @@ use rustls::{
 };
 
 use super::fuzzing::SUITE_COUNT;
-use super::{HeldSession, HoldError, OpenedBytes, TrafficKeyLog, TrafficSecrets, capture};
+use super::{HoldError, OpenedBytes, RecordSession, TrafficKeyLog, TrafficSecrets, capture};
 
 const SUITES: [CipherSuite; SUITE_COUNT] = [
     CipherSuite::TLS13_AES_128_GCM_SHA256,
@@ -109,13 +109,13 @@ impl Handshake {
     }
 
     /// Sends the head of a response and holds the session.
-    fn hold(mut self) -> (ClientConnection, HeldSession) {
+    fn hold(mut self) -> (ClientConnection, RecordSession) {
         self.server.writer().write_all(b"head").unwrap();
         self.exchange();
         assert!(self.read.ends_with(b"head"));
         let suite = self.suite();
         let extracted = self.server.dangerous_extract_secrets().unwrap();
-        let held = HeldSession::new(suite, &extracted, self.traffic.as_ref());
+        let held = RecordSession::new(suite, &extracted, self.traffic.as_ref());
         (self.client, held.unwrap())
     }
 
@@ -181,7 +181,7 @@ fn client_records(client: &mut ClientConnection, content: &[u8]) -> Vec<u8> {
     drain(client)
 }
 
-fn seal(held: &mut HeldSession, content: &[u8]) -> Vec<u8> {
+fn seal(held: &mut RecordSession, content: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     held.seal(&[IoSlice::new(content)], &mut out).unwrap();
     out
@@ -269,7 +269,7 @@ fn an_answer_to_a_key_update_that_is_not_sent_is_no_answer() {
     handshake.exchange();
     let traffic = handshake.traffic.clone();
     let (suite, extracted, _) = handshake.extract();
-    let held = HeldSession::new(suite, &extracted, traffic.as_ref());
+    let held = RecordSession::new(suite, &extracted, traffic.as_ref());
     assert_eq!(held.unwrap_err(), HoldError::UnsentKeyUpdate);
 }
 
@@ -277,9 +277,9 @@ fn an_answer_to_a_key_update_that_is_not_sent_is_no_answer() {
 fn secrets_that_do_not_belong_to_the_session_are_refused() {
     let other = Handshake::new(0).traffic;
     let (suite, extracted, _) = Handshake::new(0).extract();
-    let held = HeldSession::new(suite, &extracted, None);
+    let held = RecordSession::new(suite, &extracted, None);
     assert_eq!(held.unwrap_err(), HoldError::NoTrafficSecrets);
-    let held = HeldSession::new(suite, &extracted, other.as_ref());
+    let held = RecordSession::new(suite, &extracted, other.as_ref());
     assert_eq!(held.unwrap_err(), HoldError::WrongTrafficSecrets);
 }
 
@@ -334,7 +334,7 @@ fn no_key_is_in_debug_output() {
     let (_, held) = handshake.hold();
     assert_eq!(
         format!("{held:?}"),
-        "HeldSession { suite: Tls13Aes128Gcm, sent_records: 2, received_records: 0, \
+        "RecordSession { suite: Tls13Aes128Gcm, sent_records: 2, received_records: 0, \
          can_send: true, can_receive: true, .. }"
     );
 }

@@ -6,8 +6,8 @@ use std::alloc::System;
 use std::io::IoSlice;
 
 use penstock_exchange::RecordLayer;
-use penstock_tls::held::MAX_SESSION_BYTES;
-use penstock_tls::held::fuzzing::{SUITE_COUNT, SessionPair};
+use penstock_tls::records::MAX_SESSION_BYTES;
+use penstock_tls::records::fuzzing::{SUITE_COUNT, SessionPair};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 #[global_allocator]

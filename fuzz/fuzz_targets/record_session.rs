@@ -5,6 +5,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_tls::held::fuzzing;
+use penstock_tls::records::fuzzing;
 
 fuzz_target!(|data: &[u8]| fuzzing::run_operations(data));

@@ -1,4 +1,4 @@
-//! What a record of a held stream costs: `cargo bench -p penstock-tls --bench held_session`.
+//! What a record of a held stream costs: `cargo bench -p penstock-tls --bench record_session`.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -7,8 +7,8 @@ use std::io::IoSlice;
 use std::time::Instant;
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
-use penstock_tls::held::HeldSession;
-use penstock_tls::held::fuzzing::{SUITE_COUNT, SessionPair};
+use penstock_tls::records::RecordSession;
+use penstock_tls::records::fuzzing::{SUITE_COUNT, SessionPair};
 
 /// A short event with its framing.
 const EVENT: [u8; 120] = [b'e'; 120];
@@ -16,7 +16,7 @@ const EVENT: [u8; 120] = [b'e'; 120];
 const ROUNDS: u32 = 200_000;
 
 fn main() {
-    println!("held session: {} bytes", size_of::<HeldSession>());
+    println!("held session: {} bytes", size_of::<RecordSession>());
     for (name, algorithm) in [
         ("AES-128-GCM", &AES_128_GCM),
         ("AES-256-GCM", &AES_256_GCM),
@@ -55,7 +55,7 @@ fn measure_suite(suite: usize) {
         assert!(sealed.is_ok() && opened.is_ok());
     });
     measure(&format!("{name}: to bytes and back"), || {
-        let copy = HeldSession::from_bytes(&pair.server.to_bytes());
+        let copy = RecordSession::from_bytes(&pair.server.to_bytes());
         black_box(copy.is_ok());
     });
 }

@@ -6,16 +6,16 @@
 use std::io::IoSlice;
 
 use super::{Handshake, TLS13_COUNT, client_records, drain, feed};
-use crate::held::fuzzing::SUITE_COUNT;
-use crate::held::handshake::KEY_UPDATE_NOT_REQUESTED;
-use crate::held::{HeldSession, MAX_SESSION_BYTES};
+use crate::records::fuzzing::SUITE_COUNT;
+use crate::records::handshake::KEY_UPDATE_NOT_REQUESTED;
+use crate::records::{MAX_SESSION_BYTES, RecordSession};
 
 const STEPS: usize = 500;
 
 struct Traffic {
     random: fastrand::Rng,
     client: rustls::ClientConnection,
-    held: HeldSession,
+    held: RecordSession,
     /// What the server has sealed and the client has not read.
     on_the_way: Vec<u8>,
     /// The plaintext of that.
@@ -71,7 +71,7 @@ impl Traffic {
                 // More than 32 updates without data are too many for `rustls`.
                 self.send_event();
             }
-            _ => self.held = HeldSession::from_bytes(&self.held.to_bytes()).unwrap(),
+            _ => self.held = RecordSession::from_bytes(&self.held.to_bytes()).unwrap(),
         }
     }
 

@@ -2,9 +2,9 @@
 
 use super::answers::assert_dead;
 use super::{Handshake, client_records, data, feed, seal};
-use crate::held::content_type::{ALERT, APPLICATION_DATA, HANDSHAKE};
-use crate::held::fuzzing::{SUITE_COUNT, SessionPair, run_operations};
-use crate::held::{HeldSession, MAX_PLAINTEXT_BYTES, OpenError, Violation};
+use crate::records::content_type::{ALERT, APPLICATION_DATA, HANDSHAKE};
+use crate::records::fuzzing::{SUITE_COUNT, SessionPair, run_operations};
+use crate::records::{MAX_PLAINTEXT_BYTES, OpenError, RecordSession, Violation};
 
 /// Opens `records`, which break a rule, and returns what the client is told.
 fn violate(pair: &mut SessionPair, mut records: Vec<u8>, expected: Violation) {
@@ -146,16 +146,16 @@ fn content_above_the_limit_is_refused() {
 }
 
 /// A record of application data that may be too long.
-fn seal_any_length(session: &mut HeldSession, message: &[u8]) -> Vec<u8> {
+fn seal_any_length(session: &mut RecordSession, message: &[u8]) -> Vec<u8> {
     seal_record(session, APPLICATION_DATA, message)
 }
 
 /// A record with padding: the content type is in the message.
-fn seal_padded(session: &mut HeldSession, message: &[u8]) -> Vec<u8> {
+fn seal_padded(session: &mut RecordSession, message: &[u8]) -> Vec<u8> {
     seal_record(session, 0, message)
 }
 
-fn seal_record(session: &mut HeldSession, content: u8, message: &[u8]) -> Vec<u8> {
+fn seal_record(session: &mut RecordSession, content: u8, message: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let key = session.send_keys.expand(session.suite).unwrap();
     // The longest that is allowed, and then its length corrected.
@@ -236,7 +236,7 @@ fn a_changed_byte_ends_the_session() {
                 changed[at] ^= 1 << bit;
                 // A longer record would not be whole.
                 changed.extend([0; 256]);
-                let mut held = HeldSession::from_bytes(&held).unwrap();
+                let mut held = RecordSession::from_bytes(&held).unwrap();
                 let mut answer = Vec::new();
                 match held.open(&mut changed, &mut answer) {
                     Err(OpenError::Violation(violation)) => {

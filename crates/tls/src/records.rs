@@ -2,9 +2,9 @@
 //!
 //! A server holds a million event streams. Behind the head of the response the session of `rustls`
 //! is given up ([`rustls::server::UnbufferedServerConnection::dangerous_extract_secrets`]), and a
-//! [`HeldSession`] seals the records of the body. It answers what a client may still send: key
+//! [`RecordSession`] seals the records of the body. It answers what a client may still send: key
 //! updates, alerts, requests to renegotiate. The next process of an upgrade continues it from
-//! [`HeldSession::to_bytes`].
+//! [`RecordSession::to_bytes`].
 //!
 //! TLS 1.3 needs the traffic secrets for key updates, and `rustls` gives only keys. So a
 //! [`TrafficKeyLog`] in the configuration and [`capture`] around the handshake get them.
@@ -16,8 +16,8 @@
 //! # Invariants
 //! - Pure: bytes in, bytes out. It does no I/O and reads no clock.
 //! - A sequence number is used once with a key. A session has one owner and cannot be cloned; bytes
-//!   of [`HeldSession::to_bytes`] are continued by one process.
-//! - After an error of [`HeldSession::open`] the session is dead: its keys are erased.
+//!   of [`RecordSession::to_bytes`] are continued by one process.
+//! - After an error of [`RecordSession::open`] the session is dead: its keys are erased.
 //! - Keys are erased when they are replaced or dropped, and appear in no `Debug` output.
 //! - An idle session has no memory beside its own [`MAX_SESSION_BYTES`].
 
@@ -52,7 +52,7 @@ use suite::RecordSuite;
 /// Memory of an idle session.
 pub const MAX_SESSION_BYTES: usize = 256;
 
-const _: () = assert!(size_of::<HeldSession>() <= MAX_SESSION_BYTES);
+const _: () = assert!(size_of::<RecordSession>() <= MAX_SESSION_BYTES);
 
 /// Plaintext of a record (RFC 8446 §5.1).
 pub const MAX_PLAINTEXT_BYTES: usize = 16 << 10;
@@ -77,7 +77,7 @@ mod content_type {
 /// Call [`Self::seal`] for what goes to the client, [`Self::open`] for what comes from it, and
 /// [`Self::close_notify`] at the end. All three append records to a buffer, which goes to the
 /// client in that order.
-pub struct HeldSession {
+pub struct RecordSession {
     send_keys: RecordKeys,
     receive_keys: RecordKeys,
     /// A record that has not come whole.
@@ -91,7 +91,7 @@ pub struct HeldSession {
     allowance: PeerAllowance,
 }
 
-impl HeldSession {
+impl RecordSession {
     /// Continues the session of a server from what `rustls` extracted. TLS 1.3 needs its
     /// `traffic` secrets too.
     ///
@@ -258,10 +258,10 @@ impl HeldSession {
     }
 }
 
-impl fmt::Debug for HeldSession {
+impl fmt::Debug for RecordSession {
     /// Without any key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HeldSession")
+        f.debug_struct("RecordSession")
             .field("suite", &self.suite)
             .field("sent_records", &self.send_keys.sequence())
             .field("received_records", &self.receive_keys.sequence())

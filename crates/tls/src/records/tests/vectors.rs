@@ -2,10 +2,10 @@
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, HKDF_SHA384};
 
-use crate::held::key_schedule::Secret;
-use crate::held::record_keys::RecordKeys;
-use crate::held::suite::RecordSuite;
-use crate::held::{HeldSession, OpenedBytes};
+use crate::records::key_schedule::Secret;
+use crate::records::record_keys::RecordKeys;
+use crate::records::suite::RecordSuite;
+use crate::records::{OpenedBytes, RecordSession};
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<_> = hex
@@ -67,7 +67,7 @@ fn keys_come_from_their_secrets() {
 
 #[test]
 fn records_are_those_of_the_trace() {
-    let mut session = HeldSession::from_keys(SUITE, keys(SERVER_SECRET), keys(CLIENT_SECRET));
+    let mut session = RecordSession::from_keys(SUITE, keys(SERVER_SECRET), keys(CLIENT_SECRET));
     // A session ticket came before.
     session.send_keys.sequence = 1;
     let content: Vec<u8> = (0..50).collect();

@@ -8,8 +8,10 @@ use rustls::{
 };
 
 use super::{Handshake, TLS13_COUNT, data, seal};
-use crate::held::fuzzing::{SUITE_COUNT, SessionPair};
-use crate::held::{HeldSession, MAX_PLAINTEXT_BYTES, OpenError, SealError, Violation, capture};
+use crate::records::fuzzing::{SUITE_COUNT, SessionPair};
+use crate::records::{
+    MAX_PLAINTEXT_BYTES, OpenError, RecordSession, SealError, Violation, capture,
+};
 
 #[test]
 fn the_key_is_updated_before_its_limit() {
@@ -151,7 +153,7 @@ fn records_are_those_of_rustls_at_every_sequence_number() {
         let handshake = Handshake::new(suite);
         let traffic = handshake.traffic.clone();
         let (suite, server, client) = handshake.extract();
-        let mut held = HeldSession::new(suite, &server, traffic.as_ref()).unwrap();
+        let mut held = RecordSession::new(suite, &server, traffic.as_ref()).unwrap();
         let mut peer = RustlsRecords::new(suite, client);
         for first in SEQUENCES {
             held.send_keys.sequence = first;
@@ -181,9 +183,9 @@ fn a_hundred_key_updates_are_too_many_before_a_hold() {
     }
     let traffic = handshake.traffic.clone();
     let (suite, server, _) = handshake.extract();
-    let held = HeldSession::new(suite, &server, traffic.as_ref());
+    let held = RecordSession::new(suite, &server, traffic.as_ref());
     assert_eq!(
         held.unwrap_err(),
-        crate::held::HoldError::WrongTrafficSecrets
+        crate::records::HoldError::WrongTrafficSecrets
     );
 }
