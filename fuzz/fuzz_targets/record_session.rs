@@ -1,4 +1,4 @@
-//! A held TLS stream with a client that seals any content, changes bytes of its records or sends
+//! A TLS session with a client that seals any content, changes bytes of its records or sends
 //! none, and with hand-overs between: the same answers for every split, bounded memory, and no use
 //! after an error.
 

@@ -26,7 +26,6 @@ use penstock_config::{
 };
 use penstock_edge::{Route, shared_challenge_route};
 use penstock_exchange::HttpChallenges;
-use penstock_tls::records::TrafficKeyLog;
 use penstock_tls::{
     CertificateStatus, CertificateStore, ChallengeCertificates, ClientCertificates, LocalAuthority,
     OnDemandNames, PolicyId, ServerCertificate, ServerSessions, ServerTls, ServerTlsOptions,
@@ -188,7 +187,6 @@ impl TlsService {
             tickets: Arc::clone(&self.tickets),
             alpn,
             client_certificates,
-            key_log: Some(Arc::new(TrafficKeyLog)),
         };
         server_config(options).map_err(|error| format!("tls: {error}"))
     }

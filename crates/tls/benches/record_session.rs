@@ -1,4 +1,4 @@
-//! What a record of a held stream costs: `cargo bench -p penstock-tls --bench record_session`.
+//! What a record costs, with keys that are kept and keys that are released: `cargo bench -p penstock-tls --bench record_session`.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -16,7 +16,7 @@ const EVENT: [u8; 120] = [b'e'; 120];
 const ROUNDS: u32 = 200_000;
 
 fn main() {
-    println!("held session: {} bytes", size_of::<RecordSession>());
+    println!("session: {} bytes", size_of::<RecordSession>());
     for (name, algorithm) in [
         ("AES-128-GCM", &AES_128_GCM),
         ("AES-256-GCM", &AES_256_GCM),
@@ -40,11 +40,16 @@ fn measure_suite(suite: usize) {
     let name = format!("{:?}", pair.server);
     let name = name.split([' ', ',']).nth(3).unwrap_or_default().to_owned();
     let mut out = Vec::with_capacity(1 << 10);
-    measure(&format!("{name}: seal 120 bytes"), || {
-        out.clear();
-        let sealed = pair.server.seal(&[IoSlice::new(&EVENT)], &mut out);
-        black_box(sealed.is_ok());
-    });
+    for (keys, is_released) in [("kept", false), ("released", true)] {
+        measure(&format!("{name}: seal 120 bytes, keys {keys}"), || {
+            out.clear();
+            let sealed = pair.server.seal(&[IoSlice::new(&EVENT)], &mut out);
+            black_box(sealed.is_ok());
+            if is_released {
+                pair.server.release_keys();
+            }
+        });
+    }
     let Some(mut pair) = SessionPair::new(suite, 1) else {
         return;
     };

@@ -54,6 +54,7 @@ pub fn bound_sessions(now: UnixTime) -> Result<Arc<ServerSessions>, BoundSession
         .with_cert_resolver(Arc::new(resolver));
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
+    config.enable_secret_extraction = true;
     config.key_log = Arc::new(ChannelBindingLog);
     let tls = ServerTls {
         config: Arc::new(config),

@@ -26,7 +26,7 @@ use crate::layer::{MAX_INCOMPLETE_BYTES, TlsLayer};
 use crate::records::{RecordSession, TrafficKeyLog};
 use crate::server_config::{ServerTls, ServerTlsOptions, server_config};
 use crate::server_sessions::ServerSessions;
-use crate::session::{SEAL_BUFFER_BYTES, Session};
+use crate::session::{MAX_SEALED_BYTES, Session};
 use crate::stand_in;
 use crate::{TicketKeys, TlsProfile};
 
@@ -35,7 +35,7 @@ const SITE_NAME: &str = "a.test";
 
 /// The memory that the buffers of a session may have: a part of a message, plaintext of one read,
 /// and records that the socket has not taken.
-const MAX_BUFFER_BYTES: usize = MAX_INCOMPLETE_BYTES + (128 << 10) + 2 * SEAL_BUFFER_BYTES;
+const MAX_BUFFER_BYTES: usize = MAX_INCOMPLETE_BYTES + (128 << 10) + 3 * MAX_SEALED_BYTES;
 
 /// What makes sessions with each other.
 struct Configurations {
@@ -72,7 +72,6 @@ impl Configurations {
             tickets: Arc::new(TicketKeys::new(Arc::new(DefaultTimeProvider))),
             alpn: Vec::new(),
             client_certificates: None,
-            key_log: None,
         })?;
         let mut config = (*config).clone();
         // The client's end reads no handshake messages behind the handshake.
@@ -188,9 +187,8 @@ impl SessionEnds {
     /// Bytes that the buffers of the server's end have.
     #[must_use]
     pub fn buffer_bytes(&self) -> usize {
-        use rustls::server::UnbufferedServerConnection as Connection;
         let layer = self.stream.layer().map(|layer| layer.as_any());
-        let layer = layer.and_then(|layer| layer.downcast_ref::<TlsLayer<Connection>>());
+        let layer = layer.and_then(|layer| layer.downcast_ref::<TlsLayer<RecordSession>>());
         layer.map_or(0, TlsLayer::buffer_bytes)
     }
 }

@@ -21,8 +21,8 @@ use rustls::{ClientConfig, HandshakeKind, ProtocolVersion};
 
 use crate::certificates::ConnectionIdentity;
 use crate::client_facts::read_client_certificate;
-use crate::layer::{MAX_INCOMPLETE_BYTES, TlsLayer, with_buffers};
-use crate::records::{self, TrafficSecrets};
+use crate::layer::{LayerSession, MAX_INCOMPLETE_BYTES, SessionFacts, TlsLayer, with_buffers};
+use crate::records::{self, ExtractError, RecordSession, TrafficSecrets};
 use crate::resolver::correct_refusal_alert;
 use crate::server_config::ServerTls;
 use crate::server_sessions::ServerSessions;
@@ -46,6 +46,9 @@ pub enum HandshakeError {
     /// The peer broke the protocol, or there is nothing that both sides support.
     #[error("{0}")]
     Protocol(#[from] rustls::Error),
+    /// The session cannot be continued behind its handshake.
+    #[error("{0}")]
+    Extract(#[from] ExtractError),
     /// A message has no end.
     #[error("a message of more than {MAX_INCOMPLETE_BYTES} bytes")]
     TooLarge,
@@ -75,9 +78,19 @@ pub async fn accept(
     let ServerTls { config, policy } = sessions.select(server_name.as_deref());
     take_turn().await;
     let session = Session::new(UnbufferedServerConnection::new(Arc::clone(config))?);
-    let handshake = run(stream, session, std::mem::take(received)).await?;
+    let complete = run(stream, session, std::mem::take(received)).await?;
     let identity = sessions.identify(server_name.as_deref(), *policy);
-    Ok(handshake.establish(server_name, Some(identity)))
+    let mut info = describe(&complete.session, server_name);
+    if identity.requests_certificate() {
+        info.client = verification(&info);
+    }
+    let records = complete.session.into_records(complete.secrets.as_ref())?;
+    let facts = SessionFacts {
+        info: Arc::new(info),
+        identity: Some(identity),
+        channel_binding: complete.channel_binding,
+    };
+    Ok(EstablishedSession::new(records, complete.received, facts))
 }
 
 /// Makes a session with the server behind `stream`, which must prove to be `server_name`.
@@ -92,9 +105,17 @@ pub async fn connect(
     let name = Some(server_name.to_str().into_owned().into_boxed_str());
     take_turn().await;
     let session = Session::new(UnbufferedClientConnection::new(config, server_name)?);
-    Ok(run(stream, session, Vec::new())
-        .await?
-        .establish(name, None))
+    let complete = run(stream, session, Vec::new()).await?;
+    let facts = SessionFacts {
+        info: Arc::new(describe(&complete.session, name)),
+        identity: None,
+        channel_binding: complete.channel_binding,
+    };
+    Ok(EstablishedSession::new(
+        complete.session,
+        complete.received,
+        facts,
+    ))
 }
 
 /// A session that is ready for the stream that it was made on.
@@ -105,6 +126,12 @@ pub struct EstablishedSession {
 }
 
 impl EstablishedSession {
+    fn new<S: LayerSession>(session: S, received: Vec<u8>, facts: SessionFacts) -> Self {
+        let info = Arc::clone(&facts.info);
+        let layer = Box::new(TlsLayer::new(session, received, facts));
+        Self { layer, info }
+    }
+
     /// What was settled.
     #[must_use]
     pub fn info(&self) -> &Arc<TlsInfo> {
@@ -121,15 +148,7 @@ impl EstablishedSession {
 /// The session of `stream`, if it has one.
 #[must_use]
 pub fn session_info(stream: &Stream) -> Option<&Arc<TlsInfo>> {
-    let layer = stream.layer()?.as_any();
-    let of_client = || {
-        let layer = layer.downcast_ref::<TlsLayer<UnbufferedClientConnection>>()?;
-        Some(&layer.info)
-    };
-    match layer.downcast_ref::<TlsLayer<UnbufferedServerConnection>>() {
-        Some(layer) => Some(&layer.info),
-        None => of_client(),
-    }
+    session_facts(stream).map(|facts| &facts.info)
 }
 
 /// The `tls-exporter` of the session of `stream` (RFC 9266 §2): equal on both sides, and another for
@@ -140,23 +159,24 @@ pub fn session_info(stream: &Stream) -> Option<&Arc<TlsInfo>> {
 /// [`bound_client_config`]: crate::bound_client_config
 #[must_use]
 pub fn channel_binding(stream: &Stream) -> Option<[u8; 32]> {
-    let layer = stream.layer()?.as_any();
-    let of_client = || {
-        let layer = layer.downcast_ref::<TlsLayer<UnbufferedClientConnection>>()?;
-        layer.channel_binding.as_deref().copied()
-    };
-    match layer.downcast_ref::<TlsLayer<UnbufferedServerConnection>>() {
-        Some(layer) => layer.channel_binding.as_deref().copied(),
-        None => of_client(),
-    }
+    session_facts(stream)?.channel_binding.as_deref().copied()
 }
 
 /// What the handshake of a client's connection has proved; `None` without TLS.
 #[must_use]
 pub fn connection_identity(stream: &Stream) -> Option<&ConnectionIdentity> {
+    session_facts(stream)?.identity.as_ref()
+}
+
+fn session_facts(stream: &Stream) -> Option<&SessionFacts> {
     let layer = stream.layer()?.as_any();
-    let layer = layer.downcast_ref::<TlsLayer<UnbufferedServerConnection>>()?;
-    layer.identity.as_ref()
+    match layer.downcast_ref::<TlsLayer<RecordSession>>() {
+        Some(layer) => Some(&layer.facts),
+        None => {
+            let layer = layer.downcast_ref::<TlsLayer<Session<UnbufferedClientConnection>>>()?;
+            Some(&layer.facts)
+        }
+    }
 }
 
 /// Reads a client's first message and returns the name that it asks for, in lower case, if any.
@@ -225,43 +245,41 @@ fn other_protocol(first: u8) -> Option<HandshakeError> {
     }
 }
 
-/// Runs a session to the end of its handshake.
+/// Runs a session to the end of its handshake, and opens no record behind it.
 pub(crate) async fn run<C: Connection>(
     stream: &Stream,
-    mut session: Session<C>,
+    session: Session<C>,
     received: Vec<u8>,
 ) -> Result<CompleteHandshake<C>, HandshakeError> {
-    let (mut incomplete, mut plaintext, mut out) = (received, Vec::new(), Vec::new());
-    let (mut secrets, mut channel_binding) = (None, None);
+    let mut handshake = PendingHandshake {
+        session,
+        secrets: None,
+        channel_binding: None,
+        received,
+        opened_bytes: 0,
+    };
     loop {
-        let (opened, mut captured) = records::capture(|| {
-            session.open(&mut incomplete, &mut out, &mut |bytes| {
-                plaintext.extend_from_slice(bytes);
-            })
-        });
-        secrets = captured.traffic().or(secrets);
-        channel_binding = captured.channel_binding.or(channel_binding);
-        if let Err(error) = opened {
+        let mut out = Vec::new();
+        if let Err(error) = handshake.open_received(&mut out) {
             correct_refusal_alert(&error, &mut out);
             send_alert(stream, &out);
             return Err(error.into());
         }
-        incomplete.drain(..opened.unwrap_or_default());
         stream.write_all(&out).await?;
-        out.clear();
-        if incomplete.len() > MAX_INCOMPLETE_BYTES {
-            return Err(HandshakeError::TooLarge);
-        }
-        if session.is_established() {
+        if handshake.session.is_established() {
             break;
         }
-        if session.has_peer_closed() {
+        let received = &mut handshake.received;
+        if received.len() > MAX_INCOMPLETE_BYTES {
+            return Err(HandshakeError::TooLarge);
+        }
+        if handshake.session.has_peer_closed() {
             return Err(HandshakeError::Closed);
         }
         let count = poll_fn(|cx| {
             with_buffers(|buffers| {
                 let count = ready!(stream.poll_read(cx, &mut buffers.received))?;
-                incomplete.extend_from_slice(&buffers.received[..count]);
+                received.extend_from_slice(&buffers.received[..count]);
                 Poll::Ready(io::Result::Ok(count))
             })
         })
@@ -271,47 +289,67 @@ pub(crate) async fn run<C: Connection>(
         }
         take_turn().await;
     }
-    incomplete.shrink_to_fit();
     Ok(CompleteHandshake {
-        session,
-        secrets,
-        channel_binding,
-        incomplete,
-        plaintext,
+        session: handshake.session,
+        secrets: handshake.secrets,
+        channel_binding: handshake.channel_binding,
+        received: handshake.received,
     })
 }
 
-/// A session behind its handshake, with what was received behind it.
+/// A session in its handshake, and what was received for it.
+struct PendingHandshake<C> {
+    session: Session<C>,
+    secrets: Option<TrafficSecrets>,
+    channel_binding: Option<Box<[u8; 32]>>,
+    received: Vec<u8>,
+    /// Bytes at the start of `received` whose records are opened: the start of a message.
+    opened_bytes: usize,
+}
+
+impl<C: Connection> PendingHandshake<C> {
+    /// Opens what was received up to the end of the handshake, a record at a time: those behind it
+    /// are not for rustls. Messages to the peer are appended to `out`.
+    fn open_received(&mut self, out: &mut Vec<u8>) -> Result<(), rustls::Error> {
+        loop {
+            let (opened, rest) = (self.opened_bytes, &self.received[self.opened_bytes..]);
+            let record = record_length(rest).filter(|length| *length <= rest.len());
+            // rustls refuses what cannot be the start of a record.
+            let shown = opened + record.unwrap_or(rest.len());
+            let records = &mut self.received[..shown];
+            let (used, mut captured) =
+                records::capture(|| self.session.open(records, out, &mut |_| {}));
+            if let Some(secrets) = captured.traffic() {
+                self.secrets = Some(secrets);
+            }
+            if let Some(binding) = captured.channel_binding {
+                self.channel_binding = Some(binding);
+            }
+            let used = used?;
+            self.received.drain(..used);
+            self.opened_bytes = (opened + record.unwrap_or(0)).saturating_sub(used);
+            if record.is_none() || self.session.is_established() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The length of a record, by its header (RFC 8446 §5.1).
+fn record_length(bytes: &[u8]) -> Option<usize> {
+    let [_, _, _, high, low] = bytes.first_chunk()?;
+    Some(5 + usize::from(u16::from_be_bytes([*high, *low])))
+}
+
+/// A session behind its handshake.
 pub(crate) struct CompleteHandshake<C> {
     pub(crate) session: Session<C>,
-    /// Of TLS 1.3, and of a server.
+    /// Of TLS 1.3, where the configuration has a [`records::TrafficKeyLog`].
     pub(crate) secrets: Option<TrafficSecrets>,
     /// As [`channel_binding`].
     pub(crate) channel_binding: Option<Box<[u8; 32]>>,
-    pub(crate) incomplete: Vec<u8>,
-    pub(crate) plaintext: Vec<u8>,
-}
-
-impl<C: Connection> CompleteHandshake<C> {
-    fn establish(
-        self,
-        server_name: Option<Box<str>>,
-        identity: Option<ConnectionIdentity>,
-    ) -> EstablishedSession {
-        let mut info = describe(&self.session, server_name);
-        if identity
-            .as_ref()
-            .is_some_and(ConnectionIdentity::requests_certificate)
-        {
-            info.client = verification(&info);
-        }
-        let info = Arc::new(info);
-        let layer = TlsLayer::new(self, Arc::clone(&info), identity);
-        EstablishedSession {
-            layer: Box::new(layer),
-            info,
-        }
-    }
+    /// What came behind the handshake.
+    pub(crate) received: Vec<u8>,
 }
 
 /// What the handshake of `session` has settled.

@@ -1,14 +1,16 @@
-//! A session as the layer of a stream: it ties [`Session`] to a socket.
+//! A session as the layer of a stream: it ties a [`LayerSession`] to a socket.
 //!
 //! # Invariants
 //! - An idle session owns no buffer: records are opened and sealed in the loop's own. What is kept is
 //!   a part of a record, plaintext that its reader had no room for, and output that the socket has not
-//!   taken.
+//!   taken. After a second it owns no expanded key either ([`IdleKeys`]).
 //! - An end of the socket without a close_notify is an error: a body that ends so is cut
 //!   (RFC 8446 §6.1). No end is announced behind a write that its writer gave up.
 //! - A peer that sends many small records gets no more of the loop's time than another.
 
 mod hold;
+mod idle_keys;
+mod layer_session;
 mod output;
 #[cfg(test)]
 mod tests;
@@ -24,13 +26,12 @@ use penstock_exchange::TlsInfo;
 use penstock_runtime::{LayerSocket, StreamLayer, loops};
 
 pub use hold::hold;
+pub(crate) use layer_session::LayerSession;
 
 use crate::certificates::ConnectionIdentity;
-use crate::handshake::CompleteHandshake;
-use crate::records::TrafficSecrets;
-use crate::session::{
-    Connection, MAX_RECORD_OVERHEAD, MAX_SEALED_BYTES, SEAL_BUFFER_BYTES, Session,
-};
+use crate::session::MAX_SEALED_BYTES;
+
+use self::idle_keys::IdleKeys;
 
 use self::output::Output;
 
@@ -58,14 +59,14 @@ const SHORT_READ_BYTES: usize = 4 * 1024;
 pub(crate) struct RecordBuffers {
     pub(crate) received: Box<[u8]>,
     plaintext: Vec<u8>,
-    sealed: Box<[u8]>,
+    sealed: Vec<u8>,
 }
 
 thread_local! {
     static BUFFERS: RefCell<RecordBuffers> = RefCell::new(RecordBuffers {
         received: vec![0; RECEIVE_BYTES].into_boxed_slice(),
         plaintext: Vec::new(),
-        sealed: vec![0; SEAL_BUFFER_BYTES].into_boxed_slice(),
+        sealed: Vec::new(),
     });
 }
 
@@ -74,9 +75,15 @@ pub(crate) fn with_buffers<R>(use_them: impl FnOnce(&mut RecordBuffers) -> R) ->
 }
 
 /// One session over one socket.
-pub(crate) struct TlsLayer<C> {
+pub(crate) struct TlsLayer<S> {
     /// Held for one call, never across an await.
-    state: Mutex<LayerState<C>>,
+    state: Mutex<LayerState<S>>,
+    pub(crate) facts: SessionFacts,
+}
+
+/// What the handshake of a session has settled.
+#[derive(Debug)]
+pub(crate) struct SessionFacts {
     pub(crate) info: Arc<TlsInfo>,
     /// What the session proved; `None` for one with a server.
     pub(crate) identity: Option<ConnectionIdentity>,
@@ -84,10 +91,8 @@ pub(crate) struct TlsLayer<C> {
     pub(crate) channel_binding: Option<Box<[u8; 32]>>,
 }
 
-struct LayerState<C> {
-    session: Session<C>,
-    /// What a held stream needs for updates of its keys.
-    secrets: Option<TrafficSecrets>,
+struct LayerState<S> {
+    session: S,
     /// The start of a record.
     incomplete: Vec<u8>,
     /// Opened, and not yet read.
@@ -95,7 +100,8 @@ struct LayerState<C> {
     output: Output,
     end: SessionEnd,
     /// How the peer broke the protocol, for the read that finds it.
-    violation: Option<Box<rustls::Error>>,
+    violation: Option<io::Error>,
+    idle_keys: IdleKeys,
     /// The last read had more than [`MANY_RECORDS`].
     has_small_records: bool,
 }
@@ -112,43 +118,32 @@ enum SessionEnd {
     Aborted,
 }
 
-impl<C: Connection> TlsLayer<C> {
-    /// The layer of an established session.
-    pub(crate) fn new(
-        handshake: CompleteHandshake<C>,
-        info: Arc<TlsInfo>,
-        identity: Option<ConnectionIdentity>,
-    ) -> Self {
-        let CompleteHandshake {
+impl<S: LayerSession> TlsLayer<S> {
+    /// The layer of a session behind its handshake; `received` came behind that.
+    pub(crate) fn new(session: S, mut received: Vec<u8>, facts: SessionFacts) -> Self {
+        let mut state = LayerState {
             session,
-            secrets,
-            channel_binding,
-            incomplete,
-            plaintext,
-        } = handshake;
-        let end = match session.has_peer_closed() {
-            true => SessionEnd::Closed,
-            false => SessionEnd::Open,
+            incomplete: Vec::new(),
+            plaintext: Vec::new(),
+            output: Output::default(),
+            end: SessionEnd::Open,
+            violation: None,
+            idle_keys: IdleKeys::default(),
+            has_small_records: false,
         };
+        let mut plaintext = Vec::new();
+        state.open(&mut received, &mut |bytes| {
+            plaintext.extend_from_slice(bytes);
+        });
+        state.plaintext = plaintext;
         Self {
-            state: Mutex::new(LayerState {
-                session,
-                secrets,
-                incomplete,
-                plaintext,
-                output: Output::default(),
-                end,
-                violation: None,
-                has_small_records: false,
-            }),
-            info,
-            identity,
-            channel_binding,
+            state: Mutex::new(state),
+            facts,
         }
     }
 }
 
-impl<C> TlsLayer<C> {
+impl<S> TlsLayer<S> {
     /// Bytes that its buffers have.
     pub(crate) fn buffer_bytes(&self) -> usize {
         let state = self.state.lock();
@@ -157,7 +152,7 @@ impl<C> TlsLayer<C> {
     }
 }
 
-impl<C: Connection> LayerState<C> {
+impl<S: LayerSession> LayerState<S> {
     /// Receives once, and passes plaintext to `sink`; ready when that has changed anything.
     fn poll_receive(
         &mut self,
@@ -200,6 +195,7 @@ impl<C: Connection> LayerState<C> {
     }
 
     fn open(&mut self, records: &mut [u8], sink: &mut dyn FnMut(&[u8])) {
+        self.idle_keys.record_activity();
         match self.session.open(records, &mut self.output.pending, sink) {
             Ok(used) if records.len() - used > MAX_INCOMPLETE_BYTES => {
                 self.incomplete = Vec::new();
@@ -215,8 +211,15 @@ impl<C: Connection> LayerState<C> {
                 log::debug!("tls: connection ended: {error}");
                 self.incomplete = Vec::new();
                 self.end = SessionEnd::Failed(io::ErrorKind::InvalidData);
-                self.violation = Some(Box::new(error));
+                self.violation = Some(error);
             }
+        }
+    }
+
+    /// Releases the expanded keys of an idle session. `cx` is of a task that waits for the peer.
+    fn release_idle_keys(&mut self, cx: &mut Context<'_>) {
+        if self.session.has_expanded_keys() && self.idle_keys.poll_idle(cx).is_ready() {
+            self.session.release_keys();
         }
     }
 
@@ -237,7 +240,7 @@ impl<C: Connection> LayerState<C> {
         Some(match (self.end, self.violation.take()) {
             (SessionEnd::Open, _) => return None,
             (SessionEnd::Closed, _) => Ok(0),
-            (SessionEnd::Failed(kind), Some(violation)) => Err(io::Error::new(kind, *violation)),
+            (SessionEnd::Failed(_), Some(violation)) => Err(violation),
             (SessionEnd::Failed(kind @ io::ErrorKind::UnexpectedEof), None) => {
                 Err(io::Error::new(kind, "closed without a TLS close_notify"))
             }
@@ -258,6 +261,9 @@ impl<C: Connection> LayerState<C> {
                 opened.extend_from_slice(bytes);
             });
             self.plaintext = opened;
+            if let (Poll::Pending, Some(cx)) = (received, cx.as_deref_mut()) {
+                self.release_idle_keys(cx);
+            }
             ready!(received);
         }
         if let Some(cx) = cx {
@@ -283,6 +289,7 @@ impl<C: Connection> LayerState<C> {
             if plaintext.is_empty() {
                 return Ok(repeated);
             }
+            self.idle_keys.record_activity();
             let sealed = self
                 .session
                 .seal(plaintext, &mut self.incomplete, &mut scratch.sealed);
@@ -308,15 +315,13 @@ impl<C: Connection> LayerState<C> {
     fn announce_end(&mut self, socket: LayerSocket<'_>) {
         let is_over = matches!(self.end, SessionEnd::Failed(_) | SessionEnd::Aborted);
         let is_cut = self.output.unreported > 0 || self.output.failure.is_some();
-        if is_over || is_cut || !self.session.is_established() {
+        if is_over || is_cut {
             return;
         }
-        // Not the loop's buffer: a stream may be dropped on any thread. An answer to an update of
-        // the keys may come first.
-        let mut sealed = [0; 2 * MAX_RECORD_OVERHEAD];
-        if let Ok(len) = self.session.seal_close(&mut self.incomplete, &mut sealed)
-            && len > 0
-        {
+        // Not the loop's buffer: a stream may be dropped on any thread.
+        let mut sealed = Vec::new();
+        let len = self.session.seal_close(&mut self.incomplete, &mut sealed);
+        if len > 0 {
             // A peer that is gone does not miss it.
             let _ = self.output.send(socket, &sealed[..len]);
         }
@@ -368,7 +373,7 @@ fn gather<'a>(buffers: &'a [IoSlice<'_>], skipped: usize, scratch: &'a mut Vec<u
     scratch
 }
 
-impl<C: Connection> StreamLayer for TlsLayer<C> {
+impl<S: LayerSession> StreamLayer for TlsLayer<S> {
     fn poll_read(
         &self,
         socket: LayerSocket<'_>,
@@ -393,7 +398,10 @@ impl<C: Connection> StreamLayer for TlsLayer<C> {
                 rest.extend_from_slice(&bytes[count..]);
             });
             state.plaintext = rest;
-            ready!(received);
+            if received.is_pending() {
+                state.release_idle_keys(cx);
+                return Poll::Pending;
+            }
             if filled > 0 {
                 return Poll::Ready(Ok(filled));
             }
@@ -458,10 +466,10 @@ impl<C: Connection> StreamLayer for TlsLayer<C> {
     }
 }
 
-impl<C> std::fmt::Debug for TlsLayer<C> {
+impl<S> std::fmt::Debug for TlsLayer<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TlsLayer")
-            .field("info", &self.info)
+            .field("info", &self.facts.info)
             .finish_non_exhaustive()
     }
 }

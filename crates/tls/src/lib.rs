@@ -1,7 +1,7 @@
-//! TLS 1.2 and 1.3: sessions over a socket, certificates, tickets, and records of held streams.
+//! TLS 1.2 and 1.3: handshakes over a socket, records, certificates and tickets.
 //!
-//! `edge` makes sessions with clients, `proxy`, `client` and `bench` with servers. The protocol
-//! itself is rustls'.
+//! `edge` makes sessions with clients, `proxy`, `client` and `bench` with servers. The handshakes are
+//! rustls', and the records with servers; those with clients are ours ([`records`]).
 
 mod bound_sessions;
 mod certificate;

@@ -1,17 +1,14 @@
-//! The record layer of held streams: the part of a TLS session that goes on when its stream is held.
+//! The record layer of connections with clients: what is left of a TLS session behind its handshake.
 //!
-//! A server holds a million event streams. Behind the head of the response the session of `rustls`
-//! is given up ([`rustls::server::UnbufferedServerConnection::dangerous_extract_secrets`]), and a
-//! [`RecordSession`] seals the records of the body. It answers what a client may still send: key
-//! updates, alerts, requests to renegotiate. The next process of an upgrade continues it from
-//! [`RecordSession::to_bytes`].
+//! `rustls` makes the handshake. Then its state is given up
+//! ([`rustls::server::UnbufferedServerConnection::dangerous_into_kernel_connection`]), and a
+//! [`RecordSession`] seals and opens the records of the connection in a tenth of the memory. It
+//! answers what a client may still send: key updates, alerts, requests to renegotiate. It serves
+//! requests below a stream, goes on under a held one, and the next process of an upgrade continues
+//! it from [`RecordSession::to_bytes`].
 //!
 //! TLS 1.3 needs the traffic secrets for key updates, and `rustls` gives only keys. So a
 //! [`TrafficKeyLog`] in the configuration and [`capture`] around the handshake get them.
-//!
-//! Give the session up right behind a write of application data, without a read in between. `rustls`
-//! keeps its answer to a key update until the next write, and with it that answer would be lost: such
-//! a session is refused.
 //!
 //! # Invariants
 //! - Pure: bytes in, bytes out. It does no I/O and reads no clock.
@@ -19,7 +16,7 @@
 //!   of [`RecordSession::to_bytes`] are continued by one process.
 //! - After an error of [`RecordSession::open`] the session is dead: its keys are erased.
 //! - Keys are erased when they are replaced or dropped, and appear in no `Debug` output.
-//! - An idle session has no memory beside its own [`MAX_SESSION_BYTES`].
+//! - A session without expanded keys has no memory beside its own [`MAX_SESSION_BYTES`].
 
 mod capture;
 mod error;
@@ -41,7 +38,7 @@ use rustls::{AlertDescription, ExtractedSecrets, SupportedCipherSuite};
 
 pub(crate) use capture::ChannelBindingLog;
 pub use capture::{CapturedSecrets, TrafficKeyLog, TrafficSecrets, capture};
-pub use error::{HoldError, OpenError, RestoreError, SealError, Violation};
+pub use error::{ExtractError, HoldError, OpenError, RestoreError, SealError, Violation};
 pub use incoming::OpenedBytes;
 
 use handshake::{HandshakeReader, KEY_UPDATE_NOT_REQUESTED};
@@ -50,7 +47,7 @@ use record_keys::RecordKeys;
 use suite::RecordSuite;
 
 /// Memory of an idle session.
-pub const MAX_SESSION_BYTES: usize = 256;
+pub const MAX_SESSION_BYTES: usize = 272;
 
 const _: () = assert!(size_of::<RecordSession>() <= MAX_SESSION_BYTES);
 
@@ -61,9 +58,6 @@ pub const MAX_PLAINTEXT_BYTES: usize = 16 << 10;
 pub const MAX_RECORD_OVERHEAD: usize = RECORD_HEADER_BYTES + 8 + 16;
 
 const RECORD_HEADER_BYTES: usize = 5;
-
-/// Key updates that may have happened before a stream is held.
-const MAX_GENERATIONS: usize = 64;
 
 /// Types of records (RFC 8446 §5.1).
 mod content_type {
@@ -76,7 +70,7 @@ mod content_type {
 ///
 /// Call [`Self::seal`] for what goes to the client, [`Self::open`] for what comes from it, and
 /// [`Self::close_notify`] at the end. All three append records to a buffer, which goes to the
-/// client in that order.
+/// client in that order. Call [`Self::release_keys`] when the connection becomes idle.
 pub struct RecordSession {
     send_keys: RecordKeys,
     receive_keys: RecordKeys,
@@ -86,36 +80,34 @@ pub struct RecordSession {
     suite: RecordSuite,
     can_send: bool,
     can_receive: bool,
+    /// The client has asked for an update of the key, and gets it with the next data.
+    owes_key_update: bool,
     /// Something was wrong, and the keys are erased.
     is_dead: bool,
     allowance: PeerAllowance,
 }
 
 impl RecordSession {
-    /// Continues the session of a server from what `rustls` extracted. TLS 1.3 needs its
-    /// `traffic` secrets too.
+    /// Continues the session of a server from what `rustls` extracted at the end of the handshake.
+    /// TLS 1.3 needs its `traffic` secrets too.
     ///
     /// # Errors
     /// A cipher suite that is not one of those of `rustls` with `aws-lc-rs`, or secrets that do not
-    /// belong together.
+    /// belong together: also those of a session that has updated its keys.
     pub fn new(
         suite: SupportedCipherSuite,
         extracted: &ExtractedSecrets,
         traffic: Option<&TrafficSecrets>,
-    ) -> Result<Self, HoldError> {
+    ) -> Result<Self, ExtractError> {
         let (send_sequence, send) = &extracted.tx;
         let (receive_sequence, receive) = &extracted.rx;
         let suite = RecordSuite::new(suite, send)?;
         let mut send_keys = RecordKeys::from_extracted(suite, send, *send_sequence)?;
         let mut receive_keys = RecordKeys::from_extracted(suite, receive, *receive_sequence)?;
         if suite.is_tls13() {
-            let traffic = traffic.ok_or(HoldError::NoTrafficSecrets)?;
-            let updates = send_keys.find_secret(suite, &traffic.server, MAX_GENERATIONS)?;
-            receive_keys.find_secret(suite, &traffic.client, MAX_GENERATIONS)?;
-            // `rustls` writes an answer to an update together with the record behind it.
-            if updates > 0 && send_keys.sequence() == 0 {
-                return Err(HoldError::UnsentKeyUpdate);
-            }
+            let traffic = traffic.ok_or(ExtractError::NoTrafficSecrets)?;
+            send_keys.set_secret(suite, &traffic.server)?;
+            receive_keys.set_secret(suite, &traffic.client)?;
         }
         Ok(Self::from_keys(suite, send_keys, receive_keys))
     }
@@ -129,13 +121,15 @@ impl RecordSession {
             suite,
             can_send: true,
             can_receive: true,
+            owes_key_update: false,
             is_dead: false,
             allowance: PeerAllowance::default(),
         }
     }
 
     /// Appends `slices` to `out`, in records of at most [`MAX_PLAINTEXT_BYTES`]. In TLS 1.3 it
-    /// updates the key before its limit is reached (RFC 8446 §5.5).
+    /// updates the key first if the client has asked for it (RFC 8446 §4.6.3), and before its limit
+    /// is reached (RFC 8446 §5.5).
     ///
     /// # Errors
     /// Nothing is sealed: the session has ended, or a key of TLS 1.2 may not seal as many records.
@@ -154,11 +148,9 @@ impl RecordSession {
         }
         out.reserve(left + records * MAX_RECORD_OVERHEAD);
         let mut source = SliceReader::new(slices);
-        let mut key = self.send_keys.expand(self.suite)?;
         while left > 0 {
-            if !self.has_room_for(1) {
+            if self.owes_key_update || !self.has_room_for(1) {
                 self.update_send_key(KEY_UPDATE_NOT_REQUESTED, out)?;
-                key = self.send_keys.expand(self.suite)?;
             }
             let length = left.min(MAX_PLAINTEXT_BYTES);
             let content = content_type::APPLICATION_DATA;
@@ -166,7 +158,7 @@ impl RecordSession {
                 .send_keys
                 .begin_record(self.suite, content, length, out);
             source.copy_to(length, out);
-            self.send_keys.finish_record(writer, &key, out)?;
+            self.send_keys.finish_record(writer, out)?;
             left -= length;
         }
         self.allowance.renew();
@@ -193,7 +185,20 @@ impl RecordSession {
         self.can_receive
     }
 
-    /// Memory of the session now.
+    /// Erases the keys as the library uses them, 600 bytes each. The next record makes its one again,
+    /// which takes a sixth of a microsecond.
+    pub fn release_keys(&mut self) {
+        self.send_keys.release();
+        self.receive_keys.release();
+    }
+
+    /// Whether there is something to release ([`Self::release_keys`]).
+    #[must_use]
+    pub(crate) fn has_expanded_keys(&self) -> bool {
+        self.send_keys.is_expanded() || self.receive_keys.is_expanded()
+    }
+
+    /// Memory of the session now, without that of expanded keys.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.partial_record.capacity()
@@ -208,6 +213,7 @@ impl RecordSession {
     fn update_send_key(&mut self, message: [u8; 5], out: &mut Vec<u8>) -> Result<(), SealError> {
         self.seal_small(content_type::HANDSHAKE, &message, out)?;
         self.send_keys.advance(self.suite)?;
+        self.owes_key_update = false;
         Ok(())
     }
 
@@ -236,13 +242,12 @@ impl RecordSession {
         if !self.can_send {
             return Err(SealError::Closed);
         }
-        let key = self.send_keys.expand(self.suite)?;
         out.reserve(message.len() + MAX_RECORD_OVERHEAD);
         let record = self
             .send_keys
             .begin_record(self.suite, content, message.len(), out);
         out.extend_from_slice(message);
-        self.send_keys.finish_record(record, &key, out)?;
+        self.send_keys.finish_record(record, out)?;
         Ok(())
     }
 
@@ -250,6 +255,7 @@ impl RecordSession {
     fn kill(&mut self) {
         self.can_send = false;
         self.can_receive = false;
+        self.owes_key_update = false;
         self.is_dead = true;
         self.send_keys.erase();
         self.receive_keys.erase();

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use rustls::ServerConfig;
 use rustls::server::NoServerSessionStorage;
-use rustls::{KeyLog, ServerConfig};
 
 use crate::certificates::{CertificateStore, PolicyId};
 use crate::client_certificates::{ClientCertificates, ClientCertificatesError};
 use crate::profile::TlsProfile;
+use crate::records::TrafficKeyLog;
 use crate::resolver::ACME_TLS_ALPN;
 use crate::tickets::TicketKeys;
 
@@ -28,8 +29,6 @@ pub struct ServerTlsOptions {
     pub alpn: Vec<Vec<u8>>,
     /// What clients must show; `None` asks for nothing.
     pub client_certificates: Option<ClientCertificates>,
-    /// Receives the secrets of each session, for Wireshark (`SSLKEYLOGFILE`).
-    pub key_log: Option<Arc<dyn KeyLog>>,
 }
 
 /// A configuration of sessions with clients, and what it requires of them.
@@ -61,7 +60,7 @@ const TICKETS_PER_HANDSHAKE: usize = 2;
 ///
 /// - No early data: a recorded request could be replayed (RFC 8446 §8).
 /// - No store of sessions: tickets only, and none where client certificates are asked for.
-/// - Secrets can be extracted, so that held streams need no session in memory.
+/// - Secrets can be extracted, so that rustls' state ends with the handshake ([`crate::records`]).
 pub fn server_config(options: ServerTlsOptions) -> Result<ServerTls, TlsConfigError> {
     let provider = Arc::new(options.profile.provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -84,9 +83,7 @@ pub fn server_config(options: ServerTlsOptions) -> Result<ServerTls, TlsConfigEr
     config.alpn_protocols = alpn(options.alpn, answers_challenges);
     config.max_early_data_size = 0;
     config.enable_secret_extraction = true;
-    if let Some(key_log) = options.key_log {
-        config.key_log = key_log;
-    }
+    config.key_log = Arc::new(TrafficKeyLog);
     let policy = requirements.map_or(PolicyId::NONE, ClientCertificates::policy);
     Ok(ServerTls {
         config: Arc::new(config),

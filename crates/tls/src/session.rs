@@ -1,8 +1,9 @@
 //! One TLS session as a pure machine over rustls' unbuffered connections: ciphertext in, plaintext
 //! out, and the other way round.
 //!
-//! It holds no buffer: the caller's slices are processed in place. The next version of rustls changes
-//! this interface, and with it this file alone.
+//! It holds no buffer: the caller's slices are processed in place. A session with a client ends with
+//! its handshake, and a [`RecordSession`] goes on. The next version of rustls changes this
+//! interface, and with it this file alone.
 //!
 //! # Invariants
 //! - Ciphertext that is not used up comes back first, with what follows it.
@@ -16,11 +17,10 @@ use rustls::unbuffered::{
 };
 use rustls::{CommonState, Error};
 
+use crate::records::{ExtractError, RecordSession, TrafficSecrets};
+
 /// Most plaintext that [`Session::seal`] takes at once: four records.
 pub(crate) const MAX_SEALED_BYTES: usize = 4 * MAX_RECORD_PLAINTEXT;
-
-/// Room for [`MAX_SEALED_BYTES`] in records, and for a message of the handshake before them.
-pub(crate) const SEAL_BUFFER_BYTES: usize = MAX_SEALED_BYTES + 5 * MAX_RECORD_OVERHEAD;
 
 /// RFC 8446 §5.1.
 pub(crate) const MAX_RECORD_PLAINTEXT: usize = 16 * 1024;
@@ -204,7 +204,8 @@ impl<C: Connection> Session<C> {
     /// Seals `plaintext` into records at the start of `room`, and returns their length. `pending` are
     /// the bytes that [`Session::open`] has left.
     ///
-    /// `plaintext` has at most [`MAX_SEALED_BYTES`], `room` [`SEAL_BUFFER_BYTES`].
+    /// `plaintext` has at most [`MAX_SEALED_BYTES`]. `room` has as many, and [`MAX_RECORD_OVERHEAD`]
+    /// for each record and for a message of the handshake before them.
     ///
     /// # Errors
     /// The session is over, or its keys are used up.
@@ -251,6 +252,23 @@ impl<C: Connection> Session<C> {
             _ => return Err(Error::HandshakeNotComplete),
         };
         written.map_err(|error| Error::General(format!("cannot seal: {error}")))
+    }
+}
+
+impl Session<UnbufferedServerConnection> {
+    /// Gives up rustls' state at the end of the handshake, whose `secrets` were captured.
+    ///
+    /// # Errors
+    /// The secrets are not those of the session, or the configuration forbids their extraction.
+    pub(crate) fn into_records(
+        self,
+        secrets: Option<&TrafficSecrets>,
+    ) -> Result<RecordSession, ExtractError> {
+        let suite = self.negotiated().negotiated_cipher_suite();
+        let suite = suite.ok_or(ExtractError::UnsupportedSuite)?;
+        let extracted = self.connection.dangerous_into_kernel_connection();
+        let (extracted, _) = extracted.map_err(|_| ExtractError::NoSecrets)?;
+        RecordSession::new(suite, &extracted, secrets)
     }
 }
 

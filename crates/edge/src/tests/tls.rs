@@ -12,7 +12,6 @@ use bytes::Bytes;
 use penstock_exchange::{Body, BodyStream, Fault, FaultKind, FileBody};
 use penstock_runtime::DiskFile;
 use penstock_runtime::blocking::Pool;
-use penstock_tls::records::TrafficKeyLog;
 use penstock_tls::{
     CertificateStore, PolicyId, ServerSessions, ServerTlsOptions, SiteCertificates, StoreContents,
     TicketKeys, TlsProfile, UnknownHosts, server_config, stand_in,
@@ -44,7 +43,6 @@ impl TlsEdge {
             tickets: Arc::new(TicketKeys::new(Arc::new(DefaultTimeProvider))),
             alpn: Vec::new(),
             client_certificates: None,
-            key_log: Some(Arc::new(TrafficKeyLog)),
         });
         let sessions = ServerSessions::new(store, config.unwrap(), Vec::new());
         let clients = ClientConfig::builder()

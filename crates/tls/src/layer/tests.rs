@@ -1,5 +1,7 @@
 //! What a client may send behind the handshake, and the end of a session on a full socket.
 
+mod traffic;
+
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -393,6 +395,38 @@ fn nothing_follows_a_failed_write() {
             assert_eq!(written.unwrap_err().kind(), ErrorKind::BrokenPipe);
         }
     });
+}
+
+fn has_expanded_keys(stream: &Stream) -> bool {
+    let layer = stream.layer().expect("a layer").as_any();
+    let layer: &TlsLayer<RecordSession> = layer.downcast_ref().expect("a client's");
+    layer.state.lock().session.has_expanded_keys()
+}
+
+#[test]
+fn an_idle_session_gives_up_its_expanded_keys() {
+    for is_tls13 in [true, false] {
+        with_session(is_tls13, |mut ends| async move {
+            for _ in 0..2 {
+                send(&mut ends, &[(DATA, b"request")]);
+                assert_eq!(ends.read_available(100).await.0, b"request");
+                ends.stream.write_all(b"response").await.unwrap();
+                assert!(has_expanded_keys(&ends.stream));
+                // Nothing but the session's own timer wakes this task.
+                poll_fn(|cx| {
+                    assert!(ends.stream.poll_read(cx, &mut [0; 10]).is_pending());
+                    match has_expanded_keys(&ends.stream) {
+                        true => Poll::Pending,
+                        false => Poll::Ready(()),
+                    }
+                })
+                .await;
+                let mut response = ends.receive();
+                let opened = ends.client.open(&mut response, &mut Vec::new());
+                assert_eq!(opened.unwrap().data_bytes, 8);
+            }
+        });
+    }
 }
 
 #[test]

@@ -32,7 +32,6 @@ fn is_accepted(roots: &Arc<RootCertStore>, certificate: &ServerCertificate, name
         tickets: Arc::new(TicketKeys::new(Arc::new(FixedClock(NOW)))),
         alpn: Vec::new(),
         client_certificates: None,
-        key_log: None,
     };
     let client = client_builder(TlsProfile::Modern).with_root_certificates(Arc::clone(roots));
     let client = Arc::new(client.with_no_client_auth());

@@ -2,8 +2,8 @@
 //!
 //! `rustls` gives them to the `key_log` of its configuration, on the thread that processes the
 //! handshake. [`TrafficKeyLog`] keeps the traffic secrets for the caller of [`capture`] there, and
-//! [`ChannelBindingLog`] what it derives from the exporter secret. Both drop them where nothing
-//! captures.
+//! [`ChannelBindingLog`] also what it derives from the exporter secret. Both drop them where
+//! nothing captures.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -21,11 +21,11 @@ pub struct TrafficSecrets {
     pub(super) server: Secret,
 }
 
-/// The `key_log` of a [`rustls::ServerConfig`] whose sessions may be held.
+/// The `key_log` of a configuration whose sessions go on as a [`super::RecordSession`].
 #[derive(Debug)]
 pub struct TrafficKeyLog;
 
-/// The `key_log` of sessions whose [`channel_binding`](crate::channel_binding) is needed.
+/// As [`TrafficKeyLog`], for sessions whose [`channel_binding`](crate::channel_binding) is needed.
 #[derive(Debug)]
 pub(crate) struct ChannelBindingLog;
 
@@ -95,14 +95,17 @@ impl KeyLog for TrafficKeyLog {
 }
 
 impl KeyLog for ChannelBindingLog {
-    fn log(&self, label: &str, _: &[u8], secret: &[u8]) {
-        if self.will_log(label) {
-            with_capture(|captured| captured.channel_binding = tls_exporter(secret).map(Box::new));
+    fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
+        match label {
+            EXPORTER_LABEL => with_capture(|captured| {
+                captured.channel_binding = tls_exporter(secret).map(Box::new);
+            }),
+            _ => TrafficKeyLog.log(label, client_random, secret),
         }
     }
 
     fn will_log(&self, label: &str) -> bool {
-        label == EXPORTER_LABEL
+        label == EXPORTER_LABEL || TrafficKeyLog.will_log(label)
     }
 }
 

@@ -1,14 +1,14 @@
-//! Why a session cannot be held, continued, sealed for or opened.
+//! Why a session cannot be extracted, held, continued, sealed for or opened.
 
 use rustls::AlertDescription;
 
 use super::key_schedule::CipherError;
 
-/// Why a session of `rustls` cannot be held.
+/// Why the session of `rustls` cannot be continued without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum HoldError {
+pub enum ExtractError {
     /// The cipher suite is none of AES-GCM and ChaCha20-Poly1305.
-    #[error("a held stream has no records of this cipher suite")]
+    #[error("there are no records of this cipher suite")]
     UnsupportedSuite,
     /// The handshake was not captured.
     #[error("the traffic secrets of the TLS 1.3 session were not captured in its handshake")]
@@ -16,21 +16,23 @@ pub enum HoldError {
     /// The captured secrets are not those of the session.
     #[error("the captured traffic secrets do not lead to the keys of the TLS 1.3 session")]
     WrongTrafficSecrets,
-    /// `rustls` has updated its key and not said so.
-    #[error("an update of the key waits for the next write")]
-    UnsentKeyUpdate,
     /// `rustls` gives no secrets.
     #[error("the TLS session gives no secrets (enable_secret_extraction)")]
     NoSecrets,
+    /// The library refused a key.
+    #[error(transparent)]
+    Cipher(#[from] CipherError),
+}
+
+/// Why a connection cannot be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HoldError {
     /// The session is one with a server.
     #[error("the TLS session is none of a client")]
     NotOfClient,
     /// The client or the connection has ended it.
     #[error("the TLS session has ended")]
     Ended,
-    /// The library refused a key.
-    #[error(transparent)]
-    Cipher(#[from] CipherError),
 }
 
 /// Why bytes are no session.
@@ -112,6 +114,9 @@ pub enum Violation {
     /// An alert that is not two bytes.
     #[error("an alert of the wrong length")]
     BadAlertLength,
+    /// An alert that is neither a warning nor fatal.
+    #[error("an alert of unknown level {0}")]
+    BadAlertLevel(u8),
     /// Warnings, again and again.
     #[error("too many warnings")]
     TooManyWarnings,
@@ -146,7 +151,9 @@ impl Violation {
             Self::RecordOverflow => AlertDescription::RecordOverflow,
             Self::BadRecordMac | Self::SequenceExhausted => AlertDescription::BadRecordMac,
             Self::BadAlertLength | Self::BadKeyUpdateLength => AlertDescription::DecodeError,
-            Self::BadKeyUpdateRequest => AlertDescription::IllegalParameter,
+            Self::BadAlertLevel(_) | Self::BadKeyUpdateRequest => {
+                AlertDescription::IllegalParameter
+            }
             Self::TooManyRenegotiations => AlertDescription::HandshakeFailure,
             Self::UnexpectedRecord(_)
             | Self::NoContentType

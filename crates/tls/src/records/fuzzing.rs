@@ -12,8 +12,8 @@ use super::key_schedule::{MAX_SECRET_BYTES, Secret};
 use super::record_keys::{IV_BYTES, MAX_KEY_BYTES, RecordKeys};
 use super::suite::RecordSuite;
 use super::{
-    HoldError, MAX_RECORD_OVERHEAD, MAX_SESSION_BYTES, OpenError, OpenedBytes, RECORD_HEADER_BYTES,
-    RecordSession, SealError, TrafficSecrets, content_type,
+    ExtractError, MAX_RECORD_OVERHEAD, MAX_SESSION_BYTES, OpenError, OpenedBytes,
+    RECORD_HEADER_BYTES, RecordSession, SealError, TrafficSecrets, content_type,
 };
 
 /// How many cipher suites [`SessionPair::new`] has.
@@ -45,12 +45,9 @@ impl SessionPair {
                 let secret = Secret([seed.wrapping_add(direction); MAX_SECRET_BYTES]);
                 return RecordKeys::from_secret(suite, secret).ok();
             }
-            Some(RecordKeys {
-                sequence: 1,
-                secret: Secret::NONE,
-                key: [seed.wrapping_add(direction); MAX_KEY_BYTES],
-                iv: [seed.wrapping_sub(direction); IV_BYTES],
-            })
+            let key = [seed.wrapping_add(direction); MAX_KEY_BYTES];
+            let iv = [seed.wrapping_sub(direction); IV_BYTES];
+            Some(RecordKeys::from_parts(1, Secret::NONE, key, iv))
         };
         Some(Self {
             server: RecordSession::from_keys(suite, keys(1)?, keys(2)?),
@@ -73,7 +70,7 @@ impl RecordSession {
         suite: SupportedCipherSuite,
         extracted: &ExtractedSecrets,
         traffic: Option<TrafficSecrets>,
-    ) -> Result<Self, HoldError> {
+    ) -> Result<Self, ExtractError> {
         let traffic = traffic.map(|TrafficSecrets { client, server }| TrafficSecrets {
             client: server,
             server: client,
@@ -107,7 +104,7 @@ pub fn run_operations(data: &[u8]) {
     while let Some((&[operation, length, piece], behind)) = rest.split_first_chunk() {
         let (argument, behind) = behind.split_at(behind.len().min(usize::from(length)));
         rest = behind;
-        match operation % 6 {
+        match operation % 7 {
             0 => send_to_client(&mut pair, argument),
             1 => {
                 let content = argument.first().copied().unwrap_or(0);
@@ -123,6 +120,7 @@ pub fn run_operations(data: &[u8]) {
                 pair.server.close_notify(&mut out);
                 let _ = pair.client.open(&mut out, &mut Vec::new());
             }
+            6 => pair.server.release_keys(),
             _ => {
                 let _ = RecordSession::from_bytes(argument).map(|it| it.memory_bytes());
                 let mut bytes = pair.server.to_bytes();
@@ -153,6 +151,7 @@ fn send_to_client(pair: &mut SessionPair, data: &[u8]) {
 /// The server says the same for every split, keeps no more than a record, and is dead behind an
 /// error.
 fn send_to_server(pair: &mut SessionPair, bytes: &[u8], piece: u8) {
+    open_records(&pair.server, bytes);
     let mut in_pieces = copy_session(&pair.server);
     let whole = open_in_pieces(&mut pair.server, bytes, bytes.len().max(1));
     let pieces = open_in_pieces(&mut in_pieces, bytes, usize::from(piece).max(1));
@@ -171,6 +170,28 @@ fn send_to_server(pair: &mut SessionPair, bytes: &[u8], piece: u8) {
         );
     }
     let _ = pair.client.open(&mut answers, &mut Vec::new());
+}
+
+/// Whole records say the same as the same bytes in pieces, where nothing is wrong with them.
+fn open_records(server: &RecordSession, bytes: &[u8]) {
+    let (mut by_record, mut by_bytes) = (copy_session(server), copy_session(server));
+    if by_record.memory_bytes() > size_of::<RecordSession>() {
+        // It is held: it keeps the start of a record itself.
+        return;
+    }
+    let (mut bytes, mut answers, mut data_bytes) = (bytes.to_vec(), Vec::new(), 0);
+    let mut received = bytes.clone();
+    let opened = by_bytes.open(&mut received, &mut Vec::new());
+    let used = by_record.open_records(&mut bytes, &mut answers, &mut |data| {
+        data_bytes += data.len();
+    });
+    let Ok(opened) = opened else {
+        return;
+    };
+    assert_eq!(data_bytes, opened.data_bytes);
+    assert_eq!(by_record.can_receive(), by_bytes.can_receive());
+    let used = used.expect("records that opened once");
+    assert!(bytes.len() - used <= MAX_BUSY_BYTES && by_record.memory_bytes() <= MAX_SESSION_BYTES);
 }
 
 fn open_in_pieces(

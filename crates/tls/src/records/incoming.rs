@@ -1,11 +1,13 @@
-//! What a client sends to a held stream: records in any split, and the answers to them.
+//! What a client sends: records, and the answers to them.
 //!
-//! Application data is counted and dropped: a held stream reads none. Everything else is bounded by
-//! [`PeerAllowance`], so that a client cannot keep the server busy with records that say nothing.
+//! [`RecordSession::open_records`] passes on what is in whole records. [`RecordSession::open`] takes
+//! them in any split for a held stream, which reads no data: it is counted and dropped. Everything
+//! else is bounded by [`PeerAllowance`], so that a client cannot keep the server busy with records
+//! that say nothing.
 
 use rustls::AlertDescription;
 
-use super::handshake::{HandshakeMessage, HandshakeReader, KEY_UPDATE_NOT_REQUESTED};
+use super::handshake::{HandshakeMessage, HandshakeReader};
 use super::record_keys::RecordError;
 use super::{
     MAX_PLAINTEXT_BYTES, OpenError, RECORD_HEADER_BYTES, RecordSession, Violation, content_type,
@@ -26,8 +28,8 @@ pub struct OpenedBytes {
     pub is_ended: bool,
 }
 
-/// How many records without content a client may send until the server sends data. Content of the
-/// client renews nothing: a held stream expects none, and its holder bounds it.
+/// How many records without content a client may send until the server sends data, or reads some.
+/// Data that is dropped renews nothing: a held stream expects none, and its holder bounds it.
 #[derive(Debug, Default)]
 pub(super) struct PeerAllowance {
     pub(super) empty_records: u8,
@@ -43,7 +45,7 @@ const MAX_WARNINGS: u8 = 4;
 const MAX_RENEGOTIATIONS: u8 = 1;
 
 impl PeerAllowance {
-    /// The server has sent data.
+    /// The server has sent or read data.
     pub(super) fn renew(&mut self) {
         self.empty_records = 0;
         self.key_updates = 0;
@@ -52,9 +54,41 @@ impl PeerAllowance {
 }
 
 impl RecordSession {
-    /// Opens what the client sent, in place, and appends answers to `out`: a key update to one that
-    /// asks for it, `no_renegotiation` and `close_notify` in TLS 1.2, or the alert that ends the
-    /// session. What comes behind the client's `close_notify` is dropped.
+    /// Opens the whole records at the start of `records`, in place, passes their data to
+    /// `plaintext`, and returns their length. Otherwise as [`Self::open`]; use one of the two for a
+    /// session.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) fn open_records(
+        &mut self,
+        records: &mut [u8],
+        out: &mut Vec<u8>,
+        plaintext: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, OpenError> {
+        if self.is_dead {
+            return Err(OpenError::Closed);
+        }
+        let total = records.len();
+        let mut rest = records;
+        while self.can_receive {
+            let next = self.record_length(rest);
+            let next = next.map_err(|error| self.fail(error.into(), out))?;
+            let Some(record) = next.and_then(|length| rest.split_off_mut(..length)) else {
+                return Ok(total - rest.len());
+            };
+            let opened = self.open_record(record, plaintext, out);
+            if opened.map_err(|error| self.fail(error, out))? > 0 {
+                self.allowance.renew();
+            }
+        }
+        // What is behind the client's end is not read (RFC 8446 §6.1).
+        Ok(total)
+    }
+
+    /// Opens what the client sent, in place, and appends answers to `out`: `no_renegotiation` in
+    /// TLS 1.2, or the alert that ends the session. A key update to one that asks for it comes with
+    /// the next data. What comes behind the client's `close_notify` is dropped.
     ///
     /// # Errors
     /// The client ended the session or broke a rule, and the session is dead. `out` still goes to
@@ -67,43 +101,40 @@ impl RecordSession {
         if self.is_dead {
             return Err(OpenError::Closed);
         }
-        let mut opened = OpenedBytes::default();
+        let mut data_bytes = 0;
         while self.can_receive && !bytes.is_empty() {
-            let done = self.open_next(&mut bytes, &mut opened, out);
-            done.map_err(|error| self.fail(error, out))?;
+            let done = self.open_next(&mut bytes, out);
+            data_bytes += done.map_err(|error| self.fail(error, out))?;
         }
-        opened.is_ended = !self.can_receive;
-        Ok(opened)
+        Ok(OpenedBytes {
+            data_bytes,
+            is_ended: !self.can_receive,
+        })
     }
 
-    /// Takes a record off `bytes`, or keeps what has come of it.
-    fn open_next(
-        &mut self,
-        bytes: &mut &mut [u8],
-        opened: &mut OpenedBytes,
-        out: &mut Vec<u8>,
-    ) -> Result<(), OpenError> {
+    /// Takes a record off `bytes`, or keeps what has come of it. Returns how many bytes of data it
+    /// had.
+    fn open_next(&mut self, bytes: &mut &mut [u8], out: &mut Vec<u8>) -> Result<usize, OpenError> {
         if self.partial_record.is_empty() {
-            let Some(length) = self.record_length(bytes)? else {
-                return self.keep_partial(bytes, RECORD_HEADER_BYTES);
-            };
-            return match bytes.split_off_mut(..length) {
-                Some(record) => self.open_record(record, opened, out),
-                None => self.keep_partial(bytes, length),
-            };
+            let length = self.record_length(bytes)?;
+            if let Some(record) = length.and_then(|length| bytes.split_off_mut(..length)) {
+                return self.open_record(record, &mut |_| {}, out);
+            }
+            self.keep_partial(bytes, length.unwrap_or(RECORD_HEADER_BYTES));
+            return Ok(0);
         }
         if self.partial_record.len() < RECORD_HEADER_BYTES {
-            self.keep_partial(bytes, RECORD_HEADER_BYTES)?;
+            self.keep_partial(bytes, RECORD_HEADER_BYTES);
         }
         let Some(length) = self.record_length(&self.partial_record)? else {
-            return Ok(());
+            return Ok(0);
         };
-        self.keep_partial(bytes, length)?;
+        self.keep_partial(bytes, length);
         if self.partial_record.len() < length {
-            return Ok(());
+            return Ok(0);
         }
         let mut record = std::mem::take(&mut self.partial_record);
-        self.open_record(&mut record, opened, out)
+        self.open_record(&mut record, &mut |_| {}, out)
     }
 
     /// The length of the record at the start of `bytes`, once its header is there.
@@ -130,11 +161,11 @@ impl RecordSession {
     }
 
     /// Keeps bytes of a record that is `length` bytes long, as far as they have come.
-    fn keep_partial(&mut self, bytes: &mut &mut [u8], length: usize) -> Result<(), OpenError> {
+    fn keep_partial(&mut self, bytes: &mut &mut [u8], length: usize) {
         let kept = &mut self.partial_record;
         let count = bytes.len().min(length.saturating_sub(kept.len()));
         let Some(piece) = bytes.split_off_mut(..count) else {
-            return Ok(());
+            return;
         };
         // No more memory than twice what the client has sent.
         let needed = kept.len() + count;
@@ -143,17 +174,17 @@ impl RecordSession {
             kept.reserve_exact(room - kept.len());
         }
         kept.extend_from_slice(piece);
-        Ok(())
     }
 
+    /// Opens a whole record, and returns how many bytes of data it had.
     fn open_record(
         &mut self,
         record: &mut [u8],
-        opened: &mut OpenedBytes,
+        data: &mut dyn FnMut(&[u8]),
         out: &mut Vec<u8>,
-    ) -> Result<(), OpenError> {
+    ) -> Result<usize, OpenError> {
         let Some((header, body)) = record.split_first_chunk_mut() else {
-            return Ok(());
+            return Ok(0);
         };
         let keys = &mut self.receive_keys;
         let (content, plaintext) = match keys.open_record(self.suite, *header, body) {
@@ -165,34 +196,35 @@ impl RecordSession {
             return Err(Violation::MixedHandshake.into());
         }
         match content {
-            content_type::APPLICATION_DATA => {
-                opened.data_bytes += plaintext.len();
-                Ok(self.count_data(plaintext.len())?)
+            content_type::APPLICATION_DATA if plaintext.is_empty() => {
+                let count = &mut self.allowance.empty_records;
+                take_one(count, MAX_EMPTY_RECORDS, Violation::TooManyEmptyRecords)?;
             }
-            content_type::ALERT => self.handle_alert(plaintext, out),
-            content_type::HANDSHAKE => self.handle_handshake(plaintext, out),
-            other => Err(Violation::UnexpectedRecord(other).into()),
+            content_type::APPLICATION_DATA => {
+                data(plaintext);
+                return Ok(plaintext.len());
+            }
+            content_type::ALERT => self.handle_alert(plaintext)?,
+            content_type::HANDSHAKE => self.handle_handshake(plaintext, out)?,
+            other => return Err(Violation::UnexpectedRecord(other).into()),
         }
+        Ok(0)
     }
 
-    fn count_data(&mut self, length: usize) -> Result<(), Violation> {
-        if length > 0 {
-            return Ok(());
-        }
-        let count = &mut self.allowance.empty_records;
-        take_one(count, MAX_EMPTY_RECORDS, Violation::TooManyEmptyRecords)
-    }
-
-    fn handle_alert(&mut self, alert: &[u8], out: &mut Vec<u8>) -> Result<(), OpenError> {
+    fn handle_alert(&mut self, alert: &[u8]) -> Result<(), OpenError> {
         const WARNING: u8 = 1;
+        const FATAL: u8 = 2;
         let (level, description) = match *alert {
-            [level, description] => (level, AlertDescription::from(description)),
+            [level @ (WARNING | FATAL), description] => {
+                (level, AlertDescription::from(description))
+            }
+            [level, _] => return Err(Violation::BadAlertLevel(level).into()),
             [] => return Err(Violation::EmptyRecord.into()),
             _ => return Err(Violation::BadAlertLength.into()),
         };
         let is_warning = match description {
             AlertDescription::CloseNotify => {
-                self.end_receiving(out);
+                self.end_receiving();
                 return Ok(());
             }
             AlertDescription::UserCanceled => true,
@@ -207,15 +239,12 @@ impl RecordSession {
         Ok(())
     }
 
-    /// The client has sent its last. TLS 1.2 closes both sides then (RFC 5246 §7.2.1), TLS 1.3 one
-    /// (RFC 8446 §6.1).
-    fn end_receiving(&mut self, out: &mut Vec<u8>) {
+    /// The client has sent its last, and may still read (RFC 8446 §6.1). A server with TLS 1.2 may
+    /// close both sides then (RFC 5246 §7.2.1), but clients wait for their response with that too.
+    fn end_receiving(&mut self) {
         self.can_receive = false;
         self.receive_keys.erase();
         self.handshake = HandshakeReader::default();
-        if !self.suite.is_tls13() {
-            self.close_notify(out);
-        }
     }
 
     fn handle_handshake(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), OpenError> {
@@ -225,7 +254,7 @@ impl RecordSession {
         while !bytes.is_empty() {
             match self.handshake.read(self.suite.is_tls13(), &mut bytes)? {
                 Some(HandshakeMessage::KeyUpdate { is_requested }) => {
-                    self.update_keys(is_requested, out)?;
+                    self.update_keys(is_requested)?;
                 }
                 Some(HandshakeMessage::Renegotiation) => self.refuse_renegotiation(out)?,
                 None => {}
@@ -234,15 +263,13 @@ impl RecordSession {
         Ok(())
     }
 
-    /// The client has gone on with its next key, and may ask for ours (RFC 8446 §4.6.3).
-    fn update_keys(&mut self, is_requested: bool, out: &mut Vec<u8>) -> Result<(), OpenError> {
+    /// The client has gone on with its next key, and may ask for ours, which comes before the next
+    /// data (RFC 8446 §4.6.3): many such requests of a client that reads nothing take no memory.
+    fn update_keys(&mut self, is_requested: bool) -> Result<(), OpenError> {
         let count = &mut self.allowance.key_updates;
         take_one(count, MAX_KEY_UPDATES, Violation::TooManyKeyUpdates)?;
         self.receive_keys.advance(self.suite)?;
-        if is_requested && self.can_send {
-            let updated = self.update_send_key(KEY_UPDATE_NOT_REQUESTED, out);
-            updated.map_err(OpenError::from_seal)?;
-        }
+        self.owes_key_update |= is_requested && self.can_send;
         Ok(())
     }
 

@@ -1,17 +1,17 @@
 //! One direction of a session: its key, its sequence number, and one record with them.
 //!
 //! TLS 1.3 protects records by RFC 8446 §5.2, TLS 1.2 by RFC 5288 (GCM) and RFC 7905
-//! (ChaCha20-Poly1305). The key is expanded for each use: an expanded one takes more memory than
-//! all the rest of a session.
+//! (ChaCha20-Poly1305). The first record expands the key, and [`RecordKeys::release`] drops what it
+//! was expanded to: that takes more memory than all the rest of a session.
 
 use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use rustls::ConnectionTrafficSecrets;
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::key_schedule::{CipherError, Secret};
 use super::suite::RecordSuite;
-use super::{HoldError, MAX_PLAINTEXT_BYTES, RECORD_HEADER_BYTES, Violation, content_type};
+use super::{ExtractError, MAX_PLAINTEXT_BYTES, RECORD_HEADER_BYTES, Violation, content_type};
 
 pub(super) const MAX_KEY_BYTES: usize = 32;
 pub(super) const IV_BYTES: usize = 12;
@@ -31,6 +31,8 @@ pub(super) struct RecordKeys {
     /// Padded with zeros.
     pub(super) key: [u8; MAX_KEY_BYTES],
     pub(super) iv: [u8; IV_BYTES],
+    /// `key` as the library uses it. Boxed: most sessions are idle, and have none.
+    expanded: Option<Box<LessSafeKey>>,
 }
 
 /// A record that is being written.
@@ -48,16 +50,16 @@ impl RecordKeys {
         suite: RecordSuite,
         extracted: &ConnectionTrafficSecrets,
         sequence: u64,
-    ) -> Result<Self, HoldError> {
+    ) -> Result<Self, ExtractError> {
         use ConnectionTrafficSecrets::{Aes128Gcm, Aes256Gcm, Chacha20Poly1305};
         let (Aes128Gcm { key, iv } | Aes256Gcm { key, iv } | Chacha20Poly1305 { key, iv }) =
             extracted
         else {
-            return Err(HoldError::UnsupportedSuite);
+            return Err(ExtractError::UnsupportedSuite);
         };
         let (key, iv) = (key.as_ref(), iv.as_ref());
         if key.len() != suite.key_bytes() || iv.len() != IV_BYTES {
-            return Err(HoldError::UnsupportedSuite);
+            return Err(ExtractError::UnsupportedSuite);
         }
         let mut keys = Self::empty(Secret::NONE, sequence);
         keys.key[..key.len()].copy_from_slice(key);
@@ -76,33 +78,37 @@ impl RecordKeys {
     }
 
     fn empty(secret: Secret, sequence: u64) -> Self {
+        Self::from_parts(sequence, secret, [0; MAX_KEY_BYTES], [0; IV_BYTES])
+    }
+
+    pub(super) fn from_parts(
+        sequence: u64,
+        secret: Secret,
+        key: [u8; MAX_KEY_BYTES],
+        iv: [u8; IV_BYTES],
+    ) -> Self {
         Self {
             sequence,
             secret,
-            key: [0; MAX_KEY_BYTES],
-            iv: [0; IV_BYTES],
+            key,
+            iv,
+            expanded: None,
         }
     }
 
-    /// Finds the secret of these keys: `first`, or one of the `max_generations` behind it. Returns
-    /// how many updates lie between.
-    pub(super) fn find_secret(
+    /// Completes the keys of TLS 1.3 with their secret, the first of the session.
+    pub(super) fn set_secret(
         &mut self,
         suite: RecordSuite,
         first: &Secret,
-        max_generations: usize,
-    ) -> Result<usize, HoldError> {
-        let mut candidate = Self::from_secret(suite, first.clone())?;
-        for updates in 0..=max_generations {
-            let is_found = verify_slices_are_equal(&candidate.key, &self.key).is_ok()
-                && verify_slices_are_equal(&candidate.iv, &self.iv).is_ok();
-            if is_found {
-                self.secret = candidate.secret.clone();
-                return Ok(updates);
-            }
-            candidate.advance(suite)?;
-        }
-        Err(HoldError::WrongTrafficSecrets)
+    ) -> Result<(), ExtractError> {
+        let mut expected = Zeroizing::new([0; MAX_KEY_BYTES]);
+        let key = &mut expected[..suite.key_bytes()];
+        first.expand_label(suite.hash(), b"key", b"", key)?;
+        verify_slices_are_equal(&*expected, &self.key)
+            .map_err(|_| ExtractError::WrongTrafficSecrets)?;
+        self.secret = first.clone();
+        Ok(())
     }
 
     pub(super) fn sequence(&self) -> u64 {
@@ -116,10 +122,25 @@ impl RecordKeys {
         Ok(())
     }
 
-    /// The key as the library uses it, for some records.
-    pub(super) fn expand(&self, suite: RecordSuite) -> Result<LessSafeKey, CipherError> {
-        let key = UnboundKey::new(suite.aead(), &self.key[..suite.key_bytes()]);
-        Ok(LessSafeKey::new(key.map_err(|_| CipherError("AEAD key"))?))
+    /// Drops the key as the library uses it, which erases it. The next record expands it again.
+    pub(super) fn release(&mut self) {
+        self.expanded = None;
+    }
+
+    pub(super) fn is_expanded(&self) -> bool {
+        self.expanded.is_some()
+    }
+
+    /// The key as the library uses it.
+    fn expand(&mut self, suite: RecordSuite) -> Result<&LessSafeKey, CipherError> {
+        let expanded = match self.expanded.take() {
+            Some(expanded) => expanded,
+            None => {
+                let key = UnboundKey::new(suite.aead(), &self.key[..suite.key_bytes()]);
+                Box::new(LessSafeKey::new(key.map_err(|_| CipherError("AEAD key"))?))
+            }
+        };
+        Ok(self.expanded.insert(expanded))
     }
 
     /// Appends what comes before the plaintext of a record, which the caller appends then:
@@ -158,7 +179,6 @@ impl RecordKeys {
     pub(super) fn finish_record(
         &mut self,
         record: RecordWriter,
-        key: &LessSafeKey,
         out: &mut Vec<u8>,
     ) -> Result<(), CipherError> {
         let RecordWriter {
@@ -175,7 +195,10 @@ impl RecordKeys {
         let (before, in_out) = out.split_at_mut(body);
         let aad = additional_data(suite, self.sequence, &before[start..], plaintext);
         let nonce = Nonce::assume_unique_for_key(nonce);
-        let sealed = key.seal_in_place_separate_tag(nonce, Aad::from(aad.bytes()), in_out);
+        let sealed = self.expand(suite).and_then(|key| {
+            let sealed = key.seal_in_place_separate_tag(nonce, Aad::from(aad.bytes()), in_out);
+            sealed.map_err(|_| CipherError("AEAD seal"))
+        });
         let (Ok(tag), Some(next)) = (sealed, self.sequence.checked_add(1)) else {
             out.truncate(start);
             return Err(CipherError("AEAD seal"));
@@ -218,6 +241,7 @@ impl RecordKeys {
     }
 
     pub(super) fn erase(&mut self) {
+        self.release();
         self.secret.erase();
         self.key.zeroize();
         self.iv.zeroize();

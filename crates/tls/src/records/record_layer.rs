@@ -1,4 +1,5 @@
-//! A session as the layer of a held connection.
+//! A session as the layer of a held connection, which is idle but for an event now and then: no
+//! expanded key outlasts a call.
 
 use std::io::{self, IoSlice};
 
@@ -8,16 +9,21 @@ use super::{OpenError, RecordSession, RestoreError, SealError};
 
 impl RecordLayer for RecordSession {
     fn seal(&mut self, slices: &[IoSlice<'_>], out: &mut Vec<u8>) -> io::Result<()> {
-        Ok(Self::seal(self, slices, out)?)
+        let sealed = Self::seal(self, slices, out);
+        self.release_keys();
+        Ok(sealed?)
     }
 
     fn open(&mut self, bytes: &mut [u8], out: &mut Vec<u8>) -> io::Result<Option<usize>> {
-        let opened = Self::open(self, bytes, out)?;
+        let opened = Self::open(self, bytes, out);
+        self.release_keys();
+        let opened = opened?;
         Ok((!opened.is_ended).then_some(opened.data_bytes))
     }
 
     fn seal_end(&mut self, out: &mut Vec<u8>) {
         self.close_notify(out);
+        self.release_keys();
     }
 
     fn to_bytes(&self) -> Vec<u8> {

@@ -22,6 +22,7 @@ const FIXED_BYTES: usize = 3 + 2 * KEYS_BYTES + HEADER_BYTES + 1 + 2 + 4 + 2;
 const CAN_SEND: u8 = 1;
 const CAN_RECEIVE: u8 = 2;
 const IS_DEAD: u8 = 4;
+const OWES_KEY_UPDATE: u8 = 8;
 
 impl RecordSession {
     /// The session with its keys, for [`Self::from_bytes`] of one other process. This one must not
@@ -37,6 +38,11 @@ impl RecordSession {
         flags |= if self.can_send { CAN_SEND } else { 0 };
         flags |= if self.can_receive { CAN_RECEIVE } else { 0 };
         flags |= if self.is_dead { IS_DEAD } else { 0 };
+        flags |= if self.owes_key_update {
+            OWES_KEY_UPDATE
+        } else {
+            0
+        };
         out.extend([FORMAT, self.suite as u8, flags]);
         for keys in [&self.send_keys, &self.receive_keys] {
             out.extend(keys.sequence.to_be_bytes());
@@ -73,7 +79,8 @@ impl RecordSession {
         }
         let [suite, flags] = reader.read()?;
         let suite = RecordSuite::from_number(suite).ok_or(RestoreError::Field("cipher suite"))?;
-        if flags > IS_DEAD {
+        let of_living = CAN_SEND | CAN_RECEIVE | OWES_KEY_UPDATE;
+        if flags != IS_DEAD && flags & !of_living != 0 {
             return Err(RestoreError::Field("state"));
         }
         let (send_keys, receive_keys) = (reader.read_keys()?, reader.read_keys()?);
@@ -91,6 +98,7 @@ impl RecordSession {
         session.can_send = flags & CAN_SEND != 0;
         session.can_receive = flags & CAN_RECEIVE != 0;
         session.is_dead = flags & IS_DEAD != 0;
+        session.owes_key_update = flags & OWES_KEY_UPDATE != 0;
         session.handshake = handshake;
         session.allowance = PeerAllowance {
             empty_records,
@@ -129,12 +137,7 @@ impl FieldReader<'_> {
         let mut secret = self.read()?;
         let mut key = self.read()?;
         let iv = self.read()?;
-        let keys = RecordKeys {
-            sequence,
-            secret: Secret(secret),
-            key,
-            iv,
-        };
+        let keys = RecordKeys::from_parts(sequence, Secret(secret), key, iv);
         secret.zeroize();
         key.zeroize();
         Ok(keys)

@@ -3,7 +3,7 @@
 use aws_lc_rs::{aead, hkdf};
 use rustls::{ConnectionTrafficSecrets, SupportedCipherSuite};
 
-use super::HoldError;
+use super::ExtractError;
 
 /// A version of TLS with an AEAD. The numbers are in the bytes of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl RecordSuite {
     pub(super) fn new(
         suite: SupportedCipherSuite,
         secrets: &ConnectionTrafficSecrets,
-    ) -> Result<Self, HoldError> {
+    ) -> Result<Self, ExtractError> {
         use ConnectionTrafficSecrets::{Aes128Gcm, Aes256Gcm, Chacha20Poly1305};
         Ok(match (suite.tls13().is_some(), secrets) {
             (true, Aes128Gcm { .. }) => Self::Tls13Aes128Gcm,
@@ -46,7 +46,7 @@ impl RecordSuite {
             (false, Aes128Gcm { .. }) => Self::Tls12Aes128Gcm,
             (false, Aes256Gcm { .. }) => Self::Tls12Aes256Gcm,
             (false, Chacha20Poly1305 { .. }) => Self::Tls12Chacha20Poly1305,
-            _ => return Err(HoldError::UnsupportedSuite),
+            _ => return Err(ExtractError::UnsupportedSuite),
         })
     }
 

@@ -134,33 +134,6 @@ fn protocols_are_agreed_on() {
 }
 
 #[test]
-fn a_key_log_receives_the_secrets() {
-    #[derive(Debug, Default)]
-    struct Labels(parking_lot::Mutex<Vec<String>>);
-    impl rustls::KeyLog for Labels {
-        fn log(&self, label: &str, _: &[u8], _: &[u8]) {
-            self.0.lock().push(label.to_owned());
-        }
-    }
-    let server = Server::new();
-    let labels = Arc::new(Labels::default());
-    let key_log: Option<Arc<dyn rustls::KeyLog>> = Some(labels.clone());
-    let tls = server_config(ServerTlsOptions {
-        key_log,
-        ..server.options()
-    })
-    .unwrap();
-    handshake(&server.client(TlsProfile::Modern), &tls.config, "a.test").unwrap();
-    assert!(
-        labels
-            .0
-            .lock()
-            .iter()
-            .any(|label| label == "SERVER_TRAFFIC_SECRET_0")
-    );
-}
-
-#[test]
 fn sessions_resume_for_their_own_name() {
     let server = Server::new();
     let tls = server.tls();

@@ -45,7 +45,6 @@ impl Server {
             tickets: Arc::clone(&self.tickets),
             alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             client_certificates: None,
-            key_log: None,
         }
     }
 

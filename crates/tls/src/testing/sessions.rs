@@ -150,7 +150,6 @@ pub(crate) fn config_with_protocols(
         tickets: Arc::new(TicketKeys::new(Arc::new(FixedClock(NOW)))),
         alpn: protocols.iter().map(|it| it.to_vec()).collect(),
         client_certificates: None,
-        key_log: None,
     };
     server_config(options).unwrap().config
 }
