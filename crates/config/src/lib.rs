@@ -21,6 +21,7 @@ mod channel;
 mod command_line;
 mod conditions;
 mod cores;
+mod cors;
 mod describe;
 mod detect;
 mod dev_defaults;
@@ -77,7 +78,7 @@ pub use model::{
     Access, AccessLog, Acme, AcmeStorage, App, AppKind, Balance, BasicAuth, BlockingPool, Cache,
     CacheBypass, CacheKey, CertificateFiles, ChallengeKind, ClientCertificateMode,
     ClientCertificates, Concurrency, Conditions, Config, ConnectionLimits, ContentCoding,
-    ControlSocket, EjectPolicy, ExternalAccount, Files, ForwardAuth, ForwardedHeaders, Grip,
+    ControlSocket, Cors, EjectPolicy, ExternalAccount, Files, ForwardAuth, ForwardedHeaders, Grip,
     HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hsts, HttpListener, HttpScheme,
     Hub, HubHistory, JoinEndpoint, JoinTarget, KeySetSource, Limits, LogFormat, LogTarget,
     MemoryLimit, MercureKey, MercureKeys, NamedCondition, OnDemand, Preload, Processes, Protocol,

@@ -45,7 +45,8 @@ pub use server::{
 };
 pub(crate) use site::{BASIC_AUTH_USERS, ROUTE_PATH_REGEX};
 pub use site::{
-    BasicAuth, ForwardAuth, HeaderRules, RateLimitRule, Redirect, Respond, Rewrite, Route, Site,
+    BasicAuth, Cors, ForwardAuth, HeaderRules, RateLimitRule, Redirect, Respond, Rewrite, Route,
+    Site,
 };
 pub(crate) use tls::EXTERNAL_ACCOUNT_KEY;
 pub use tls::{

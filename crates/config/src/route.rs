@@ -16,7 +16,8 @@ use crate::site::RouteContext;
 use crate::suggest::nearest_word;
 use crate::values::{PathPattern, PathRegex};
 use crate::{
-    answers, basic_auth, cache, conditions, files, forward_auth, grants, headers, hub, rate_limit,
+    answers, basic_auth, cache, conditions, cors, files, forward_auth, grants, headers, hub,
+    rate_limit,
 };
 
 /// Reads the routes of a site.
@@ -62,6 +63,7 @@ fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<LocatedValu
     route.cache = cache::read_route(table, known.caches);
     route.basic_auth = basic_auth::read(table);
     route.forward_auth = forward_auth::read(table);
+    route.cors = cors::read(table);
     route.rate_limit = rate_limit::read(table);
     route.redirect = answers::read_redirect(table, &path);
     route.respond = answers::read_respond(table, &path);

@@ -16,13 +16,15 @@ mod response_paths;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use penstock_config::{HeaderRules, PathPattern, PathRegex, Rewrite, Template, TemplatePart};
+use penstock_config::{
+    self as config, HeaderRules, PathPattern, PathRegex, Rewrite, Template, TemplatePart,
+};
 use penstock_exchange::field_policy::{
     FieldClass, TrustedHeaders, classify_field, is_same_cgi_variable,
 };
 use penstock_exchange::{Fault, FaultKind, ForwardedInfo, Mount, TrustedProxies};
 use penstock_http::{FieldBlock, HeadWriter, RequestHead, encode_path, normalise_path};
-use penstock_rules::{TemplateValues, render};
+use penstock_rules::{CorsRule, TemplateValues, render};
 use penstock_sys::net::PeerAddress;
 
 use self::response_paths::ResponsePathRewriter;
@@ -36,6 +38,7 @@ pub struct Filters {
     request_rules: CompiledHeaderRules,
     response_rules: CompiledHeaderRules,
     trusted_headers: TrustedHeaders,
+    cors: Option<CorsRule>,
     /// That of the route's path, for `{re.1}`.
     path_regex: Option<PathRegex>,
 }
@@ -83,14 +86,16 @@ impl Filters {
     /// nothing. With `own_cookies`, the names of Penstock's own cookies, which are for all paths,
     /// the stripped prefix is put back into the paths of responses.
     #[must_use]
-    pub fn compile(
-        path: &PathPattern,
-        rewrite: &Rewrite,
-        request: &HeaderRules,
-        response: &HeaderRules,
-        own_cookies: Option<Arc<[String]>>,
-    ) -> Option<Arc<Self>> {
-        if *rewrite == Rewrite::default() && request.is_empty() && response.is_empty() {
+    pub fn compile(route: &config::Route, own_cookies: Option<Arc<[String]>>) -> Option<Arc<Self>> {
+        let config::Route {
+            rewrite,
+            request_headers: request,
+            response_headers: response,
+            cors,
+            ..
+        } = route;
+        let changes_headers = !request.is_empty() || !response.is_empty() || cors.is_some();
+        if *rewrite == Rewrite::default() && !changes_headers {
             return None;
         }
         let add = rewrite.add_prefix.as_deref().unwrap_or("");
@@ -109,7 +114,8 @@ impl Filters {
             request_rules: CompiledHeaderRules::compile(request),
             response_rules: CompiledHeaderRules::compile(response),
             trusted_headers: TrustedHeaders::new(said.cloned()),
-            path_regex: match path {
+            cors: cors.as_ref().map(CorsRule::new),
+            path_regex: match &route.path {
                 PathPattern::Regex(regex) => Some(regex.clone()),
                 _ => None,
             },
@@ -196,6 +202,9 @@ impl Filters {
             && matches!(self.path_rewrite.apply(target), Cow::Owned(_))
         {
             paths.rewrite_paths(fields, values);
+        }
+        if let Some(cors) = &self.cors {
+            cors.add_to_response(values.head, fields);
         }
         let rules = &self.response_rules;
         for name in &rules.remove {

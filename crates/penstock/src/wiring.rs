@@ -21,8 +21,8 @@ use penstock_files::{FilesHandler, FilesSetup};
 use penstock_grip::WebSocketSupport;
 use penstock_proxy::{BufferingMode, Upstream, is_script_path};
 use penstock_rules::{
-    AccessHandler, BasicAuthHandler, ConditionSet, ForwardAuthHandler, RateLimitHandler,
-    RedirectHandler, RequestConditions, RespondHandler,
+    AccessHandler, BasicAuthHandler, ConditionSet, CorsHandler, ForwardAuthHandler,
+    RateLimitHandler, RedirectHandler, RequestConditions, RespondHandler,
 };
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LogMask, LogWriter};
@@ -136,8 +136,6 @@ pub(crate) fn build_settings(
                 handlers.push(handler);
                 cached_routes.extend(cached);
             }
-            let (request_headers, response_headers) =
-                (&route.request_headers, &route.response_headers);
             let rewrites_paths = route.rewrite.response_paths && is_upstream(route, components);
             let own_cookies = rewrites_paths.then(|| Arc::clone(&own_cookies));
             routes.push(Route {
@@ -153,13 +151,7 @@ pub(crate) fn build_settings(
                 redirects_directories: strips_own_prefix(route),
                 max_body_bytes: route.max_body_size,
                 hsts: hsts.clone(),
-                filters: Filters::compile(
-                    &route.path,
-                    &route.rewrite,
-                    request_headers,
-                    response_headers,
-                    own_cookies,
-                ),
+                filters: Filters::compile(route, own_cookies),
                 handlers: handlers.into(),
             });
         }
@@ -271,6 +263,10 @@ fn rule_handlers(
         let name = format!("{:?} {} {rule:?}", site.hosts, route.path);
         let rates = Arc::clone(&components.rates);
         handlers.push(Arc::new(RateLimitHandler::new(rule, &name, rates)));
+    }
+    if route.cors.is_some() {
+        // Browsers send no password with a preflight.
+        handlers.push(Arc::new(CorsHandler));
     }
     if let Some(rule) = &route.basic_auth {
         let (rates, pool) = (

@@ -14,7 +14,7 @@ use crate::options::OptionKind::*;
 use crate::options::expected::*;
 use crate::rate_limit::{RateKey, RequestRate};
 use crate::redacted::Secret;
-use crate::values::{HostPattern, PathPattern, Template};
+use crate::values::{HostPattern, PathPattern, Template, ValuePattern};
 
 section! {
     /// One site. Without any, the only application or upstream answers every host and path, an
@@ -94,6 +94,9 @@ section! {
         rate_limit: Option<RateLimitRule> = None,
             OrTable(&Text(REQUEST_RATE), "sites.routes.rate_limit"), default "no limit",
             example r#"{ rate = "10/s", burst = 20 }"#, by hand;
+        /// Pages of other sites that may use the route (CORS); a list alone is `origins`.
+        cors: Option<Cors> = None, OrTable(&Texts(CORS_ORIGIN), "sites.routes.cors"),
+            default "none", example r#"["https://app.example"]"#, by hand;
         /// Redirects its requests; a text alone is `to`.
         redirect: Option<Redirect> = None, OrTable(&Text(REDIRECT_TARGET), "sites.routes.redirect"),
             default "no redirect", example r#""https://new.example{uri}""#,
@@ -210,6 +213,30 @@ section! {
             example r#"["X-User"]"#, by hand;
         /// How long it may take to answer.
         timeout: Duration = Duration::from_secs(10), Time(1);
+    }
+}
+
+section! {
+    /// Pages of other sites that may use a route, by the CORS protocol of the Fetch standard. Their
+    /// preflights are answered here. Fields of that protocol that a back end sets are replaced.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Cors
+    in "sites.routes.cors", "cors = { ... } in [[sites.routes]]", "" {
+        /// Their origins.
+        origins: Vec<ValuePattern> = Vec::new(), Texts(CORS_ORIGIN), default required,
+            example r#"["https://app.example"]"#, by hand;
+        /// Methods that they may use.
+        methods: Vec<String> = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+            .map(str::to_owned).into(), Texts(METHOD_EXPECTED), by hand;
+        /// Fields that they may send.
+        headers: Vec<String> = Vec::new(), Texts(FIELD_EXPECTED), default "those they ask for",
+            example r#"["Content-Type", "X-Api-Key"]"#, by hand;
+        /// Fields of responses that they may read besides the usual ones.
+        expose: Vec<String> = Vec::new(), Texts(FIELD_EXPECTED), example r#"["X-Total"]"#, by hand;
+        /// Whether their requests may have cookies and passwords.
+        credentials: bool = false, Bool;
+        /// How long browsers remember the answer to a preflight.
+        max_age: Duration = Duration::from_secs(3600), Time(0);
     }
 }
 

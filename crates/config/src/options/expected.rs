@@ -35,6 +35,7 @@ pub(crate) const REDIRECT_TARGET: &str =
 pub(crate) const REALM: &str = "a text without quotes, backslashes and control characters";
 pub(crate) const SERVICE_URL: &str =
     "a URL such as \"http://127.0.0.1:4180/oauth2/auth\", with http or https";
+pub(crate) const CORS_ORIGIN: &str = "an origin such as \"https://app.example\" or \"https://*.example.com\", without a path, or \"*\"";
 pub(crate) const REQUEST_RATE: &str =
     "a rate of requests such as \"10/s\", \"100/m\", \"1000/h\" or \"5000/d\"";
 pub(crate) const RATE_KEY: &str =

@@ -55,6 +55,7 @@ pub(crate) const SECTIONS: &[&SectionDoc] = &[
     &BASIC_AUTH_USERS,
     &ForwardAuth::DOC,
     &RateLimitRule::DOC,
+    &Cors::DOC,
     &Redirect::DOC,
     &Respond::DOC,
     &Files::DOC,

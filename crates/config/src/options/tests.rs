@@ -60,6 +60,7 @@ path = { regex = "^/" }
 match = { not = {} }
 basic_auth = { users = {} }
 forward_auth = { url = "http://a" }
+cors = {}
 rate_limit = {}
 redirect = {}
 respond = {}

@@ -43,8 +43,17 @@ fn rewrite(strip: Option<&str>, add: Option<&str>) -> Rewrite {
 }
 
 fn compile(rewrite: &Rewrite, request: &HeaderRules, response: &HeaderRules) -> Arc<Filters> {
-    let compiled = Filters::compile(&PathPattern::any(), rewrite, request, response, None);
+    let compiled = Filters::compile(&route(rewrite, request, response), None);
     compiled.expect("there are rules")
+}
+
+fn route(rewrite: &Rewrite, request: &HeaderRules, response: &HeaderRules) -> config::Route {
+    config::Route {
+        rewrite: rewrite.clone(),
+        request_headers: request.clone(),
+        response_headers: response.clone(),
+        ..config::Route::new(PathPattern::any())
+    }
 }
 
 /// The request as the handlers see it, as text.
@@ -73,9 +82,7 @@ fn filtered_response(
 #[test]
 fn a_route_without_rules_has_no_filters() {
     let none = HeaderRules::default();
-    assert!(
-        Filters::compile(&PathPattern::any(), &Rewrite::default(), &none, &none, None).is_none()
-    );
+    assert!(Filters::compile(&route(&Rewrite::default(), &none, &none), None).is_none());
 }
 
 #[test]
@@ -389,13 +396,8 @@ fn rules_on_forwarding_fields_are_recognised() {
 #[test]
 fn response_paths_change_only_if_the_request_path_did() {
     let none = HeaderRules::default();
-    let filters = Filters::compile(
-        &PathPattern::any(),
-        &rewrite(Some("/shop"), None),
-        &none,
-        &none,
-        Some(Arc::default()),
-    );
+    let route = route(&rewrite(Some("/shop"), None), &none, &none);
+    let filters = Filters::compile(&route, Some(Arc::default()));
     let filters = filters.unwrap();
     let head = head("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     for (target, expected) in [

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::mpsc;
 use std::task::{Context, Poll};
 
-use penstock_config::{HeaderRules, PathPattern, Rewrite};
+use penstock_config::{HeaderRules, PathPattern};
 use penstock_exchange::{
     Body, Fault, FaultKind, FrontEndInstructions, HeldConnection, HeldConnectionGuard, HeldFraming,
     Hold, InternalRedirect, RequestBody, RequestTiming,
@@ -262,14 +262,9 @@ fn a_route_changes_the_fields_of_what_is_held_and_redirects_may_lead_to_it() {
         set: [("X-Set".to_owned(), "1".parse().unwrap())].into(),
         ..HeaderRules::default()
     };
-    let none = HeaderRules::default();
-    target.filters = Filters::compile(
-        &PathPattern::any(),
-        &Rewrite::default(),
-        &none,
-        &changes,
-        None,
-    );
+    let mut rules = penstock_config::Route::new(PathPattern::any());
+    rules.response_headers = changes;
+    target.filters = Filters::compile(&rules, None);
     let redirects = handler_fn(|_| {
         HandlerProgress::Ready(Ok(Reply::Redirect(Box::new(InternalRedirect {
             target: "/held".to_owned(),

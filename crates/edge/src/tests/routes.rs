@@ -30,7 +30,13 @@ fn filtered(
     request: &HeaderRules,
     response: &HeaderRules,
 ) -> Route {
-    route.filters = Filters::compile(&PathPattern::any(), &rewrite, request, response, None);
+    let rules = penstock_config::Route {
+        rewrite,
+        request_headers: request.clone(),
+        response_headers: response.clone(),
+        ..penstock_config::Route::new(PathPattern::any())
+    };
+    route.filters = Filters::compile(&rules, None);
     route
 }
 

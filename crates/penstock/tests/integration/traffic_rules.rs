@@ -497,3 +497,91 @@ fn a_service_decides_about_each_request() {
     });
     assert_eq!(ask(&server, "GET /out", "").status, 200);
 }
+
+#[test]
+fn pages_of_other_sites_may_use_what_is_open_to_them() {
+    let app = Origin::start(|_| {
+        let fields = "Access-Control-Allow-Origin: https://old.example\r\nVary: Cookie\r\n";
+        Script::raw(head_of("200 OK", fields, 0)).keep()
+    });
+    let toml = format!(
+        "[server]\nthreads = 1\n[upstreams.app]\nservers = [\"{}\"]\n[[sites]]\n\
+         [[sites.routes]]\npath = \"/api/*\"\nupstream = \"app\"\n\
+         cors = {{ origins = [\"https://app.example\", \"https://*.b.example\"], \
+         methods = [\"PUT\"], expose = [\"X-Total\"], credentials = true, max_age = \"1m\" }}\n\
+         [[sites.routes]]\npath = \"/closed\"\ncors = [\"*\"]\n\
+         allow = [\"192.0.2.1\"]\nrespond = {{}}\n[[sites.routes]]\nupstream = \"app\"\n",
+        app.address(),
+    );
+    let server = Site::new().config(&toml).serve(&[]);
+    let of = |line: &str, fields: &str| ask(&server, line, fields);
+    let preflight = "Access-Control-Request-Method: PUT\r\nAccess-Control-Request-Headers: x-a\r\n";
+    for origin in ["https://app.example", "https://x.b.example"] {
+        let fields = format!("Origin: {origin}\r\n{preflight}");
+        let response = of("OPTIONS /api/x", &fields);
+        assert_eq!(response.status, 204);
+        for (name, expected) in [
+            ("Access-Control-Allow-Origin", Some(origin)),
+            ("Access-Control-Allow-Credentials", Some("true")),
+            ("Access-Control-Allow-Methods", Some("PUT")),
+            ("Access-Control-Allow-Headers", Some("x-a")),
+            ("Access-Control-Max-Age", Some("60")),
+            ("Vary", Some("Origin")),
+        ] {
+            assert_eq!(response.header(name), expected, "{name}");
+        }
+    }
+    assert_eq!(app.requests().len(), 0);
+    let read = of(
+        "PUT /api/x",
+        "Origin: https://app.example\r\nContent-Length: 0\r\n",
+    );
+    assert_eq!(
+        read.header("Access-Control-Allow-Origin"),
+        Some("https://app.example")
+    );
+    assert_eq!(
+        read.header("Access-Control-Expose-Headers"),
+        Some("X-Total")
+    );
+    assert_eq!(read.header("Access-Control-Allow-Methods"), None);
+    for origin in [
+        "https://evil.example",
+        "http://app.example",
+        "https://app.example.evil",
+        "null",
+    ] {
+        for (line, more) in [("OPTIONS /api/x", preflight), ("GET /api/x", "")] {
+            let response = of(line, &format!("Origin: {origin}\r\n{more}"));
+            assert_eq!(
+                response.header("Access-Control-Allow-Origin"),
+                None,
+                "{origin}"
+            );
+            assert_eq!(
+                response.header("Access-Control-Allow-Methods"),
+                None,
+                "{origin}"
+            );
+        }
+    }
+    // An OPTIONS of an application is the application's.
+    assert_eq!(
+        of("OPTIONS /api/x", "Origin: https://app.example\r\n").status,
+        200
+    );
+    // Errors can be read, too.
+    let refused = of("GET /closed", "Origin: https://any.example\r\n");
+    assert_eq!(
+        (
+            refused.status,
+            refused.header("Access-Control-Allow-Origin")
+        ),
+        (403, Some("*"))
+    );
+    let open = of("GET /free", "Origin: https://any.example\r\n");
+    assert_eq!(
+        open.header("Access-Control-Allow-Origin"),
+        Some("https://old.example")
+    );
+}
