@@ -1,7 +1,7 @@
 //! Sessions between two programs that share a key: `penstock work` and its front end.
 //!
-//! The certificate proves nothing: the server makes one that nobody has seen before, and the client
-//! accepts any. Both sides prove the shared key inside the session, and their proofs cover its
+//! The certificate proves nothing: the server makes a new one at each start, and the client accepts
+//! any. Both sides prove the shared key inside the session, and their proofs cover its
 //! [`channel_binding`](crate::channel_binding). A machine in between has one session with each side,
 //! and the proofs of one session are wrong in the other.
 //!

@@ -56,7 +56,7 @@ impl LineStream {
         Ok(self.buffered.first() == Some(&HANDSHAKE_RECORD))
     }
 
-    /// Sends the last line. Reads on until the peer has closed: bytes that nobody reads would make
+    /// Sends the last line. Reads on until the peer has closed: bytes that stay unread would make
     /// the kernel reset the connection, and the peer might lose the line.
     pub(super) async fn send_last(&mut self, text: &str) -> Result<(), JoinFailure> {
         self.send(text).await?;
