@@ -4,7 +4,7 @@
 //! read and any application runs.
 //!
 //! # Invariants
-//! - A client is who trusted proxies say it is; what an untrusted peer says does not count.
+//! - The client's address comes from trusted proxies; the fields of an untrusted peer do not count.
 //! - A client that is in no list passes only if there is no `allow`.
 
 use penstock_exchange::{AddressSet, Fault, FaultKind, Handler, HandlerProgress, Reply, Request};

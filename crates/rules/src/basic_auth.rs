@@ -8,7 +8,7 @@
 //! - Nothing keeps a password, and no message or log shows one.
 //! - Attempts that fail are counted by client, and those above the rate are refused before any hash is
 //!   computed.
-//! - Where no hash can be computed (the pool is full) nobody enters.
+//! - A full pool refuses: without a computed hash no request goes on.
 
 mod password_hash;
 

@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //! - Without an answer of 2xx no request goes on, whatever went wrong.
-//! - What the service is told of the request is the front end's word, and what the application is
-//!   told of the user is the service's: a client's own fields of these names are dropped.
+//! - The fields that describe the request to the service are the front end's, and those that describe
+//!   the user to the application are the service's: a client's own ones of these names are dropped.
 
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ pub struct ForwardAuthHandler {
     name: Arc<str>,
 }
 
-/// What a service is told of the request: nginx' users know `X-Original-*`, Traefik's the others.
+/// Fields that describe the request to the service: nginx' users know `X-Original-*`, Traefik's the
+/// others.
 const TOLD_FIELDS: [&str; 4] = [
     "X-Forwarded-Method",
     "X-Forwarded-Uri",

@@ -120,7 +120,7 @@ mod tests {
                 assert!(!parsed.verify(wrong.as_bytes()), "{hash} {wrong}");
             }
         }
-        // Only the first 72 bytes count, as for others who read such files.
+        // Only the first 72 bytes count, as in other programs that read such files.
         let long = "$2b$05$mo/BhAmlYV3g6cpNEOKy6OZjRbgteZMLLzYBtaKybIKWy00td33wi";
         let long = PasswordHash::parse(long).unwrap();
         assert!(long.verify(&[b'x'; 72]) && long.verify(&[b'x'; 80]));
