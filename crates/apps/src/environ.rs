@@ -109,7 +109,7 @@ pub(crate) fn encode_environ(
     if let Some(tls) = request.client_state.tls() {
         tls.for_each_variable(|name, value| encoder.push_variable(name, value));
     }
-    if let Some(user) = &request.user {
+    if let Some(user) = request.client_state.user() {
         encoder.push_variable(b"REMOTE_USER", user.as_bytes());
     }
     if body == AnnouncedLength::Chunked {

@@ -46,7 +46,7 @@ pub(crate) struct AccessRecord<'a> {
     pub(crate) body_bytes: u64,
     /// The session of the connection.
     pub(crate) tls: Option<&'a TlsInfo>,
-    /// Who the client has proved to be.
+    /// The user that the client has proved to be.
     pub(crate) user: Option<&'a str>,
     pub(crate) timing: &'a RequestTiming,
     pub(crate) total_time: Duration,

@@ -129,6 +129,7 @@ impl<'c> ConnectionContext<'c> {
     ) -> ReceivedRequest<'s> {
         let arrived = clock::now();
         self.edge.metrics().active_requests.add(1);
+        self.client_state.set_user(None);
         let forwarded = self.read_forwarded(settings, &head);
         let route = match self.is_misdirected(settings, &head) {
             false => self.find_route(settings, &head, forwarded.as_deref()),

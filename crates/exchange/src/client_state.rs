@@ -27,7 +27,9 @@ pub struct ClientState {
     /// Held for a move only.
     interim: Mutex<Vec<(Status, FieldBlock)>>,
     tls: Option<Arc<TlsInfo>>,
-    /// Who the client of the current request has proved to be. Held for a move only.
+    /// Whether there is a user.
+    has_user: AtomicBool,
+    /// The user that the client of the current request has proved to be. Held for a move only.
     user: Mutex<Option<Arc<str>>>,
 }
 
@@ -49,12 +51,19 @@ impl ClientState {
 
     /// Sets the user that the client of the current request has proved to be.
     pub fn set_user(&self, user: Option<Arc<str>>) {
+        if user.is_none() && !self.has_user.load(Ordering::Relaxed) {
+            return;
+        }
+        self.has_user.store(user.is_some(), Ordering::Relaxed);
         *self.user.lock().unwrap_or_else(PoisonError::into_inner) = user;
     }
 
     /// The user that the client of the current request has proved to be.
     #[must_use]
     pub fn user(&self) -> Option<Arc<str>> {
+        if !self.has_user.load(Ordering::Relaxed) {
+            return None;
+        }
         let user = self.user.lock().unwrap_or_else(PoisonError::into_inner);
         user.clone()
     }

@@ -55,9 +55,6 @@ pub struct Request {
     pub mount: Mount,
     /// Fields of its head that the route's own rules set.
     pub trusted_headers: TrustedHeaders,
-    /// Who its client has proved to be, where its route asks: `REMOTE_USER` of CGI (RFC 3875
-    /// §4.1.11).
-    pub user: Option<Arc<str>>,
     /// Permission for its response to name another body, where its route gives that.
     pub sendfile_grant: Option<Arc<SendfileGrant>>,
     path: RequestPath,
@@ -190,7 +187,6 @@ impl Request {
         let named = forwarded.as_ref().and_then(|it| it.client);
         let address = named.unwrap_or(peer);
         client.set_address_prefix(AddressPrefix::from_address(address), trust.covers(address));
-        client.set_user(None);
         Self {
             head,
             body,
@@ -202,7 +198,6 @@ impl Request {
             forwarded,
             mount,
             trusted_headers: TrustedHeaders::default(),
-            user: None,
             sendfile_grant: None,
             path,
         }
@@ -230,7 +225,6 @@ impl Request {
             forwarded: self.forwarded.clone(),
             mount: Mount::default(),
             trusted_headers: self.trusted_headers.with_names(trusted),
-            user: self.user.clone(),
             sendfile_grant: None,
             path,
         })

@@ -152,7 +152,7 @@ fn add_request_variables(pairs: &mut impl VariableWriter, request: &Request) {
     if let Some(tls) = request.client_state.tls() {
         tls.for_each_variable(|name, value| pairs.push_variable(name, value));
     }
-    if let Some(user) = &request.user {
+    if let Some(user) = request.client_state.user() {
         pairs.push_variable(b"REMOTE_USER", user.as_bytes());
     }
 }

@@ -149,9 +149,8 @@ impl Handler for BasicAuthHandler {
     }
 }
 
-fn pass(mut request: Request, user: Arc<str>) -> Reply {
-    request.client_state.set_user(Some(Arc::clone(&user)));
-    request.user = Some(user);
+fn pass(request: Request, user: Arc<str>) -> Reply {
+    request.client_state.set_user(Some(user));
     Reply::Pass(Box::new(request))
 }
 
