@@ -16,7 +16,7 @@ use penstock_exchange::field_policy::{
     FieldClass, TrustedHeaders, classify_field, is_forwarding_field,
 };
 use penstock_exchange::request::{RequestEnvironment, RequestPath};
-use penstock_exchange::{Fault, FaultKind, Request, RequestBody};
+use penstock_exchange::{ClientState, Fault, FaultKind, Request, RequestBody};
 use penstock_http::caching::RevalidationFields;
 use penstock_http::{ByteRange, HeadWriter, RequestHead};
 use penstock_runtime::clock;
@@ -49,7 +49,7 @@ impl ClientRequest {
             origin: RequestEnvironment {
                 peer: request.peer,
                 listener: Arc::clone(&request.listener),
-                client_state: Arc::default(),
+                client_state: ClientState::on_behalf_of(&request.client_state),
                 arrived_at: request.arrived_at,
                 trusted_proxies: Arc::clone(&request.trusted_proxies),
                 forwarded: request.forwarded.clone(),
@@ -94,7 +94,7 @@ pub(crate) fn build_request(
     let head = build_head(rules, client, validators, part).map_err(broken)?;
     let path = RequestPath::from_head(&head).map_err(|error| broken(error.to_string()))?;
     let origin = RequestEnvironment {
-        client_state: Arc::default(),
+        client_state: ClientState::on_behalf_of(&client.origin.client_state),
         ..client.origin.clone()
     };
     let mut request = Request::new(Arc::new(head), path, RequestBody::Empty, origin);

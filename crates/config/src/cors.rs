@@ -32,7 +32,9 @@ pub(crate) fn read(route: &Section<'_>) -> Option<Cors> {
     if let Some(methods) = methods {
         cors.methods = methods.into_iter().map(|name| name.value).collect();
     }
-    let allows_any = cors.origins.iter().any(|origin| origin.to_string() == "*");
+    // Any page can have a frame whose origin is `null`.
+    let is_any = |origin: &ValuePattern| matches!(origin.to_string().as_str(), "*" | "null");
+    let allows_any = cors.origins.iter().any(is_any);
     if cors.credentials && allows_any {
         let problem = "`credentials` needs `origins` by name: with \"*\" every page that a user \
                        visits could read what only the user may see";

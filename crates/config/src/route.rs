@@ -136,6 +136,11 @@ fn check_handlers(table: &Section<'_>, path: &PathPattern) {
     if has_any(&handlers) {
         table.report_not_applicable("redirect");
     }
+    if has_any(&["redirect", "respond"]) && table.has("rewrite") {
+        let problem = "`rewrite` changes nothing beside `redirect` and `respond`: no back end gets \
+                       the path";
+        table.report_key("rewrite", problem);
+    }
     if has_any(&handlers) || table.has("redirect") {
         table.report_not_applicable("respond");
     }

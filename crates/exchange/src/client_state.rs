@@ -43,6 +43,15 @@ impl ClientState {
         }
     }
 
+    /// The state of a request that is made on behalf of a client, who may leave without it: it has
+    /// the client's user.
+    #[must_use]
+    pub fn on_behalf_of(client: &Self) -> Arc<Self> {
+        let state = Self::default();
+        state.set_user(client.user());
+        Arc::new(state)
+    }
+
     /// The TLS session of the connection, if it has one.
     #[must_use]
     pub fn tls(&self) -> Option<&Arc<TlsInfo>> {

@@ -45,9 +45,18 @@ pub(crate) fn start_caches(
 /// The name of a route with caches: `example.com /assets/*`, `* /*`.
 pub(crate) fn route_name(site: &Site, route: &Route) -> String {
     let hosts: Vec<String> = site.hosts.iter().map(ToString::to_string).collect();
-    match hosts.is_empty() {
-        true => format!("* {}", route.path),
-        false => format!("{} {}", hosts.join(","), route.path),
+    let hosts = match hosts.is_empty() {
+        true => "*".to_owned(),
+        false => hosts.join(","),
+    };
+    // Routes with conditions may share their path.
+    let namesakes = site
+        .routes
+        .iter()
+        .take_while(|other| !std::ptr::eq(*other, route));
+    match namesakes.filter(|other| other.path == route.path).count() {
+        0 => format!("{hosts} {}", route.path),
+        before => format!("{hosts} {} #{}", route.path, before + 1),
     }
 }
 
@@ -62,6 +71,12 @@ pub(crate) fn with_caches(
     let Some(rules) = &route.cache else {
         return Ok((inner, None));
     };
+    let mut rules = rules.clone();
+    if let Some(auth) = &route.forward_auth {
+        // The back end sees them: a response for one user is not another's.
+        rules.key.headers.extend(auth.copy_headers.iter().cloned());
+    }
+    let rules = &rules;
     let stores = rules.stores.iter().map(|name| {
         let store = caches.get(name).cloned();
         store.ok_or_else(|| format!("no cache `{name}`"))

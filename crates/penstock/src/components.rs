@@ -14,7 +14,7 @@ use penstock_config::Config;
 use penstock_exchange::buffering::TempSpace;
 use penstock_exchange::{Handler, HandlerProgress, InlineResponse, Request, RequestView};
 use penstock_proxy::{Upstream, UpstreamSetup, UpstreamTls};
-use penstock_rules::RateTable;
+use penstock_rules::RateTables;
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
 
@@ -44,8 +44,30 @@ pub(crate) struct Components {
     pub(crate) pool_limits: PoolLimits,
     /// The space of temporary files; one for the life of the server.
     pub(crate) temp_space: Arc<TempSpace>,
-    /// What `rate_limit` has counted; one for the life of the server.
-    pub(crate) rates: Arc<RateTable>,
+    /// What `rate_limit` and `basic_auth` have counted; for the life of the server.
+    pub(crate) rates: Arc<RateTables>,
+    /// For the life of the server, too.
+    pub(crate) password_pool: PasswordPool,
+}
+
+/// The pool that verifies passwords. Its threads are few and its queue is short: a flood of wrong
+/// passwords takes neither the memory of many hashes nor the threads that read files.
+#[derive(Debug, Clone)]
+pub(crate) struct PasswordPool(Pool);
+
+/// Passwords that may wait for a thread; at 50 ms each the last one waits 6 s.
+const MAX_WAITING_PASSWORDS: usize = 256;
+
+impl Default for PasswordPool {
+    fn default() -> Self {
+        Self(Pool::new("passwords", 2, MAX_WAITING_PASSWORDS))
+    }
+}
+
+impl PasswordPool {
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.0
+    }
 }
 
 #[derive(Debug, Default)]
@@ -85,6 +107,7 @@ pub(crate) fn start_components(
     let space = &old.temp_space;
     started.components.temp_space = Arc::clone(space);
     started.components.rates = Arc::clone(&old.rates);
+    started.components.password_pool = old.password_pool.clone();
     let store = wiring::buffering_settings(&config.limits, pool, space);
     let running = (&old.caches, &old.pool_limits);
     started.components.caches =

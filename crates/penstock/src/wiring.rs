@@ -260,20 +260,18 @@ fn rule_handlers(
     }
     if let Some(rule) = &route.rate_limit {
         // A rule that a reload leaves as it is keeps its counts.
-        let name = format!("{:?} {} {rule:?}", site.hosts, route.path);
-        let rates = Arc::clone(&components.rates);
-        handlers.push(Arc::new(RateLimitHandler::new(rule, &name, rates)));
+        let name = format!("{} {rule:?}", caches::route_name(site, route));
+        let table = components.rates.table(&name);
+        handlers.push(Arc::new(RateLimitHandler::new(rule, table)));
     }
     if route.cors.is_some() {
         // Browsers send no password with a preflight.
         handlers.push(Arc::new(CorsHandler));
     }
     if let Some(rule) = &route.basic_auth {
-        let (rates, pool) = (
-            Arc::clone(&components.rates),
-            default_pool(&components.pools),
-        );
-        handlers.push(Arc::new(BasicAuthHandler::new(rule, rates, pool)?));
+        let failures = components.rates.table("basic_auth");
+        let pool = components.password_pool.pool().clone();
+        handlers.push(Arc::new(BasicAuthHandler::new(rule, failures, pool)?));
     }
     if let Some(rule) = &route.forward_auth {
         let upstream = components.upstreams.get(&rule.url.upstream_name());

@@ -55,7 +55,7 @@ impl RedirectHandler {
     fn respond(&self, request: &Request) -> Result<Response, Fault> {
         let values = values_of(request, self.path_regex.as_ref());
         let mut buffer = Vec::new();
-        let location = encode_target(render(&self.to, &values, &mut buffer));
+        let location = self.encode(render(&self.to, &values, &mut buffer));
         if leads_back(&location, request) {
             let cause = format!("`redirect` leads to the URL that was asked for: {location}");
             return Err(Fault::new(FaultKind::Internal, cause));
@@ -67,6 +67,32 @@ impl RedirectHandler {
             Fault::new(FaultKind::Internal, cause)
         })?;
         Ok(response)
+    }
+}
+
+impl RedirectHandler {
+    /// A path stays one on this host: browsers read `//host` and `/\\host` as another. Only a number
+    /// sign of the rule itself begins a fragment.
+    fn encode(&self, location: &[u8]) -> String {
+        let is_slash = |byte: &u8| matches!(byte, b'/' | b'\\');
+        let location = match self.to.as_str().starts_with('/') {
+            true => {
+                let slashes = location.iter().take_while(|byte| is_slash(byte)).count();
+                &location[slashes.saturating_sub(1)..]
+            }
+            false => location,
+        };
+        let fragment = match self.to.as_str().contains('#') {
+            true => location.iter().position(|byte| *byte == b'#'),
+            false => None,
+        };
+        match fragment {
+            None => encode_target(location),
+            Some(at) => {
+                let (target, fragment) = (&location[..at], &location[at + 1..]);
+                format!("{}#{}", encode_target(target), encode_target(fragment))
+            }
+        }
     }
 }
 

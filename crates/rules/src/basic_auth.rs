@@ -4,15 +4,14 @@
 //! remembered by a keyed digest of user, password and hash.
 //!
 //! # Invariants
-//! - A user that does not exist costs as much time as a wrong password.
+//! - A user that does not exist costs as much time as the dearest hash of the file.
 //! - Nothing keeps a password, and no message or log shows one.
-//! - Attempts that fail are counted by client, and those above the rate are refused before any hash is
-//!   computed.
+//! - Attempts are counted by client before a hash is computed, and given back when they succeed.
 //! - A full pool refuses: without a computed hash no request goes on.
 
 mod password_hash;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,7 +39,7 @@ const FAILED_ATTEMPTS: (u32, Duration, u32) = (10, Duration::from_secs(60), 20);
 /// Passes the users of a route.
 #[derive(Debug)]
 pub struct BasicAuthHandler {
-    users: Arc<[(Box<str>, PasswordHash)]>,
+    users: HashMap<Box<str>, PasswordHash>,
     /// Stands for the hash of a user that does not exist.
     decoy: PasswordHash,
     challenge: Box<str>,
@@ -74,11 +73,16 @@ impl BasicAuthHandler {
                 parsed.ok_or_else(|| format!("basic_auth: the hash of `{user}` is broken"))?;
             Ok((user.as_str().into(), parsed))
         };
-        let users: Arc<[_]> = rule.users.iter().map(hash).collect::<Result<_, String>>()?;
+        let users: HashMap<Box<str>, PasswordHash> =
+            rule.users.iter().map(hash).collect::<Result<_, String>>()?;
         let random = rand::SystemRandom::new();
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &random);
         Ok(Self {
-            decoy: (users.first()).map_or_else(PasswordHash::default, |(_, hash)| hash.clone()),
+            decoy: users
+                .values()
+                .max_by_key(|hash| hash.cost())
+                .cloned()
+                .unwrap_or_default(),
             users,
             challenge: format!("Basic realm=\"{}\", charset=\"UTF-8\"", rule.realm).into(),
             remembered: Arc::new(Remembered {
@@ -90,12 +94,13 @@ impl BasicAuthHandler {
         })
     }
 
-    /// Whether a client may try: it has not failed too often.
-    fn check_attempts(&self, client: AddressPrefix, request: &Request) -> Result<(), Fault> {
-        let (key, limit) = (failure_key(client), failure_limit());
-        match self.failures.wait_of(&key, &limit, request.arrived_at) {
-            None => Ok(()),
-            Some(wait) => {
+    /// Counts an attempt of a client, which is given back if it succeeds: attempts at the same time
+    /// are bounded, too.
+    fn count_attempt(&self, client: AddressPrefix, request: &Request) -> Result<(), Fault> {
+        let (key, limit) = (client.to_bits().to_le_bytes(), failure_limit());
+        match self.failures.count(&key, &limit, request.arrived_at) {
+            RateDecision::Allow | RateDecision::Delay(_) => Ok(()),
+            RateDecision::Refuse(wait) => {
                 let seconds = wait.as_secs() + 1;
                 let cause = "too many wrong passwords of this client";
                 let fault = Fault::new(FaultKind::TooManyRequests, cause);
@@ -115,18 +120,15 @@ impl Handler for BasicAuthHandler {
             let fault = Self::refusal(&self.challenge, "no user and password");
             return HandlerProgress::Ready(Err(fault));
         };
-        let found = self
-            .users
-            .iter()
-            .find(|(user, _)| **user == *credentials.user);
+        let found = self.users.get(&*credentials.user);
         let is_user = found.is_some();
-        let hash = found.map_or(&self.decoy, |(_, hash)| hash);
+        let hash = found.unwrap_or(&self.decoy);
         let digest = self.remembered.digest(&credentials, hash);
         if is_user && self.remembered.contains(&digest) {
             return HandlerProgress::Ready(Ok(pass(request, credentials.user)));
         }
         let client = AddressPrefix::from_address(request.client_address());
-        if let Err(fault) = self.check_attempts(client, &request) {
+        if let Err(fault) = self.count_attempt(client, &request) {
             return HandlerProgress::Ready(Err(fault));
         }
         let (hash, pool) = (hash.clone(), self.pool.clone());
@@ -140,10 +142,9 @@ impl Handler for BasicAuthHandler {
             })?;
             if verified && is_user {
                 remembered.insert(digest);
+                failures.give_back(&client.to_bits().to_le_bytes(), &failure_limit());
                 return Ok(pass(request, user));
             }
-            let (key, limit) = (failure_key(client), failure_limit());
-            let _: RateDecision = failures.count(&key, &limit, request.arrived_at);
             Err(Self::refusal(&challenge, "wrong user or password"))
         }))
     }
@@ -157,12 +158,6 @@ fn pass(request: Request, user: Arc<str>) -> Reply {
 fn failure_limit() -> RateLimit {
     let (count, per, burst) = FAILED_ATTEMPTS;
     RateLimit::new(count, per, burst, Duration::ZERO)
-}
-
-fn failure_key(client: AddressPrefix) -> [u8; 18] {
-    let mut key = *b"basic_auth........";
-    key[10..].copy_from_slice(&client.to_bits().to_le_bytes());
-    key
 }
 
 impl Credentials {

@@ -35,6 +35,20 @@ const TOLD_FIELDS: [&str; 4] = [
     "X-Original-URL",
 ];
 
+/// Fields about the body, which the service does not get, and those that make a request conditional
+/// or partial: the service would answer them by a status of its own.
+const LEFT_OUT_FIELDS: [&str; 9] = [
+    "Content-Encoding",
+    "Content-Language",
+    "Content-Type",
+    "If-Match",
+    "If-Modified-Since",
+    "If-None-Match",
+    "If-Range",
+    "If-Unmodified-Since",
+    "Range",
+];
+
 impl ForwardAuthHandler {
     /// The handler for a rule; `service` is that of its upstream.
     #[must_use]
@@ -53,7 +67,7 @@ impl ForwardAuthHandler {
         let is_kept = |name: &str| {
             let is_told = |told: &&str| told.eq_ignore_ascii_case(name);
             let is_host = name.eq_ignore_ascii_case("host");
-            !TOLD_FIELDS.iter().any(is_told)
+            !TOLD_FIELDS.iter().chain(&LEFT_OUT_FIELDS).any(is_told)
                 && (is_host || classify_field(name) != FieldClass::HopByHop)
         };
         let mut writer = HeadWriter::with_kept_fields(head, "GET", &self.target, is_kept);

@@ -24,5 +24,5 @@ pub use basic_auth::BasicAuthHandler;
 pub use conditions::{ConditionSet, RequestConditions, RequestFacts};
 pub use cors::{CorsHandler, CorsRule};
 pub use forward_auth::ForwardAuthHandler;
-pub use rate_limit::{RateDecision, RateLimit, RateLimitHandler, RateTable};
+pub use rate_limit::{RateDecision, RateLimit, RateLimitHandler, RateTable, RateTables};
 pub use template::{TemplateValues, render};

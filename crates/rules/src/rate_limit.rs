@@ -6,15 +6,17 @@
 //! limit is exact.
 //!
 //! # Invariants
-//! - The memory is that of the table, however many keys there are. A full set of it forgets the key
-//!   that is idle longest, or would be idle soonest: a key that is over its limit stays.
+//! - The memory of a rule is that of its table, however many keys there are. A full set of it forgets
+//!   the key that will be idle soonest: with a burst, a key over its limit is further ahead than new
+//!   ones and stays.
 //! - Keys are hashed with a secret of this process: clients cannot choose keys that share a place.
 //! - A request that is refused changes nothing.
 
 mod handler;
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 pub use handler::RateLimitHandler;
@@ -25,7 +27,27 @@ const WAYS: usize = 8;
 /// Parts of the table with a lock each.
 const SHARDS: usize = 64;
 
-/// The rates of all keys of all rules.
+/// The tables of all rules, by their names. A rule that a reload keeps finds its counts again.
+#[derive(Debug, Default)]
+pub struct RateTables(Mutex<HashMap<String, Weak<RateTable>>>);
+
+impl RateTables {
+    /// The table of a rule. Only its own keys displace one another: a rule with a long period would
+    /// fill a table that others share.
+    #[must_use]
+    pub fn table(&self, rule: &str) -> Arc<RateTable> {
+        let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.retain(|_, table| table.strong_count() > 0);
+        if let Some(table) = tables.get(rule).and_then(Weak::upgrade) {
+            return table;
+        }
+        let table = Arc::new(RateTable::default());
+        tables.insert(rule.to_owned(), Arc::downgrade(&table));
+        table
+    }
+}
+
+/// The rates of all keys of a rule.
 #[derive(Debug)]
 pub struct RateTable {
     epoch: Instant,
@@ -79,7 +101,7 @@ impl RateLimit {
     }
 }
 
-/// Keys of a table of a server: a mebibyte.
+/// Keys of a table: a mebibyte, of which what was never used takes no memory.
 const DEFAULT_KEYS: usize = 65_536;
 
 impl Default for RateTable {
@@ -124,7 +146,7 @@ impl RateTable {
         let begin = entry.idle_at.max(now);
         let wait = (begin - now).saturating_sub(limit.burst);
         if wait > limit.max_delay {
-            return RateDecision::Refuse(Duration::from_nanos(wait));
+            return RateDecision::Refuse(Duration::from_nanos(wait - limit.max_delay));
         }
         entry.idle_at = begin.saturating_add(limit.interval);
         match wait {
@@ -133,22 +155,18 @@ impl RateTable {
         }
     }
 
-    /// How long a request of a key would have to wait for its turn, without counting one; `None` if
-    /// it may go on.
-    #[must_use]
-    pub fn wait_of(&self, key: &[u8], limit: &RateLimit, now: Instant) -> Option<Duration> {
+    /// Takes back a request of a key that should not have counted.
+    pub fn give_back(&self, key: &[u8], limit: &RateLimit) {
         let key = self.hasher.hash_one(key) | 1;
-        let now = self.nanos(now);
         let (shard, place) = self.place(key);
-        let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = shard[place % shard.len()]
-            .iter()
-            .find(|entry| entry.key == key)?;
-        let wait = found
-            .idle_at
-            .saturating_sub(now)
-            .saturating_sub(limit.burst);
-        (wait > 0).then(|| Duration::from_nanos(wait))
+        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let sets = shard.len();
+        let found = shard[place % sets]
+            .iter_mut()
+            .find(|entry| entry.key == key);
+        if let Some(entry) = found {
+            entry.idle_at = entry.idle_at.saturating_sub(limit.interval);
+        }
     }
 
     /// Nanoseconds since the table was made.

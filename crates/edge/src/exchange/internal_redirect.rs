@@ -108,7 +108,7 @@ impl Exchange {
         let settings = Arc::clone(&self.settings);
         let host = self.head.host();
         let path = request.path.bytes(&request.head);
-        let facts = connection.request_facts(&self.head, self.forwarded.as_deref());
+        let facts = connection.request_facts(&request.head, self.forwarded.as_deref());
         let whose = LookupOrigin::InternalRedirect;
         let route = settings.routes.find_route(host, path, &facts, whose);
         let route = route.map_err(|fault| missing_target_fault(fault, &target))?;

@@ -21,6 +21,8 @@ pub(super) struct PathIndex {
     prefixes: Vec<IndexedPath>,
     /// Routes by the ending of a path, from a dot on.
     suffixes: HashMap<Box<[u8]>, Vec<usize>>,
+    /// Bytes of the longest of them.
+    max_suffix_bytes: usize,
     /// In the site's order.
     regexes: Vec<(usize, PathRegex)>,
 }
@@ -55,6 +57,11 @@ impl PathIndex {
         let mut index = Self {
             exact_paths: group_by_path(exact),
             prefixes: group_by_path(prefixes),
+            max_suffix_bytes: suffixes
+                .keys()
+                .map(|suffix| suffix.len())
+                .max()
+                .unwrap_or(0),
             suffixes,
             regexes,
         };
@@ -80,7 +87,7 @@ impl PathIndex {
             at = entry.parent;
         }
         if !self.suffixes.is_empty() {
-            for suffix in dotted_suffixes(path) {
+            for suffix in dotted_suffixes(path, self.max_suffix_bytes) {
                 let routes = self.suffixes.get(suffix).map_or(&[][..], Vec::as_slice);
                 found = first_open_before(routes, found, &open);
             }
@@ -150,9 +157,11 @@ fn first_open_before(
     earlier.find(|route| open(*route)).or(found)
 }
 
-/// The endings of a path that begin with a dot of its last segment, the longest first.
-fn dotted_suffixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let start = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+/// The endings of a path that begin with a dot of its last segment, the longest first, and none that
+/// is longer than `max`: their number and size are bounded by the routes, not by the path.
+fn dotted_suffixes(path: &[u8], max: usize) -> impl Iterator<Item = &[u8]> {
+    let segment = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    let start = segment.max(path.len().saturating_sub(max));
     let segment = &path[start..];
     let dots = segment.iter().enumerate();
     dots.filter(|(_, byte)| **byte == b'.')

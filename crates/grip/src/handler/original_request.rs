@@ -144,7 +144,7 @@ impl OriginalRequest {
             .finish()
             .map_err(|error| invalid_request_fault(&error))?;
         // The client may be gone; a request to a link has none.
-        self.build_request(head, Arc::default(), shared)
+        self.build_request(head, self.own_client_state(), shared)
     }
 
     /// A request with a body of its own in the place of the client's, which asked for a WebSocket:
@@ -174,7 +174,7 @@ impl OriginalRequest {
         let head = writer
             .finish()
             .map_err(|error| invalid_request_fault(&error))?;
-        let mut request = self.build_request(head, Arc::default(), shared)?;
+        let mut request = self.build_request(head, self.own_client_state(), shared)?;
         // No client may say some of them.
         let names = fields.iter().map(|(name, _)| (*name).to_owned());
         request.trusted_headers = request.trusted_headers.with_names(names);
@@ -262,6 +262,11 @@ impl OriginalRequest {
                 writer.push_field(LAST_HEADER, format!("{channel}; last-id={id}").as_bytes());
             }
         }
+    }
+
+    /// The state of a client that need not stay.
+    fn own_client_state(&self) -> Arc<ClientState> {
+        ClientState::on_behalf_of(&self.environment.client_state)
     }
 
     fn build_request(

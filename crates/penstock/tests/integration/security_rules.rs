@@ -6,6 +6,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::support::is_left_out;
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
@@ -73,6 +75,9 @@ fn every_test_that_the_threat_model_names_exists() {
 
 #[test]
 fn maps_are_keyed_and_no_hasher_of_fixed_seed_is_used() {
+    if is_left_out("cargo lists the packages, and the folder of the toolchain is hidden") {
+        return;
+    }
     // The hasher of the standard library's maps has a random key. These have none.
     let unkeyed = [
         concat!("BuildHasher", "Default"),
@@ -174,6 +179,9 @@ fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> bool {
 
 #[test]
 fn dependencies_come_from_the_registry_under_known_licences() {
+    if is_left_out("cargo lists the packages, and the folder of the toolchain is hidden") {
+        return;
+    }
     let allowed = allowed_licences();
     assert!(allowed.contains("MIT") && !is_allowed("GPL-3.0", &allowed));
     assert!(is_allowed("(MIT OR GPL-3.0) AND ISC", &allowed));

@@ -52,6 +52,9 @@ redirect = "https://new.example{uri}"
 path = "/loop/*"
 redirect = "{scheme}://{host}{uri}"
 [[sites.routes]]
+path = { regex = "^/away(.*)$" }
+redirect = "/{re.1}#part"
+[[sites.routes]]
 path = "/echo"
 redirect = "/login?next={query.next}"
 [[sites.routes]]
@@ -153,6 +156,12 @@ fn redirects_keep_what_was_asked_for_and_never_lead_back() {
             "/echo?next=%0d%0aSet-Cookie:%20a=1",
             302,
             "/login?next=%0d%0aSet-Cookie:%20a=1",
+        ),
+        ("/away/evil.example", 302, "/evil.example#part"),
+        (
+            "/away/%5Cevil.example%23x",
+            302,
+            "/%5Cevil.example%23x#part",
         ),
         ("/loop/x", 500, ""),
     ] {
@@ -584,4 +593,57 @@ fn pages_of_other_sites_may_use_what_is_open_to_them() {
         open.header("Access-Control-Allow-Origin"),
         Some("https://old.example")
     );
+}
+
+#[test]
+fn attempts_at_the_same_time_are_bounded_too() {
+    let toml = "[server]\nthreads = 2\n[[sites]]\n[[sites.routes]]\nbasic_auth = \"users\"\n\
+                respond = { body = \"in\" }\n";
+    let users = "anna:$2b$05$zDoxuuBuZ7gBZcNn6uK7WuLrqJZmbQFYwMqTQwm2gXE9eAEMrIdAC\n";
+    let server = Site::new().config(toml).file("users", users).serve(&[]);
+    let mut clients: Vec<_> = (0..60).map(|_| server.connect()).collect();
+    for (at, client) in clients.iter_mut().enumerate() {
+        let text = base64::engine::general_purpose::STANDARD.encode(format!("anna:{at}"));
+        client.send(format!(
+            "GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Basic {text}\r\n\r\n"
+        ));
+    }
+    let statuses: Vec<u16> = clients.iter_mut().map(|it| it.response().status).collect();
+    let count = |status| statuses.iter().filter(|found| **found == status).count();
+    assert_eq!((count(401), count(429)), (20, 40), "{statuses:?}");
+}
+
+#[test]
+fn a_cache_keeps_apart_what_rules_keep_apart() {
+    let app = Origin::start(|seen| {
+        let role = seen.field("X-Role").unwrap_or_else(|| "guest".to_owned());
+        let user = seen.field("X-User").unwrap_or_else(|| "nobody".to_owned());
+        let body = format!("{role} {user}");
+        let head = head_of("200 OK", "Cache-Control: max-age=60\r\n", body.len());
+        Script::raw(head + &body).keep()
+    });
+    let auth = Origin::start(|seen| {
+        let user = seen.field("X-Api-Key").unwrap_or_default();
+        Script::raw(head_of("204 No Content", &format!("X-User: {user}\r\n"), 0)).keep()
+    });
+    let toml = format!(
+        "[server]\nthreads = 1\n[caches.m]\nmax_size = \"1MiB\"\n[upstreams.app]\n\
+         servers = [\"{}\"]\n[[sites]]\n[[sites.routes]]\npath = \"/r/*\"\ncache = [\"m\"]\n\
+         upstream = \"app\"\nmatch = {{ client = [\"10.0.0.0/8\"] }}\n\
+         request_headers = {{ set = {{ X-Role = \"staff\" }} }}\n\
+         [[sites.routes]]\npath = \"/r/*\"\ncache = [\"m\"]\nupstream = \"app\"\n\
+         [[sites.routes]]\npath = \"/u/*\"\ncache = [\"m\"]\nupstream = \"app\"\n\
+         forward_auth = {{ url = \"http://{}\", copy_headers = [\"X-User\"] }}\n",
+        app.address(),
+        auth.address(),
+    );
+    let server = Site::new().config(&toml).serve(&[]);
+    let of = |path: &str, fields: &str| ask(&server, &format!("GET {path}"), fields).text();
+    for _ in 0..2 {
+        assert_eq!(of("/r/x", "X-Forwarded-For: 10.1.2.3\r\n"), "staff nobody");
+        assert_eq!(of("/r/x", ""), "guest nobody");
+        assert_eq!(of("/u/x", "X-Api-Key: anna\r\n"), "guest anna");
+        assert_eq!(of("/u/x", "X-Api-Key: bert\r\n"), "guest bert");
+    }
+    assert_eq!(app.requests().len(), 4, "the rest came from the cache");
 }

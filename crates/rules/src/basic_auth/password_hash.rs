@@ -71,6 +71,28 @@ impl PasswordHash {
         })
     }
 
+    /// How long it takes to verify, to compare hashes of one file.
+    pub(crate) fn cost(&self) -> (u8, u32) {
+        match self.kind {
+            HashKind::Sha1 => (0, 0),
+            HashKind::Bcrypt => {
+                let cost = self.text.get(4..6).and_then(|text| text.parse().ok());
+                (1, cost.unwrap_or_default())
+            }
+            HashKind::Argon2id => {
+                let hash = Argon2Hash::new(&self.text).ok();
+                let params = hash.map(|hash| hash.params);
+                let of = |name| {
+                    params
+                        .as_ref()
+                        .and_then(|it| it.get_decimal(name))
+                        .unwrap_or(1)
+                };
+                (1, of("m").saturating_mul(of("t")))
+            }
+        }
+    }
+
     /// As it stands in the file.
     pub(crate) fn as_str(&self) -> &str {
         &self.text

@@ -6,6 +6,7 @@ use penstock_config::{RateKey, RateLimitRule};
 use penstock_exchange::{
     AddressPrefix, Fault, FaultKind, Handler, HandlerProgress, Reply, Request,
 };
+use penstock_http::strip_port;
 use penstock_runtime::clock;
 
 use super::{RateDecision, RateLimit, RateTable};
@@ -16,30 +17,27 @@ pub struct RateLimitHandler {
     table: Arc<RateTable>,
     limit: RateLimit,
     keys: Box<[RateKey]>,
-    /// Tells the keys of this rule from those of others.
-    rule: Box<[u8]>,
     /// `RateLimit-Policy` of a refusal.
     policy: Box<str>,
 }
 
 impl RateLimitHandler {
-    /// The handler for a rule. Rules with the same `name` share their rates, also over a reload.
+    /// The handler for a rule, with its table.
     #[must_use]
-    pub fn new(rule: &RateLimitRule, name: &str, table: Arc<RateTable>) -> Self {
+    pub fn new(rule: &RateLimitRule, table: Arc<RateTable>) -> Self {
         let (count, per) = (rule.rate.count, rule.rate.per);
         let burst = rule.burst.unwrap_or(count);
         Self {
             table,
             limit: RateLimit::new(count, per, burst, rule.max_delay),
             keys: rule.keys.clone().into(),
-            rule: name.as_bytes().into(),
             policy: format!("\"rate\";q={count};w={}", per.as_secs()).into(),
         }
     }
 
     /// The key of a request; `None` where it lacks a part of it: such requests are not counted.
     fn key(&self, request: &Request) -> Option<Vec<u8>> {
-        let mut key = self.rule.to_vec();
+        let mut key = Vec::with_capacity(32);
         for part in &self.keys {
             key.push(0);
             match part {
@@ -47,10 +45,19 @@ impl RateLimitHandler {
                     let prefix = AddressPrefix::from_address(request.client_address());
                     key.extend_from_slice(&prefix.to_bits().to_le_bytes());
                 }
-                RateKey::Host => key.extend_from_slice(request.host().as_bytes()),
+                RateKey::Host => {
+                    let host = strip_port(request.host());
+                    let host = host.strip_suffix('.').unwrap_or(host);
+                    key.extend(host.bytes().map(|byte| byte.to_ascii_lowercase()));
+                }
                 RateKey::Path => key.extend_from_slice(request.path()),
-                RateKey::Header(name) => key.extend_from_slice(request.head.field(name)?),
-                RateKey::Cookie(name) => key.extend_from_slice(request.head.cookie(name)?),
+                // All of them: a back end may read another than the first.
+                RateKey::Header(name) => append_all(&mut key, request.head.field_values(name))?,
+                RateKey::Cookie(name) => {
+                    let cookies = request.head.cookies();
+                    let named = cookies.filter(|(found, _)| *found == name.as_bytes());
+                    append_all(&mut key, named.map(|(_, value)| value))?;
+                }
                 RateKey::Route => {}
             }
         }
@@ -68,6 +75,16 @@ impl RateLimitHandler {
         .with_field("RateLimit-Policy", &self.policy)
         .with_field("RateLimit", &format!("\"rate\";r=0;t={seconds}"))
     }
+}
+
+/// Appends values; `None` if there is none.
+fn append_all<'v>(key: &mut Vec<u8>, values: impl Iterator<Item = &'v [u8]>) -> Option<()> {
+    let before = key.len();
+    for value in values {
+        key.push(b',');
+        key.extend_from_slice(value);
+    }
+    (key.len() > before).then_some(())
 }
 
 impl Handler for RateLimitHandler {

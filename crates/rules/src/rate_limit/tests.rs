@@ -48,8 +48,8 @@ fn requests_wait_as_long_as_they_may() {
             RateDecision::Allow,
             RateDecision::Delay(millis(100)),
             RateDecision::Delay(millis(200)),
-            RateDecision::Refuse(millis(300)),
-            RateDecision::Refuse(millis(300)),
+            RateDecision::Refuse(millis(50)),
+            RateDecision::Refuse(millis(50)),
         ]
     );
 }
@@ -112,4 +112,26 @@ fn extreme_rates_do_not_overflow() {
             let _ = table.count(b"a", &limit, start + Duration::from_secs(1 << 30));
         }
     }
+}
+
+#[test]
+fn a_request_that_is_given_back_has_not_counted() {
+    let start = Instant::now();
+    let table = RateTable::new(100, start);
+    let limit = second(1, 2, Duration::ZERO);
+    let count = || table.count(b"a", &limit, start) == RateDecision::Allow;
+    assert_eq!([count(), count(), count()], [true, true, false]);
+    table.give_back(b"a", &limit);
+    assert_eq!([count(), count()], [true, false]);
+    table.give_back(b"unknown", &limit);
+}
+
+#[test]
+fn a_rule_finds_its_table_while_it_is_used() {
+    let tables = RateTables::default();
+    let table = tables.table("a");
+    assert!(Arc::ptr_eq(&table, &tables.table("a")) && !Arc::ptr_eq(&table, &tables.table("b")));
+    drop(table);
+    let _ = tables.table("c");
+    assert_eq!(tables.0.lock().unwrap().len(), 1);
 }
