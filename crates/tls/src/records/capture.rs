@@ -30,7 +30,7 @@ pub struct TrafficKeyLog;
 pub(crate) struct ChannelBindingLog;
 
 /// Calls `work`, and returns the secrets of a handshake that reached them in it. The handshake must
-/// have [`TrafficKeyLog`] or [`ChannelBindingLog`] in its configuration. One that does not reach
+/// have [`TrafficKeyLog`] or `ChannelBindingLog` in its configuration. One that does not reach
 /// them, or uses TLS 1.2, has none.
 ///
 /// `work` processes records of one session. Secrets of a second one replace those of the first.
