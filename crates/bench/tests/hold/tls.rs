@@ -71,7 +71,10 @@ pub(crate) fn holds_streams_with_tls() {
     assert_eq!((counts.missed, counts.repeated), (0, 0), "{counts:?}");
     // Every connection shakes hands; the first of each agent cannot resume.
     let (full, resumed) = (hold.full_handshakes, hold.resumed_handshakes);
-    assert_eq!(full.count + resumed.count, counts.opened, "{counts:?}");
+    // At the end one may have shaken hands whose response has not come.
+    let handshakes = full.count + resumed.count;
+    let expected = counts.opened..=counts.begun;
+    assert!(expected.contains(&handshakes), "{handshakes} {counts:?}");
     assert!(full.count >= 2 && resumed.count > 0, "{full:?} {resumed:?}");
     assert!(full.min > 0 && resumed.min > 0 && full.max <= hold.opening.max);
 }
