@@ -46,15 +46,7 @@ impl ClientRequest {
     pub(crate) fn from_request(request: &Request) -> Self {
         Self {
             head: Arc::clone(&request.head),
-            origin: RequestEnvironment {
-                peer: request.peer,
-                listener: Arc::clone(&request.listener),
-                client_state: ClientState::on_behalf_of(&request.client_state),
-                arrived_at: request.arrived_at,
-                trusted_proxies: Arc::clone(&request.trusted_proxies),
-                forwarded: request.forwarded.clone(),
-                mount: request.mount.clone(),
-            },
+            origin: request.environment(ClientState::on_behalf_of(&request.client_state)),
             trusted_headers: request.trusted_headers.clone(),
         }
     }

@@ -101,6 +101,10 @@ mod tests {
             ("[]", "`cors` needs at least one item"),
             ("{}", "`origins` is missing"),
             (
+                r#"{ origins = ["null"], credentials = true }"#,
+                "`credentials` needs `origins` by name",
+            ),
+            (
                 r#"{ origins = ["*"], credentials = true }"#,
                 "`credentials` needs `origins` by name",
             ),

@@ -13,7 +13,6 @@
 mod declare;
 
 mod address;
-mod answers;
 mod app;
 mod basic_auth;
 mod cache;
@@ -33,6 +32,7 @@ mod error_pages;
 mod example;
 mod files;
 mod findings;
+mod fixed_responses;
 mod foreign_words;
 mod forward_auth;
 mod grants;

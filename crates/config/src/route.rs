@@ -16,8 +16,8 @@ use crate::site::RouteContext;
 use crate::suggest::nearest_word;
 use crate::values::{PathPattern, PathRegex};
 use crate::{
-    answers, basic_auth, cache, conditions, cors, files, forward_auth, grants, headers, hub,
-    rate_limit,
+    basic_auth, cache, conditions, cors, files, fixed_responses, forward_auth, grants, headers,
+    hub, rate_limit,
 };
 
 /// Reads the routes of a site.
@@ -65,8 +65,8 @@ fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<LocatedValu
     route.forward_auth = forward_auth::read(table);
     route.cors = cors::read(table);
     route.rate_limit = rate_limit::read(table);
-    route.redirect = answers::read_redirect(table, &path);
-    route.respond = answers::read_respond(table, &path);
+    route.redirect = fixed_responses::read_redirect(table, &path);
+    route.respond = fixed_responses::read_respond(table, &path);
     read_grants(table, known, &mut route);
     check_header_captures(table, &route, &path);
     check_handlers(table, &path);
@@ -124,7 +124,7 @@ fn check_header_captures(table: &Section<'_>, route: &Route, path: &PathPattern)
     ];
     for (key, rules) in rules {
         for value in rules.set.values().chain(rules.add.values()) {
-            answers::check_captures(table, value, path, table.key_offset(&[key]));
+            fixed_responses::check_captures(table, value, path, table.key_offset(&[key]));
         }
     }
 }

@@ -203,8 +203,22 @@ impl Request {
         }
     }
 
+    /// The environment of a request that is made for this one, with a client state of its own.
+    #[must_use]
+    pub fn environment(&self, client_state: Arc<ClientState>) -> RequestEnvironment {
+        RequestEnvironment {
+            peer: self.peer,
+            listener: Arc::clone(&self.listener),
+            client_state,
+            arrived_at: self.arrived_at,
+            trusted_proxies: Arc::clone(&self.trusted_proxies),
+            forwarded: self.forwarded.clone(),
+            mount: self.mount.clone(),
+        }
+    }
+
     /// Another request of the same client, without a body, whose head has fields of `trusted` names
-    /// that a component has set.
+    /// that a component has set. Interim responses to it do not reach the client.
     ///
     /// # Errors
     /// When the head's target has no valid path.
@@ -214,20 +228,15 @@ impl Request {
         trusted: impl IntoIterator<Item = String>,
     ) -> Result<Self, UriError> {
         let path = RequestPath::from_head(&head)?;
-        Ok(Self {
-            head,
-            body: RequestBody::Empty,
-            peer: self.peer,
-            listener: Arc::clone(&self.listener),
-            client_state: Arc::clone(&self.client_state),
-            arrived_at: self.arrived_at,
-            trusted_proxies: Arc::clone(&self.trusted_proxies),
-            forwarded: self.forwarded.clone(),
+        let client_state = ClientState::new(self.client_state.tls().cloned());
+        client_state.set_user(self.client_state.user());
+        let environment = RequestEnvironment {
             mount: Mount::default(),
-            trusted_headers: self.trusted_headers.with_names(trusted),
-            sendfile_grant: None,
-            path,
-        })
+            ..self.environment(Arc::new(client_state))
+        };
+        let mut request = Self::new(head, path, RequestBody::Empty, environment);
+        request.trusted_headers = self.trusted_headers.with_names(trusted);
+        Ok(request)
     }
 
     /// Replaces the head by one with the same target, whose fields of `trusted` names a component

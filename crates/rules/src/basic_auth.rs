@@ -28,7 +28,7 @@ use self::password_hash::PasswordHash;
 use crate::rate_limit::{RateDecision, RateLimit, RateTable};
 
 /// Passwords that are remembered as right; then all are forgotten.
-const MAX_REMEMBERED: usize = 4096;
+const MAX_VERIFIED: usize = 4096;
 
 /// Longest `Authorization` field that is read: hashes use 72 bytes of a password at most.
 const MAX_FIELD_BYTES: usize = 1024;
@@ -43,14 +43,14 @@ pub struct BasicAuthHandler {
     /// Stands for the hash of a user that does not exist.
     decoy: PasswordHash,
     challenge: Box<str>,
-    remembered: Arc<Remembered>,
+    verified_passwords: Arc<VerifiedPasswords>,
     failures: Arc<RateTable>,
     pool: Pool,
 }
 
 /// Digests of the passwords that were right.
 #[derive(Debug)]
-struct Remembered {
+struct VerifiedPasswords {
     key: hmac::Key,
     digests: Mutex<HashSet<[u8; 32]>>,
 }
@@ -85,7 +85,7 @@ impl BasicAuthHandler {
                 .unwrap_or_default(),
             users,
             challenge: format!("Basic realm=\"{}\", charset=\"UTF-8\"", rule.realm).into(),
-            remembered: Arc::new(Remembered {
+            verified_passwords: Arc::new(VerifiedPasswords {
                 key: key.map_err(|_| "basic_auth: no random numbers".to_owned())?,
                 digests: Mutex::default(),
             }),
@@ -123,8 +123,8 @@ impl Handler for BasicAuthHandler {
         let found = self.users.get(&*credentials.user);
         let is_user = found.is_some();
         let hash = found.unwrap_or(&self.decoy);
-        let digest = self.remembered.digest(&credentials, hash);
-        if is_user && self.remembered.contains(&digest) {
+        let digest = self.verified_passwords.digest(&credentials, hash);
+        if is_user && self.verified_passwords.contains(&digest) {
             return HandlerProgress::Ready(Ok(pass(request, credentials.user)));
         }
         let client = AddressPrefix::from_address(request.client_address());
@@ -132,7 +132,10 @@ impl Handler for BasicAuthHandler {
             return HandlerProgress::Ready(Err(fault));
         }
         let (hash, pool) = (hash.clone(), self.pool.clone());
-        let (remembered, failures) = (Arc::clone(&self.remembered), Arc::clone(&self.failures));
+        let (verified_passwords, failures) = (
+            Arc::clone(&self.verified_passwords),
+            Arc::clone(&self.failures),
+        );
         let challenge = self.challenge.clone();
         HandlerProgress::Pending(Box::pin(async move {
             let Credentials { user, password } = credentials;
@@ -141,7 +144,7 @@ impl Handler for BasicAuthHandler {
                 Fault::new(FaultKind::Overloaded, format!("basic_auth: {error}"))
             })?;
             if verified && is_user {
-                remembered.insert(digest);
+                verified_passwords.insert(digest);
                 failures.give_back(&client.to_bits().to_le_bytes(), &failure_limit());
                 return Ok(pass(request, user));
             }
@@ -181,7 +184,7 @@ impl Credentials {
     }
 }
 
-impl Remembered {
+impl VerifiedPasswords {
     fn digest(&self, credentials: &Credentials, hash: &PasswordHash) -> [u8; 32] {
         let mut context = hmac::Context::with_key(&self.key);
         // No user has a control character, and no hash a zero byte.
@@ -206,7 +209,7 @@ impl Remembered {
 
     fn insert(&self, digest: [u8; 32]) {
         let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
-        if digests.len() >= MAX_REMEMBERED {
+        if digests.len() >= MAX_VERIFIED {
             digests.clear();
         }
         digests.insert(digest);
@@ -220,7 +223,7 @@ mod tests {
     #[test]
     fn a_digest_depends_on_each_part() {
         let key = hmac::Key::new(hmac::HMAC_SHA256, b"test");
-        let remembered = Remembered {
+        let verified_passwords = VerifiedPasswords {
             key,
             digests: Mutex::default(),
         };
@@ -233,24 +236,24 @@ mod tests {
             sha("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g="),
             sha("{SHA}NWoZK3kTsExUV00Ywo1G5jlUKKs="),
         );
-        let base = remembered.digest(&credentials("anna", "pw"), &one);
+        let base = verified_passwords.digest(&credentials("anna", "pw"), &one);
         for (user, password, hash) in [
             ("anna", "pw2", &one),
             ("ann", "apw", &one),
             ("bert", "pw", &one),
             ("anna", "pw", &other),
         ] {
-            let digest = remembered.digest(&credentials(user, password), hash);
+            let digest = verified_passwords.digest(&credentials(user, password), hash);
             assert_ne!(digest, base, "{user} {password}");
         }
-        remembered.insert(base);
-        assert!(remembered.contains(&base));
-        for number in 0..=u16::try_from(MAX_REMEMBERED).unwrap() {
+        verified_passwords.insert(base);
+        assert!(verified_passwords.contains(&base));
+        for number in 0..=u16::try_from(MAX_VERIFIED).unwrap() {
             let mut digest = [0; 32];
             digest[..2].copy_from_slice(&number.to_le_bytes());
-            remembered.insert(digest);
+            verified_passwords.insert(digest);
         }
-        let remembered = remembered.digests.lock().unwrap();
-        assert!(remembered.len() <= MAX_REMEMBERED);
+        let verified_passwords = verified_passwords.digests.lock().unwrap();
+        assert!(verified_passwords.len() <= MAX_VERIFIED);
     }
 }

@@ -28,7 +28,7 @@ pub struct ForwardAuthHandler {
 
 /// Fields that describe the request to the service: nginx' users know `X-Original-*`, Traefik's the
 /// others.
-const TOLD_FIELDS: [&str; 4] = [
+const REQUEST_FIELDS: [&str; 4] = [
     "X-Forwarded-Method",
     "X-Forwarded-Uri",
     "X-Original-Method",
@@ -37,7 +37,7 @@ const TOLD_FIELDS: [&str; 4] = [
 
 /// Fields about the body, which the service does not get, and those that make a request conditional
 /// or partial: the service would answer them by a status of its own.
-const LEFT_OUT_FIELDS: [&str; 9] = [
+const OMITTED_FIELDS: [&str; 9] = [
     "Content-Encoding",
     "Content-Language",
     "Content-Type",
@@ -62,35 +62,35 @@ impl ForwardAuthHandler {
     }
 
     /// The request to the service.
-    fn question(&self, request: &Request) -> Result<Request, Fault> {
+    fn auth_request(&self, request: &Request) -> Result<Request, Fault> {
         let head = &request.head;
         let is_kept = |name: &str| {
-            let is_told = |told: &&str| told.eq_ignore_ascii_case(name);
+            let is_named = |known: &&str| known.eq_ignore_ascii_case(name);
             let is_host = name.eq_ignore_ascii_case("host");
-            !TOLD_FIELDS.iter().chain(&LEFT_OUT_FIELDS).any(is_told)
+            !REQUEST_FIELDS.iter().chain(&OMITTED_FIELDS).any(is_named)
                 && (is_host || classify_field(name) != FieldClass::HopByHop)
         };
         let mut writer = HeadWriter::with_kept_fields(head, "GET", &self.target, is_kept);
         let target = format!("{}{}", request.mount.path(), head.target_path_query());
         let method = head.method_str();
         let url = format!("{}://{}{target}", request.scheme(), request.host());
-        for (name, value) in TOLD_FIELDS.iter().zip([method, &target, method, &url]) {
+        for (name, value) in REQUEST_FIELDS.iter().zip([method, &target, method, &url]) {
             writer.push_field(name, value.as_bytes());
         }
         let head = finish(writer)?;
-        let names = TOLD_FIELDS.map(str::to_owned);
-        let question = request.subrequest(Arc::new(head), names);
-        question.map_err(|error| Fault::new(FaultKind::Internal, error.to_string()))
+        let names = REQUEST_FIELDS.map(str::to_owned);
+        let subrequest = request.subrequest(Arc::new(head), names);
+        subrequest.map_err(|error| Fault::new(FaultKind::Internal, error.to_string()))
     }
 }
 
 impl Handler for ForwardAuthHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
-        let question = match self.question(&request) {
-            Ok(question) => question,
+        let subrequest = match self.auth_request(&request) {
+            Ok(subrequest) => subrequest,
             Err(fault) => return HandlerProgress::Ready(Err(fault)),
         };
-        let progress = self.service.handle(question);
+        let progress = self.service.handle(subrequest);
         let (copied, name) = (Arc::clone(&self.copied), Arc::clone(&self.name));
         HandlerProgress::Pending(Box::pin(async move {
             let response = match progress.wait_for_reply().await {

@@ -186,6 +186,16 @@ mod tests {
     }
 
     #[test]
+    fn a_path_of_dots_costs_no_more_than_the_longest_ending() {
+        let path = format!("/{}", "a.".repeat(4_000));
+        for (max, count) in [(0, 0), (1, 1), (4, 2), (7, 4)] {
+            let found: Vec<_> = dotted_suffixes(path.as_bytes(), max).collect();
+            assert_eq!(found.len(), count, "{max}");
+            assert!(found.iter().all(|suffix| suffix.len() <= max));
+        }
+    }
+
+    #[test]
     fn a_search_finds_what_a_scan_finds() {
         // Few letters, so that paths are prefixes of one another, before and behind in the order.
         let mut state = 1_u64;

@@ -51,15 +51,7 @@ impl OriginalRequest {
         let method = request.head.method();
         Self {
             head: Arc::clone(&request.head),
-            environment: RequestEnvironment {
-                peer: request.peer,
-                listener: Arc::clone(&request.listener),
-                client_state: Arc::clone(&request.client_state),
-                arrived_at: request.arrived_at,
-                trusted_proxies: Arc::clone(&request.trusted_proxies),
-                forwarded: request.forwarded.clone(),
-                mount: request.mount.clone(),
-            },
+            environment: request.environment(Arc::clone(&request.client_state)),
             trusted_headers: request.trusted_headers.clone(),
             is_repeatable: matches!(method, Method::Get | Method::Head)
                 && matches!(request.body, RequestBody::Empty),

@@ -466,7 +466,7 @@ fn a_service_decides_about_each_request() {
         let mut client = server.connect();
         client.send(format!(
             "POST /in/x?y=1 HTTP/1.1\r\nHost: shop.example\r\nX-User: mallory\r\n{fields}\
-             X-Forwarded-Uri: /free\r\nX-Forwarded-Method: GET\r\nContent-Length: {length}\r\n\r\n{body}"
+             If-None-Match: *\r\nRange: bytes=0-1\r\nContent-Type: text/plain\r\nX-Forwarded-Uri: /free\r\nX-Forwarded-Method: GET\r\nContent-Length: {length}\r\n\r\n{body}"
         ));
         client.response()
     };
@@ -484,6 +484,9 @@ fn a_service_decides_about_each_request() {
             Some("http://shop.example/in/x?y=1".to_owned()),
         ),
         ("Content-Length", None),
+        ("Content-Type", None),
+        ("If-None-Match", None),
+        ("Range", None),
     ] {
         assert_eq!(question.field(name), expected, "{name}");
     }
@@ -646,4 +649,31 @@ fn a_cache_keeps_apart_what_rules_keep_apart() {
         assert_eq!(of("/u/x", "X-Api-Key: bert\r\n"), "guest bert");
     }
     assert_eq!(app.requests().len(), 4, "the rest came from the cache");
+}
+
+#[test]
+fn an_internal_redirect_meets_the_rules_of_its_target() {
+    let app = Origin::start(|_| {
+        Script::raw(head_of("200 OK", "X-Accel-Redirect: /kept/a.txt\r\n", 0)).keep()
+    });
+    let toml = format!(
+        "[server]\nthreads = 1\n[upstreams.app]\nservers = [\"{}\"]\nsendfile = true\n[[sites]]\n\
+         [[sites.routes]]\npath = \"/kept/*\"\nmatch = {{ method = [\"GET\"] }}\n\
+         allow = [\"192.0.2.1\"]\nfiles = {{ root = \"kept\" }}\n\
+         rewrite = {{ strip_prefix = \"/kept\" }}\n\
+         [[sites.routes]]\npath = \"/kept/*\"\nfiles = {{ root = \"kept\" }}\n\
+         rewrite = {{ strip_prefix = \"/kept\" }}\n\
+         [[sites.routes]]\nupstream = \"app\"\n",
+        app.address(),
+    );
+    let site = Site::new().config(&toml).file("kept/a.txt", "secret");
+    let server = site.serve(&[]);
+    // The target is read by GET, whatever the client's method.
+    for line in ["GET /x", "POST /x"] {
+        assert_eq!(
+            ask(&server, line, "Content-Length: 0\r\n").status,
+            403,
+            "{line}"
+        );
+    }
 }

@@ -104,6 +104,10 @@ fn answers_that_cannot_be_meant_are_refused() {
             "allow = [\"10.0.0.0/40\"]\nrespond = {}",
             "`allow` cannot be \"10.0.0.0/40\"",
         ),
+        (
+            "respond = {}\nrewrite = { strip_prefix = \"/x\" }",
+            "`rewrite` changes nothing",
+        ),
         ("path = \"/x\"", "has nothing to do"),
     ] {
         let found = problems(keys);
