@@ -5,6 +5,7 @@
 //! sets and renders them as metrics. There is no registry and no global.
 
 mod metric_table;
+mod rule_counts;
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use serde::{Serialize, Serializer};
 
 use metric_table::to_f64;
 pub use metric_table::{Metric, MetricValue};
+pub use rule_counts::{RULE_METRICS, RuleCountTable, RuleCounts, RuleCountsSnapshot, RuleUsage};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
