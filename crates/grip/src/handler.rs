@@ -3,7 +3,7 @@
 //!
 //! `penstock`'s wiring puts a [`GripHandler`] around each back end whose route has `grip`, inside a
 //! cache: a cache meets the response, not the instructions. The handler signs the request
-//! ([`penstock_hub::token::Signer`]), runs the back end and checks one flag of the response. A
+//! ([`penstock_tokens::Signer`]), runs the back end and checks one flag of the response. A
 //! response with instructions becomes a `session`, which holds the client, or asks the back end
 //! again.
 //!
@@ -32,8 +32,8 @@ use penstock_exchange::{
     InlineResponse, Reply, Request, RequestView, Response, TrustedProxies, is_accel_field,
 };
 use penstock_http::is_media_type;
-use penstock_hub::token::Signer;
 use penstock_hub::{AllowedOrigins, Hub, Namespace, Subscription};
+use penstock_tokens::Signer;
 use session::GripSession;
 pub use stream_owner::GripStreams;
 

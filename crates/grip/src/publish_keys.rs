@@ -15,9 +15,9 @@ use aws_lc_rs::hmac;
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use penstock_hub::token::{KeyError, TokenError, Verifier};
 use penstock_hub::{Namespace, Namespaces};
 use penstock_runtime::clock;
+use penstock_tokens::{KeyError, TokenError, Verifier};
 use serde_json::{Value, json};
 
 /// Makes the keys.
@@ -60,7 +60,7 @@ impl PublishKeys {
         &self.secret
     }
 
-    /// The key of a namespace, as GRIP's libraries and [`penstock_hub::token::Signer::new`] read
+    /// The key of a namespace, as GRIP's libraries and [`penstock_tokens::Signer::new`] read
     /// it.
     #[must_use]
     pub fn publish_key(&self, namespace: &Namespace) -> String {

@@ -33,7 +33,6 @@ mod return_schedule;
 mod shard;
 mod snapshot;
 mod stream_fields;
-pub mod token;
 mod transfer;
 
 pub use allowed_origins::{AllowedOrigins, is_same_host};

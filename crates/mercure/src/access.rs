@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use penstock_config::{KeySetSource, MercureKey, MercureKeys, RouteMercure};
 use penstock_http::{FieldBlock, RequestHead};
-use penstock_hub::token::{SharedKeySet, TokenError, TokenKeys, Verifier};
 use penstock_hub::{AllowedOrigins, is_same_host};
+use penstock_tokens::{SharedKeySet, TokenError, TokenKeys, Verifier};
 use serde_json::Value;
 use thiserror::Error;
 

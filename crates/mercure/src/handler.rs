@@ -14,7 +14,7 @@ use penstock_exchange::{
 };
 use penstock_http::{Method, RequestHead, Status};
 use penstock_hub::Hub;
-use penstock_hub::token::SharedKeySet;
+use penstock_tokens::SharedKeySet;
 
 use crate::access::MercureAccess;
 use crate::broker::Broker;

@@ -18,10 +18,10 @@ use penstock_exchange::{Handler, TrustedProxies};
 use penstock_grip::{
     GripHandler, GripOptions, GripStreams, PublishKeys, REQUEST_ISSUER, WebSocketSupport,
 };
-use penstock_hub::token::{Signer, Verifier};
 use penstock_hub::{Hub, HubRouteHandler, Namespace, Namespaces, Settings};
 use penstock_mercure::MercureHubs;
 use penstock_runtime::LoopHandle;
+use penstock_tokens::{Signer, Verifier};
 
 use crate::caches::route_name;
 use crate::key_sets::KeySets;

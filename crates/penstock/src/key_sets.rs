@@ -1,6 +1,6 @@
-//! Key sets (JWKS) of Mercure routes: fetches them from a URL or a file, and again in time.
+//! Key sets (JWKS) of routes with `jwt` or `mercure`: fetches them from a URL or a file, and again in time.
 //!
-//! `hub_service` asks for the set of each route that names one, at start and at reload. Each source
+//! `hub_service` and `wiring` ask for the set of each route that names one, at start and at reload. Each source
 //! has one task on the control loop, which ends when no route uses its set any more.
 //!
 //! # Invariants
@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use penstock_client::{Address, Client, TlsTarget};
 use penstock_config::{HttpScheme, KeySetSource};
-use penstock_hub::token::{KeySet, SharedKeySet};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{clock, loops};
 use penstock_tls::{ClientTlsOptions, ServerTrust, client_config, server_name, system_roots};
+use penstock_tokens::{KeySet, SharedKeySet};
 
 /// The sets that routes use, by their sources.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ async fn keep_fetched(source: KeySetSource, set: Weak<SharedKeySet>, pool: Pool)
             Ok(keys) => {
                 if last_error.take().is_some() {
                     log::info!(
-                        "mercure: key set {source}: fetched again (keys={})",
+                        "tokens: key set {source}: fetched again (keys={})",
                         keys.len()
                     );
                 }
@@ -99,7 +99,7 @@ async fn keep_fetched(source: KeySetSource, set: Weak<SharedKeySet>, pool: Pool)
             Err(error) => {
                 if last_error.as_ref() != Some(&error) {
                     log::warn!(
-                        "mercure: key set {source}: {error}: the keys that were fetched before \
+                        "tokens: key set {source}: {error}: the keys that were fetched before \
                          stay in use, if any"
                     );
                 }

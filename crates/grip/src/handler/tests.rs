@@ -11,10 +11,10 @@ mod upgrades;
 
 use penstock_exchange::{Body, FaultKind};
 use penstock_http::{FieldBlock, Status};
-use penstock_hub::token::Verifier;
 use penstock_hub::{
     Content, LongPollAction, LongPollResponse, Publication, Settings, StreamAction,
 };
+use penstock_tokens::Verifier;
 
 use super::*;
 use harness::*;

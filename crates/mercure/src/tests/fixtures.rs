@@ -13,8 +13,8 @@ use penstock_exchange::{
     Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody, RequestPath,
 };
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, parse_head};
-use penstock_hub::token::SharedKeySet;
 use penstock_sys::net::PeerAddress;
+use penstock_tokens::SharedKeySet;
 use serde_json::{Value, json};
 
 pub(crate) const PUBLISHER_KEY: &str = "a key of publishers, which is long enough";

@@ -4,9 +4,9 @@
 //! - Nothing here waits.
 
 use penstock_grip::parse_publications;
-use penstock_hub::token::TokenError;
 use penstock_hub::{Hub, HubError, NamespaceError};
 use penstock_status::{LimitStatus, MachineStatus, PublishError};
+use penstock_tokens::TokenError;
 
 use crate::hub_service::HubService;
 

@@ -20,12 +20,12 @@ use penstock_exchange::{
     RecordLayer, Reply, Request, RequestBody, Response, grip,
 };
 use penstock_http::{HeadLimits, ParseProgress, RequestHead, Status, parse_head};
-use penstock_hub::token::Signer;
 use penstock_hub::{DrainPlan, Hub, HubTransfer, Namespace, Settings};
 use penstock_runtime::loops::EventLoops;
 use penstock_runtime::{Stream, clock};
 use penstock_sys::fd_packets;
 use penstock_sys::net::PeerAddress;
+use penstock_tokens::Signer;
 
 use crate::{GripHandler, GripOptions, GripStreams, WebSocketSupport};
 

@@ -2,7 +2,7 @@
 //! clients.
 //!
 //! `grip` puts one into requests (`Grip-Sig`) with a [`Signer`]; `mercure` reads those of
-//! publishers and subscribers with a [`Verifier`]. `jsonwebtoken` encodes, decodes and checks
+//! publishers and subscribers with a [`Verifier`], `rules` those of a route with `jwt`. `jsonwebtoken` encodes, decodes and checks
 //! signatures, in a time that says nothing about a secret.
 //!
 //! # Invariants
