@@ -13,6 +13,7 @@
 mod declare;
 
 mod address;
+mod admission;
 mod app;
 mod basic_auth;
 mod cache;
@@ -83,9 +84,9 @@ pub use model::{
     Hub, HubHistory, JoinEndpoint, JoinTarget, KeySetSource, Limits, LogFormat, LogTarget,
     MemoryLimit, MercureKey, MercureKeys, NamedCondition, OnDemand, Preload, Processes, Protocol,
     ProxyProtocol, QueryKey, RateLimitRule, Redirect, RefusalPolicy, RequestScheme, Respond,
-    RetryPolicy, Rewrite, Route, RouteCache, RouteHub, RouteMercure, ScalingConfig, Sendfile,
-    Server, ServerAddr, ServerLogFormat, Site, SiteTls, SlowPolicy, SocketPermissions, Sticky,
-    Symlinks, TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer,
+    RetryPolicy, Rewrite, Route, RouteCache, RouteHub, RouteMercure, Satisfy, ScalingConfig,
+    Sendfile, Server, ServerAddr, ServerLogFormat, Site, SiteTls, SlowPolicy, SocketPermissions,
+    Sticky, Symlinks, TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer,
     UpstreamTls,
 };
 pub use parse::{load, parse};

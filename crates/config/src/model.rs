@@ -9,6 +9,7 @@
 //!   and `Default` of a type is what an empty table gives.
 //! - Everything compares, because a reload restarts only the applications that differ.
 
+mod admission;
 mod app;
 mod cache;
 mod conditions;
@@ -23,6 +24,7 @@ mod upstream;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+pub use admission::Satisfy;
 pub(crate) use app::{APP_MAX_MEMORY, APP_PROCESSES, APP_QUEUE, APP_THREADS};
 pub use app::{
     Access, App, AppKind, Concurrency, MemoryLimit, Preload, Processes, ScalingConfig, Sticky,

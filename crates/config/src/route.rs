@@ -16,8 +16,8 @@ use crate::site::RouteContext;
 use crate::suggest::nearest_word;
 use crate::values::{PathPattern, PathRegex};
 use crate::{
-    basic_auth, cache, conditions, cors, files, fixed_responses, forward_auth, grants, headers,
-    hub, rate_limit,
+    admission, basic_auth, cache, conditions, cors, files, fixed_responses, forward_auth, grants,
+    headers, hub, rate_limit,
 };
 
 /// Reads the routes of a site.
@@ -67,6 +67,7 @@ fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<LocatedValu
     route.rate_limit = rate_limit::read(table);
     route.redirect = fixed_responses::read_redirect(table, &path);
     route.respond = fixed_responses::read_respond(table, &path);
+    admission::check_satisfy(table, &route);
     read_grants(table, known, &mut route);
     check_header_captures(table, &route, &path);
     check_handlers(table, &path);

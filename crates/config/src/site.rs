@@ -13,7 +13,7 @@ use crate::hide::HidePattern;
 use crate::model::{App, BlockingPool, Cache, Files, Hub, Route, Site, Upstream};
 use crate::section::{Keys as _, Section};
 use crate::values::{HostPattern, PathPattern};
-use crate::{error_pages, route, tls};
+use crate::{admission, error_pages, route, tls};
 
 /// What routes may refer to.
 pub(crate) struct RouteContext<'a> {
@@ -68,6 +68,7 @@ pub(crate) fn read(top: &Section<'_>, known: &RouteContext<'_>) -> Vec<Site> {
             site.read_keys(table);
             check_canonical_host(table, &site, &hosts);
             tls::read_site(table, &mut site);
+            admission::check_client_certificates(table, &site);
             Site {
                 hosts,
                 error_pages: error_pages::read(table),

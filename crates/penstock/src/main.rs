@@ -7,6 +7,7 @@
 mod accounts;
 mod admin_backend;
 mod admin_token;
+mod admission;
 mod app_kind_handler;
 mod app_resource_limits;
 mod caches;

@@ -21,12 +21,12 @@ use penstock_files::{FilesHandler, FilesSetup};
 use penstock_grip::WebSocketSupport;
 use penstock_proxy::{BufferingMode, Upstream, is_script_path};
 use penstock_rules::{
-    AccessHandler, BasicAuthHandler, ConditionSet, CorsHandler, ForwardAuthHandler,
-    RateLimitHandler, RedirectHandler, RequestConditions, RespondHandler,
+    ConditionSet, CorsHandler, RateLimitHandler, RedirectHandler, RequestConditions, RespondHandler,
 };
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LogMask, LogWriter};
 
+use crate::admission::admission_handlers;
 use crate::app_kind_handler::AppKindHandler;
 use crate::caches;
 use crate::components::{Components, ServerAppHandler, ThreadPools, default_pool};
@@ -255,9 +255,8 @@ fn rule_handlers(
     components: &Components,
 ) -> Result<Vec<Arc<dyn Handler>>, String> {
     let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
-    if let Some(access) = AccessHandler::new(&route.allow, &route.deny)? {
-        handlers.push(Arc::new(access));
-    }
+    let admission = admission_handlers(route, components)?;
+    handlers.extend(admission.first);
     if let Some(rule) = &route.rate_limit {
         // A rule that a reload leaves as it is keeps its counts.
         let name = format!("{} {rule:?}", caches::route_name(site, route));
@@ -268,17 +267,7 @@ fn rule_handlers(
         // Browsers send no password with a preflight.
         handlers.push(Arc::new(CorsHandler));
     }
-    if let Some(rule) = &route.basic_auth {
-        let failures = components.rates.table("basic_auth");
-        let pool = components.password_pool.pool().clone();
-        handlers.push(Arc::new(BasicAuthHandler::new(rule, failures, pool)?));
-    }
-    if let Some(rule) = &route.forward_auth {
-        let upstream = components.upstreams.get(&rule.url.upstream_name());
-        let upstream = upstream.ok_or("forward_auth has no upstream")?;
-        let service = upstream_handler(upstream, route);
-        handlers.push(Arc::new(ForwardAuthHandler::new(rule, service)));
-    }
+    handlers.extend(admission.second);
     if let Some(redirect) = &route.redirect {
         handlers.push(Arc::new(RedirectHandler::new(redirect, &route.path)));
     }
@@ -418,7 +407,10 @@ impl Handler for NonScriptFiles {
 }
 
 /// An upstream's handler with the route's buffering.
-fn upstream_handler(upstream: &Upstream, route: &penstock_config::Route) -> Arc<dyn Handler> {
+pub(crate) fn upstream_handler(
+    upstream: &Upstream,
+    route: &penstock_config::Route,
+) -> Arc<dyn Handler> {
     let config = upstream.config();
     upstream.handler(BufferingMode {
         request: route.request_buffering.unwrap_or(config.request_buffering),

@@ -1,23 +1,25 @@
 //! `allow` and `deny` of a route: which clients may ask at all.
 //!
-//! The first handler of a route. It passes requests on, or ends them with 403 before any body is
-//! read and any application runs.
+//! The first rule of a route. It refuses requests with 403 before any body is read and any
+//! application runs.
 //!
 //! # Invariants
 //! - The client's address comes from trusted proxies; the fields of an untrusted peer do not count.
 //! - A client that is in no list passes only if there is no `allow`.
 
-use penstock_exchange::{AddressSet, Fault, FaultKind, Handler, HandlerProgress, Reply, Request};
+use penstock_exchange::{AddressSet, Fault, FaultKind, Request};
 
-/// Passes the clients of a route, refuses others.
+use crate::admission::{AdmissionRule, Decision};
+
+/// Admits the clients of a route, refuses others.
 #[derive(Debug)]
-pub struct AccessHandler {
+pub struct AccessRule {
     allow: Option<AddressSet>,
     deny: Option<AddressSet>,
 }
 
-impl AccessHandler {
-    /// The handler for the lists of a route; `None` if both are empty.
+impl AccessRule {
+    /// The rule for the lists of a route; `None` if both are empty.
     ///
     /// # Errors
     /// The item that the configuration should have refused.
@@ -46,11 +48,11 @@ impl AccessHandler {
     }
 }
 
-impl Handler for AccessHandler {
-    fn handle(&self, request: Request) -> HandlerProgress {
-        HandlerProgress::Ready(match self.refusal(&request) {
-            None => Ok(Reply::Pass(Box::new(request))),
-            Some(cause) => Err(Fault::new(FaultKind::Forbidden, cause)),
-        })
+impl AdmissionRule for AccessRule {
+    fn decide(&self, request: &Request) -> Decision {
+        match self.refusal(request) {
+            None => Decision::admit(),
+            Some(cause) => Decision::refuse(Fault::new(FaultKind::Forbidden, cause)),
+        }
     }
 }

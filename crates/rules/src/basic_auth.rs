@@ -13,19 +13,17 @@ mod password_hash;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use aws_lc_rs::{hmac, rand};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use penstock_config::BasicAuth;
-use penstock_exchange::{
-    AddressPrefix, Fault, FaultKind, Handler, HandlerProgress, Reply, Request,
-};
+use penstock_exchange::{Fault, FaultKind, Request};
 use penstock_runtime::blocking::Pool;
 
 use self::password_hash::PasswordHash;
-use crate::rate_limit::{RateDecision, RateLimit, RateTable};
+use crate::admission::{Admission, AdmissionRule, Decision};
+use crate::failed_attempts::FailedAttempts;
 
 /// Passwords that are remembered as right; then all are forgotten.
 const MAX_VERIFIED: usize = 4096;
@@ -33,18 +31,15 @@ const MAX_VERIFIED: usize = 4096;
 /// Longest `Authorization` field that is read: hashes use 72 bytes of a password at most.
 const MAX_FIELD_BYTES: usize = 1024;
 
-/// Attempts of one client that may fail: 20 at once, 10 a minute.
-const FAILED_ATTEMPTS: (u32, Duration, u32) = (10, Duration::from_secs(60), 20);
-
-/// Passes the users of a route.
+/// Admits the users of a route.
 #[derive(Debug)]
-pub struct BasicAuthHandler {
+pub struct BasicAuthRule {
     users: HashMap<Box<str>, PasswordHash>,
     /// Stands for the hash of a user that does not exist.
     decoy: PasswordHash,
     challenge: Box<str>,
     verified_passwords: Arc<VerifiedPasswords>,
-    failures: Arc<RateTable>,
+    failures: FailedAttempts,
     pool: Pool,
 }
 
@@ -61,12 +56,12 @@ struct Credentials {
     password: zeroize::Zeroizing<Vec<u8>>,
 }
 
-impl BasicAuthHandler {
-    /// The handler for the users of a route. `failures` counts for all routes together.
+impl BasicAuthRule {
+    /// The rule for the users of a route. `failures` counts for all routes together.
     ///
     /// # Errors
     /// The user whose hash cannot be read, or the lack of random numbers.
-    pub fn new(rule: &BasicAuth, failures: Arc<RateTable>, pool: Pool) -> Result<Self, String> {
+    pub fn new(rule: &BasicAuth, failures: FailedAttempts, pool: Pool) -> Result<Self, String> {
         let hash = |(user, hash): (&String, &penstock_config::Secret)| {
             let parsed = PasswordHash::parse(hash.expose());
             let parsed =
@@ -94,50 +89,31 @@ impl BasicAuthHandler {
         })
     }
 
-    /// Counts an attempt of a client, which is given back if it succeeds: attempts at the same time
-    /// are bounded, too.
-    fn count_attempt(&self, client: AddressPrefix, request: &Request) -> Result<(), Fault> {
-        let (key, limit) = (client.to_bits().to_le_bytes(), failure_limit());
-        match self.failures.count(&key, &limit, request.arrived_at) {
-            RateDecision::Allow | RateDecision::Delay(_) => Ok(()),
-            RateDecision::Refuse(wait) => {
-                let seconds = wait.as_secs() + 1;
-                let cause = "too many wrong passwords of this client";
-                let fault = Fault::new(FaultKind::TooManyRequests, cause);
-                Err(fault.with_field("Retry-After", &seconds.to_string()))
-            }
-        }
-    }
-
     fn refusal(challenge: &str, cause: &'static str) -> Fault {
         Fault::new(FaultKind::Unauthorized, cause).with_field("WWW-Authenticate", challenge)
     }
 }
 
-impl Handler for BasicAuthHandler {
-    fn handle(&self, request: Request) -> HandlerProgress {
-        let Some(credentials) = Credentials::of(&request) else {
-            let fault = Self::refusal(&self.challenge, "no user and password");
-            return HandlerProgress::Ready(Err(fault));
+impl AdmissionRule for BasicAuthRule {
+    fn decide(&self, request: &Request) -> Decision {
+        let Some(credentials) = Credentials::of(request) else {
+            return Decision::refuse(Self::refusal(&self.challenge, "no user and password"));
         };
         let found = self.users.get(&*credentials.user);
         let is_user = found.is_some();
         let hash = found.unwrap_or(&self.decoy);
         let digest = self.verified_passwords.digest(&credentials, hash);
         if is_user && self.verified_passwords.contains(&digest) {
-            return HandlerProgress::Ready(Ok(pass(request, credentials.user)));
+            return Decision::Ready(Ok(Admission::of_user(credentials.user)));
         }
-        let client = AddressPrefix::from_address(request.client_address());
-        if let Err(fault) = self.count_attempt(client, &request) {
-            return HandlerProgress::Ready(Err(fault));
-        }
+        let attempt = match self.failures.begin(request, "passwords") {
+            Ok(attempt) => attempt,
+            Err(fault) => return Decision::refuse(fault),
+        };
         let (hash, pool) = (hash.clone(), self.pool.clone());
-        let (verified_passwords, failures) = (
-            Arc::clone(&self.verified_passwords),
-            Arc::clone(&self.failures),
-        );
+        let verified_passwords = Arc::clone(&self.verified_passwords);
         let challenge = self.challenge.clone();
-        HandlerProgress::Pending(Box::pin(async move {
+        Decision::Pending(Box::pin(async move {
             let Credentials { user, password } = credentials;
             let verified = pool.run(move || hash.verify(&password)).await;
             let verified = verified.map_err(|error| {
@@ -145,22 +121,12 @@ impl Handler for BasicAuthHandler {
             })?;
             if verified && is_user {
                 verified_passwords.insert(digest);
-                failures.give_back(&client.to_bits().to_le_bytes(), &failure_limit());
-                return Ok(pass(request, user));
+                attempt.give_back();
+                return Ok(Admission::of_user(user));
             }
-            Err(Self::refusal(&challenge, "wrong user or password"))
+            Err(Self::refusal(&challenge, "wrong user or password").into())
         }))
     }
-}
-
-fn pass(request: Request, user: Arc<str>) -> Reply {
-    request.client_state.set_user(Some(user));
-    Reply::Pass(Box::new(request))
-}
-
-fn failure_limit() -> RateLimit {
-    let (count, per, burst) = FAILED_ATTEMPTS;
-    RateLimit::new(count, per, burst, Duration::ZERO)
 }
 
 impl Credentials {

@@ -13,12 +13,14 @@ use std::sync::Arc;
 
 use penstock_config::ForwardAuth;
 use penstock_exchange::field_policy::{FieldClass, classify_field};
-use penstock_exchange::{Fault, FaultKind, Handler, HandlerProgress, Reply, Request, Response};
+use penstock_exchange::{Fault, FaultKind, Handler, Reply, Request, Response};
 use penstock_http::{HeadWriter, RequestHead};
+
+use crate::admission::{Admission, AdmissionRule, Decision, Refusal};
 
 /// Asks the service of a route.
 #[derive(Debug)]
-pub struct ForwardAuthHandler {
+pub struct ForwardAuthRule {
     service: Arc<dyn Handler>,
     target: Box<str>,
     copied: Arc<[String]>,
@@ -49,8 +51,8 @@ const OMITTED_FIELDS: [&str; 9] = [
     "Range",
 ];
 
-impl ForwardAuthHandler {
-    /// The handler for a rule; `service` is that of its upstream.
+impl ForwardAuthRule {
+    /// The rule; `service` is that of its upstream.
     #[must_use]
     pub fn new(rule: &ForwardAuth, service: Arc<dyn Handler>) -> Self {
         Self {
@@ -84,46 +86,45 @@ impl ForwardAuthHandler {
     }
 }
 
-impl Handler for ForwardAuthHandler {
-    fn handle(&self, request: Request) -> HandlerProgress {
-        let subrequest = match self.auth_request(&request) {
+impl AdmissionRule for ForwardAuthRule {
+    fn decide(&self, request: &Request) -> Decision {
+        let subrequest = match self.auth_request(request) {
             Ok(subrequest) => subrequest,
-            Err(fault) => return HandlerProgress::Ready(Err(fault)),
+            Err(fault) => return Decision::refuse(fault),
         };
         let progress = self.service.handle(subrequest);
         let (copied, name) = (Arc::clone(&self.copied), Arc::clone(&self.name));
-        HandlerProgress::Pending(Box::pin(async move {
-            let response = match progress.wait_for_reply().await {
-                Ok(Reply::Response(response)) => response,
-                Ok(Reply::Pass(_) | Reply::Redirect(_)) => {
-                    return Err(unavailable(&name, "no response"));
+        Decision::Pending(Box::pin(async move {
+            match progress.wait_for_reply().await {
+                Ok(Reply::Response(response)) if response.status.is_success() => {
+                    Ok(admission(&response, &copied))
                 }
-                Err(fault) if fault.kind == FaultKind::ClientDisconnected => return Err(fault),
-                Err(fault) => return Err(unavailable(&name, &fault.cause)),
-            };
-            match response.status.is_success() {
-                true => admit(request, &response, &copied),
-                false => Ok(Reply::Response(response)),
+                Ok(Reply::Response(response)) => Err(Refusal::Response(response)),
+                Ok(Reply::Pass(_) | Reply::Redirect(_)) => {
+                    Err(unavailable(&name, "no response").into())
+                }
+                Err(fault) if fault.kind == FaultKind::ClientDisconnected => Err(fault.into()),
+                Err(fault) => Err(unavailable(&name, &fault.cause).into()),
             }
         }))
     }
+
+    fn own_fields(&self) -> &[String] {
+        &self.copied
+    }
 }
 
-/// The request as it goes on, with what the service says of the user.
-fn admit(mut request: Request, response: &Response, copied: &[String]) -> Result<Reply, Fault> {
-    if !copied.is_empty() {
-        let head = &request.head;
-        let is_kept = |name: &str| !copied.iter().any(|own| own.eq_ignore_ascii_case(name));
-        let target = head.target_path_query();
-        let mut writer = HeadWriter::with_kept_fields(head, head.method_str(), target, is_kept);
-        for (name, value) in response.fields.iter() {
-            if copied.iter().any(|own| own.eq_ignore_ascii_case(name)) {
-                writer.push_field(name, value);
-            }
-        }
-        request.replace_head(Arc::new(finish(writer)?), copied.iter().cloned());
+/// What the service says of the user.
+fn admission(response: &Response, copied: &[String]) -> Admission {
+    let is_copied = |name: &str| copied.iter().any(|own| own.eq_ignore_ascii_case(name));
+    let fields = response.fields.iter();
+    let fields = fields.filter(|(name, _)| is_copied(name));
+    Admission {
+        fields: fields
+            .map(|(name, value)| (name.to_owned(), value.to_vec()))
+            .collect(),
+        ..Admission::default()
     }
-    Ok(Reply::Pass(Box::new(request)))
 }
 
 fn finish(writer: HeadWriter) -> Result<RequestHead, Fault> {

@@ -1,6 +1,6 @@
 //! Rules for traffic: what a request must be ([`conditions`]), values with placeholders
-//! ([`template`]), and handlers that answer before others: [`access`],
-//! [`rate_limit`], [`basic_auth`], [`forward_auth`], [`cors`],
+//! ([`template`]), rules about who may use a route ([`admission`]: [`access`], [`basic_auth`],
+//! [`forward_auth`]), and handlers that answer before others: [`rate_limit`], [`cors`],
 //! [`fixed_responses`].
 //!
 //! `penstock`'s wiring compiles them from the configuration, `edge` asks them for each request.
@@ -10,19 +10,27 @@
 //! - A request that no rule is about pays for none.
 
 pub mod access;
+pub mod admission;
 pub mod basic_auth;
+pub mod client_certificate;
 pub mod conditions;
 pub mod cors;
+pub mod failed_attempts;
 pub mod fixed_responses;
 pub mod forward_auth;
 pub mod rate_limit;
 pub mod template;
+#[cfg(test)]
+mod testing;
 
-pub use access::AccessHandler;
-pub use basic_auth::BasicAuthHandler;
+pub use access::AccessRule;
+pub use admission::{Admission, AdmissionHandler, AdmissionRule, Decision, Refusal, Verdict};
+pub use basic_auth::BasicAuthRule;
+pub use client_certificate::ClientCertificateRule;
 pub use conditions::{ConditionSet, RequestConditions, RequestFacts};
 pub use cors::{CorsHandler, CorsRule};
+pub use failed_attempts::FailedAttempts;
 pub use fixed_responses::{RedirectHandler, RespondHandler};
-pub use forward_auth::ForwardAuthHandler;
+pub use forward_auth::ForwardAuthRule;
 pub use rate_limit::{RateDecision, RateLimit, RateLimitHandler, RateTable, RateTables};
 pub use template::{TemplateValues, render};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    ClientCertificates, Conditions, Files, Hsts, RouteCache, RouteHub, RouteMercure, Sendfile,
-    SiteTls,
+    ClientCertificates, Conditions, Files, Hsts, RouteCache, RouteHub, RouteMercure, Satisfy,
+    Sendfile, SiteTls,
 };
 use crate::forward_auth::ServiceUrl;
 use crate::options::OptionDefault;
@@ -79,6 +79,14 @@ section! {
         /// Clients that get 403, also if `allow` has them.
         deny: Vec<String> = Vec::new(), Texts(TRUSTED_NETWORK), default "none",
             example r#"["192.0.2.0/24"]"#, by items(crate::address::is_network_or_unix);
+        /// Whether all rules about who may use the route must admit a request (`allow`,
+        /// `client_certificate`, `basic_auth`, `forward_auth`), or one of them. `deny` refuses in
+        /// both cases.
+        satisfy: Satisfy = Satisfy::All, Choice(Satisfy::WORDS), example r#""any""#,
+            only "a route with two or more of `allow`, `client_certificate`, `basic_auth` and \
+                `forward_auth`";
+        /// Whether clients must have shown a certificate that their site accepts; others get 403.
+        client_certificate: bool = false, Bool;
         /// Users with passwords, who alone may ask (RFC 7617). Applications get the user's name as
         /// `REMOTE_USER`. A path alone is the file of the users.
         basic_auth: Option<BasicAuth> = None, OrTable(&Path, "sites.routes.basic_auth"),

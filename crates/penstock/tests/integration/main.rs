@@ -13,6 +13,7 @@
 
 mod access_limits;
 mod accounts;
+mod admission;
 mod app_bounds;
 mod app_kinds;
 mod architecture;

@@ -1,0 +1,79 @@
+//! Builds the rules about who may use a route, in the order in which they are asked.
+//!
+//! Used by `wiring`, which puts rates and preflights between the networks and the other rules.
+
+use std::sync::Arc;
+
+use penstock_config::{Route, Satisfy};
+use penstock_exchange::Handler;
+use penstock_rules::{
+    AccessRule, AdmissionHandler, AdmissionRule, BasicAuthRule, ClientCertificateRule,
+    FailedAttempts, ForwardAuthRule,
+};
+
+use crate::components::Components;
+use crate::wiring::upstream_handler;
+
+/// The handlers of a route's rules: at most one before all others, and at most one behind rates
+/// and preflights.
+#[derive(Debug, Default)]
+pub(crate) struct AdmissionHandlers {
+    pub(crate) first: Option<Arc<dyn Handler>>,
+    pub(crate) second: Option<Arc<dyn Handler>>,
+}
+
+type Rules = Vec<Arc<dyn AdmissionRule>>;
+
+/// The handlers of a route's rules. With `satisfy = "any"` only `deny` comes first.
+pub(crate) fn admission_handlers(
+    route: &Route,
+    components: &Components,
+) -> Result<AdmissionHandlers, String> {
+    let mut first = Rules::new();
+    let mut second = Rules::new();
+    let access = |allow: &[String], deny: &[String]| {
+        let rule = AccessRule::new(allow, deny)?;
+        Ok::<_, String>(rule.map(|rule| Arc::new(rule) as Arc<dyn AdmissionRule>))
+    };
+    match route.satisfy {
+        Satisfy::All => first.extend(access(&route.allow, &route.deny)?),
+        Satisfy::Any => {
+            first.extend(access(&[], &route.deny)?);
+            second.extend(access(&route.allow, &[])?);
+        }
+    }
+    second.extend(proofs(route, components)?);
+    let handler = |rules: Rules, satisfy| {
+        let handler = (!rules.is_empty()).then(|| AdmissionHandler::new(rules, satisfy));
+        handler.map(|handler| Arc::new(handler) as Arc<dyn Handler>)
+    };
+    Ok(AdmissionHandlers {
+        first: handler(first, Satisfy::All),
+        second: handler(second, route.satisfy),
+    })
+}
+
+/// The rules that ask a client for a proof; those that cost least come first.
+fn proofs(route: &Route, components: &Components) -> Result<Rules, String> {
+    let mut rules = Rules::new();
+    if route.client_certificate {
+        rules.push(Arc::new(ClientCertificateRule));
+    }
+    if let Some(rule) = &route.basic_auth {
+        let pool = components.password_pool.pool().clone();
+        let failures = failed_attempts(components);
+        rules.push(Arc::new(BasicAuthRule::new(rule, failures, pool)?));
+    }
+    if let Some(rule) = &route.forward_auth {
+        let upstream = components.upstreams.get(&rule.url.upstream_name());
+        let upstream = upstream.ok_or("forward_auth has no upstream")?;
+        let service = upstream_handler(upstream, route);
+        rules.push(Arc::new(ForwardAuthRule::new(rule, service)));
+    }
+    Ok(rules)
+}
+
+/// The failed attempts at all routes.
+fn failed_attempts(components: &Components) -> FailedAttempts {
+    FailedAttempts::new(components.rates.table("failed attempts"))
+}
