@@ -48,6 +48,7 @@ mod processes;
 mod rate_limit;
 mod redacted;
 mod resolve;
+mod rollout;
 mod route;
 mod schema;
 mod section;
@@ -82,17 +83,18 @@ pub use model::{
     ControlSocket, Cors, EjectPolicy, ExternalAccount, Files, ForwardAuth, ForwardedHeaders, Grip,
     HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hsts, HttpListener, HttpScheme,
     Hub, HubHistory, JoinEndpoint, JoinTarget, KeySetSource, Limits, LogFormat, LogTarget,
-    MemoryLimit, MercureKey, MercureKeys, NamedCondition, OnDemand, Preload, Processes, Protocol,
-    ProxyProtocol, QueryKey, RateLimitRule, Redirect, RefusalPolicy, RequestScheme, Respond,
-    RetryPolicy, Rewrite, Route, RouteCache, RouteHub, RouteMercure, Satisfy, ScalingConfig,
-    Sendfile, Server, ServerAddr, ServerLogFormat, Site, SiteTls, SlowPolicy, SocketPermissions,
-    Sticky, Symlinks, TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer,
-    UpstreamTls,
+    MemoryLimit, MercureKey, MercureKeys, Mirror, NamedCondition, OnDemand, Preload, Processes,
+    Protocol, ProxyProtocol, QueryKey, RateLimitRule, Redirect, RefusalPolicy, RequestScheme,
+    Respond, RetryPolicy, Rewrite, Route, RouteCache, RouteHub, RouteMercure, Satisfy,
+    ScalingConfig, Sendfile, Server, ServerAddr, ServerLogFormat, Site, SiteTls, SlowPolicy,
+    SocketPermissions, SplitBy, SplitCookie, SplitPart, Sticky, Symlinks, TcpFrontend, TcpTls, Tls,
+    TlsProfile, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use rate_limit::{RateKey, RequestRate};
 pub use redacted::{EnvVariables, Secret};
 pub use resolve::{AdminOverride, Invocation, resolve_config};
+pub use rollout::Share;
 pub use schema::json_schema;
 pub use units::format_size;
 pub use values::{

@@ -16,11 +16,13 @@ mod conditions;
 mod files;
 mod hub;
 mod limits;
+mod rollout;
 mod server;
 mod site;
 mod tls;
 mod upstream;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -40,6 +42,8 @@ pub use hub::{
 };
 pub(crate) use hub::{MERCURE_KEY, MercureAlgorithm};
 pub use limits::{BlockingPool, Limits};
+pub(crate) use rollout::SPLIT_MATCH;
+pub use rollout::{Mirror, SplitBy, SplitCookie, SplitPart};
 pub(crate) use server::{ACCESS_LOG, ADMIN_TOKEN, AccessLogFormat, SERVER_JOIN, SERVER_LISTEN};
 pub use server::{
     AccessLog, ControlSocket, HttpListener, JoinEndpoint, LogFormat, LogTarget, Server,
@@ -134,27 +138,31 @@ impl Config {
         sendfile.is_enabled.then_some(sendfile)
     }
 
+    /// The routes of all sites, each once for each of its back ends ([`Route::parts`]).
+    pub fn route_parts(&self) -> impl Iterator<Item = Cow<'_, Route>> {
+        let routes = self.sites.iter().flat_map(|site| &site.routes);
+        routes.flat_map(Route::parts)
+    }
+
     /// The namespaces of all channels, some more than once.
     pub fn channel_namespaces(&self) -> Vec<String> {
-        let routes = self.sites.iter().flat_map(|site| &site.routes);
-        let of_route = |route: &Route| match &route.hub {
+        let of_route = |route: Cow<'_, Route>| match &route.hub {
             Some(hub) => Some(hub.namespace.clone()),
-            None => self.effective_grip(route).map(|grip| grip.namespace),
+            None => self.effective_grip(&route).map(|grip| grip.namespace),
         };
-        routes.filter_map(of_route).collect()
+        self.route_parts().filter_map(of_route).collect()
     }
 
     /// The namespaces whose channels get events of presence, some more than once.
     pub fn presence_namespaces(&self) -> Vec<String> {
-        let routes = self.sites.iter().flat_map(|site| &site.routes);
-        let of_route = |route: &Route| match &route.hub {
+        let of_route = |route: Cow<'_, Route>| match &route.hub {
             Some(hub) => hub.presence.then(|| hub.namespace.clone()),
             None => self
-                .effective_grip(route)
+                .effective_grip(&route)
                 .filter(|grip| grip.presence)
                 .map(|grip| grip.namespace),
         };
-        routes.filter_map(of_route).collect()
+        self.route_parts().filter_map(of_route).collect()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::suggest::nearest_word;
 use crate::values::{PathPattern, PathRegex};
 use crate::{
     admission, basic_auth, cache, conditions, cors, files, fixed_responses, forward_auth, grants,
-    headers, hub, rate_limit,
+    headers, hub, rate_limit, rollout,
 };
 
 /// Reads the routes of a site.
@@ -45,10 +45,19 @@ fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<LocatedValu
     if table.has("app") {
         table.report_not_applicable("upstream");
     }
+    if table.has("app") || table.has("upstream") {
+        table.report_not_applicable("split");
+    }
+    if !table.has("split") {
+        table.report_not_applicable("split_by");
+    }
     let mut route = Route {
         files,
         app,
         upstream,
+        split: rollout::read_split(table, known),
+        split_by: rollout::read_split_by(table),
+        mirror: rollout::read_mirror(table, known),
         hub: hub::read_route(table, known.hub),
         mercure: hub::read_mercure(table),
         ..Route::new(PathPattern::any())
@@ -68,7 +77,10 @@ fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<LocatedValu
     route.redirect = fixed_responses::read_redirect(table, &path);
     route.respond = fixed_responses::read_respond(table, &path);
     admission::check_satisfy(table, &route);
-    read_grants(table, known, &mut route);
+    route.sendfile = grants::read_sendfile(table);
+    for part in route.parts() {
+        check_grants(table, known, &part);
+    }
     check_header_captures(table, &route, &path);
     check_handlers(table, &path);
     route.path = path;
@@ -92,9 +104,8 @@ fn read_path(table: &Section<'_>) -> Option<LocatedValue<PathPattern>> {
     }
 }
 
-/// Reads what its back end's responses may ask of the front end on this route.
-fn read_grants(table: &Section<'_>, known: &RouteContext<'_>, route: &mut Route) {
-    route.sendfile = grants::read_sendfile(table);
+/// Checks what its back end's responses may ask of the front end on this route.
+fn check_grants(table: &Section<'_>, known: &RouteContext<'_>, route: &Route) {
     let Some(name) = route.upstream.as_ref().or(route.app.as_ref()) else {
         return;
     };
@@ -133,7 +144,7 @@ fn check_header_captures(table: &Section<'_>, route: &Route, path: &PathPattern)
 /// Reports a route without a handler, and handlers that exclude each other.
 fn check_handlers(table: &Section<'_>, path: &PathPattern) {
     let has_any = |keys: &[&str]| keys.iter().any(|key| table.has(key));
-    let handlers = ["files", "app", "upstream", "hub", "mercure"];
+    let handlers = ["files", "app", "upstream", "split", "hub", "mercure"];
     if has_any(&handlers) {
         table.report_not_applicable("redirect");
     }
@@ -147,25 +158,30 @@ fn check_handlers(table: &Section<'_>, path: &PathPattern) {
     }
     if !has_any(&handlers) && !has_any(&["redirect", "respond"]) {
         let problem = format!(
-            "route {path} has nothing to do: give it `files`, `app`, `upstream`, `hub`, `mercure`, \
-             `redirect` or `respond`"
+            "route {path} has nothing to do: give it `files`, `app`, `upstream`, `split`, `hub`, \
+             `mercure`, `redirect` or `respond`"
         );
         table.report(table.offset, problem);
-    } else if !has_any(&["app", "upstream"]) {
+    } else if !has_any(&["app", "upstream", "split"]) {
+        table.report_not_applicable("mirror");
         table.report_not_applicable("cache");
         table.report_not_applicable("grip");
         table.report_not_applicable("sendfile");
     }
-    if has_any(&["app", "upstream", "files"]) {
+    if has_any(&["app", "upstream", "split", "files"]) {
         table.report_not_applicable("hub");
     }
-    if has_any(&["app", "upstream", "files", "hub"]) {
+    if has_any(&["app", "upstream", "split", "files", "hub"]) {
         table.report_not_applicable("mercure");
     }
 }
 
 /// The name of an application or upstream.
-fn read_name(table: &Section<'_>, key: &'static str, known: &[String]) -> Option<String> {
+pub(crate) fn read_name(
+    table: &Section<'_>,
+    key: &'static str,
+    known: &[String],
+) -> Option<String> {
     let name = table.text(key)?;
     check_name_exists(table, key, &name, known.iter().map(String::as_str));
     Some(name.value.to_owned())
@@ -187,7 +203,7 @@ fn is_proxied(table: &Section<'_>, known: &RouteContext<'_>, route: &Route) -> b
     let app = route.app.as_ref().map(|name| known.apps.get(name));
     match app {
         Some(app) => app.is_none_or(|app| app.upstream.is_some()),
-        None => table.has("upstream") || table.has("app"),
+        None => table.has("upstream") || table.has("app") || table.has("split"),
     }
 }
 

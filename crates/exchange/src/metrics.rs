@@ -14,7 +14,9 @@ use serde::{Serialize, Serializer};
 
 use metric_table::to_f64;
 pub use metric_table::{Metric, MetricValue};
-pub use rule_counts::{RULE_METRICS, RuleCountTable, RuleCounts, RuleCountsSnapshot, RuleUsage};
+pub use rule_counts::{
+    OutcomeCount, RULE_METRICS, RuleCountTable, RuleCounts, RuleCountsSnapshot, RuleUsage,
+};
 
 /// A number that only grows.
 #[derive(Debug, Default)]

@@ -279,6 +279,7 @@ fn snapshot(server: &Server) -> Snapshot {
             .map(|cache| cache.snapshot())
             .collect(),
         cached_routes: live.cached_routes.clone(),
+        rules: live.components.rule_counts.snapshot(),
         pools: (live.components.pools.values())
             .map(Pool::snapshot)
             .collect(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use penstock_config::{Route, Satisfy};
 use penstock_exchange::Handler;
 use penstock_rules::{
-    AccessRule, AdmissionHandler, AdmissionRule, BasicAuthRule, ClientCertificateRule,
+    AccessRule, AdmissionHandler, AdmissionRule, BasicAuthRule, ClientCertificateRule, CountedRule,
     FailedAttempts, ForwardAuthRule,
 };
 
@@ -26,6 +26,7 @@ type Rules = Vec<Arc<dyn AdmissionRule>>;
 
 /// The handlers of a route's rules. With `satisfy = "any"` only `deny` comes first.
 pub(crate) fn admission_handlers(
+    route_name: &str,
     route: &Route,
     components: &Components,
 ) -> Result<AdmissionHandlers, String> {
@@ -44,6 +45,11 @@ pub(crate) fn admission_handlers(
     }
     second.extend(proofs(route, components)?);
     let handler = |rules: Rules, satisfy| {
+        let counts = &components.rule_counts;
+        let counted = rules
+            .into_iter()
+            .map(|rule| Arc::new(CountedRule::new(rule, counts, route_name)) as _);
+        let rules: Rules = counted.collect();
         let handler = (!rules.is_empty()).then(|| AdmissionHandler::new(rules, satisfy));
         handler.map(|handler| Arc::new(handler) as Arc<dyn Handler>)
     };

@@ -42,6 +42,13 @@ pub(crate) fn start_caches(
     config.caches.iter().map(start).collect()
 }
 
+/// The name of a route with caches, and of a part of its `split`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RouteName<'a> {
+    pub(crate) route: &'a str,
+    pub(crate) part: Option<&'a str>,
+}
+
 /// The name of a route with caches: `example.com /assets/*`, `* /*`.
 pub(crate) fn route_name(site: &Site, route: &Route) -> String {
     let hosts: Vec<String> = site.hosts.iter().map(ToString::to_string).collect();
@@ -64,7 +71,7 @@ pub(crate) fn route_name(site: &Site, route: &Route) -> String {
 /// counters.
 pub(crate) fn with_caches(
     inner: Arc<dyn Handler>,
-    (site, route): (&Site, &Route),
+    (name, route): (RouteName<'_>, &Route),
     caches: &Caches,
     old_routes: &[CachedRoute],
 ) -> Result<(Arc<dyn Handler>, Option<CachedRoute>), String> {
@@ -82,13 +89,16 @@ pub(crate) fn with_caches(
         store.ok_or_else(|| format!("no cache `{name}`"))
     });
     let stores = stores.collect::<Result<Vec<_>, _>>()?;
-    let name = route_name(site, route);
     // Routes may share a store and, after a rewrite, even a path: each keeps its own back end's
     // responses.
     let scope = match (&route.app, &route.upstream) {
-        (Some(app), _) => format!("{name} app {app}"),
-        (None, Some(upstream)) => format!("{name} upstream {upstream}"),
-        (None, None) => name.clone(),
+        (Some(app), _) => format!("{} app {app}", name.route),
+        (None, Some(upstream)) => format!("{} upstream {upstream}", name.route),
+        (None, None) => name.route.to_owned(),
+    };
+    let name = match name.part {
+        Some(part) => format!("{} {part}", name.route),
+        None => name.route.to_owned(),
     };
     let old = old_routes.iter().find(|old| old.name == name);
     let counters = old.map(|old| Arc::clone(&old.counters));

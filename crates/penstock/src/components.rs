@@ -12,6 +12,7 @@ use penstock_apps::{App, AppResources as AppSetup, AppSize, QueueUsage, ServerSe
 use penstock_config as config;
 use penstock_config::Config;
 use penstock_exchange::buffering::TempSpace;
+use penstock_exchange::metrics::RuleCountTable;
 use penstock_exchange::{Handler, HandlerProgress, InlineResponse, Request, RequestView};
 use penstock_proxy::{Upstream, UpstreamSetup, UpstreamTls};
 use penstock_rules::RateTables;
@@ -46,6 +47,8 @@ pub(crate) struct Components {
     pub(crate) temp_space: Arc<TempSpace>,
     /// What `rate_limit` and `basic_auth` have counted; for the life of the server.
     pub(crate) rates: Arc<RateTables>,
+    /// What the rules of routes have counted; for the life of the server.
+    pub(crate) rule_counts: Arc<RuleCountTable>,
     /// For the life of the server, too.
     pub(crate) password_pool: PasswordPool,
 }
@@ -107,6 +110,7 @@ pub(crate) fn start_components(
     let space = &old.temp_space;
     started.components.temp_space = Arc::clone(space);
     started.components.rates = Arc::clone(&old.rates);
+    started.components.rule_counts = Arc::clone(&old.rule_counts);
     started.components.password_pool = old.password_pool.clone();
     let store = wiring::buffering_settings(&config.limits, pool, space);
     let running = (&old.caches, &old.pool_limits);

@@ -109,12 +109,11 @@ pub(crate) fn signature_warnings(config: &Config) -> Vec<String> {
              {GRIP_URL_VAR}), if it has one"
         )
     };
-    let routes = config.sites.iter().flat_map(|site| &site.routes);
-    let unsigned = routes
+    let unsigned = (config.route_parts())
         .filter(|route| route.app.is_none() && config.hub.grip_key.is_none())
         .filter(|route| config.effective_grip(route).is_some())
-        .filter_map(|route| route.upstream.as_ref());
-    let unsigned: BTreeSet<_> = unsigned.map(of_upstream).collect();
+        .filter_map(|route| route.upstream.clone());
+    let unsigned: BTreeSet<_> = unsigned.map(|name| of_upstream(&name)).collect();
     const EFFECT: &str = "else such a library (django-grip, django-eventstream) finds no signature \
                           that it can verify, and streams by itself, which occupies its workers";
     let warnings = config.apps.values().filter_map(of_app).chain(unsigned);
@@ -128,10 +127,9 @@ fn is_private_key(key: &str) -> bool {
 
 /// An application's GRIP settings: those of its first route that has some.
 fn app_grip(config: &Config, app: &App) -> Option<Grip> {
-    let mut routes = config.sites.iter().flat_map(|site| &site.routes);
-    routes.find_map(|route| {
+    config.route_parts().find_map(|route| {
         let is_own = route.app.as_deref() == Some(&*app.name);
-        config.effective_grip(route).filter(|_| is_own)
+        config.effective_grip(&route).filter(|_| is_own)
     })
 }
 

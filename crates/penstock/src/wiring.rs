@@ -3,40 +3,42 @@
 //! Builds, from a checked configuration and running applications, the settings that `edge` swaps
 //! in. Nothing is changed here: a failure leaves the server as it was.
 
+mod back_ends;
+
 use std::sync::Arc;
 
-use penstock_apps::{App, WebSocketMessageLimits};
+use penstock_apps::WebSocketMessageLimits;
 use penstock_cache::CachedRoute;
 use penstock_config::{
-    AccessLog as AccessLogConfig, AppKind, Config, Hsts, Limits, PathPattern, Protocol, Sendfile,
-    SiteTls, TryPattern,
+    AccessLog as AccessLogConfig, Config, Hsts, Limits, PathPattern, Protocol, SiteTls, TryPattern,
 };
 use penstock_edge::{AccessLog, ErrorPages, Filters, Route, RouteTable, Settings, Site, load_page};
 use penstock_exchange::buffering::{BufferingSettings, TempSpace};
+use penstock_exchange::metrics::RuleUsage;
 use penstock_exchange::{
     AddressSet, Handler, HandlerProgress, InlineResponse, Reply, Request, RequestView,
     TrustedProxies, parse_network,
 };
 use penstock_files::{FilesHandler, FilesSetup};
-use penstock_grip::WebSocketSupport;
-use penstock_proxy::{BufferingMode, Upstream, is_script_path};
+use penstock_proxy::{Upstream, is_script_path};
 use penstock_rules::{
-    ConditionSet, CorsHandler, RateLimitHandler, RedirectHandler, RequestConditions, RespondHandler,
+    ConditionSet, CorsHandler, CountedHandler, RateLimitHandler, RedirectHandler,
+    RequestConditions, RespondHandler, RuleOutcome,
 };
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::{LogMask, LogWriter};
 
 use crate::admission::admission_handlers;
-use crate::app_kind_handler::AppKindHandler;
 use crate::caches;
-use crate::components::{Components, ServerAppHandler, ThreadPools, default_pool};
+use crate::components::{Components, ThreadPools};
 use crate::dev;
 use crate::hub_service::HubService;
 use crate::logs;
-use crate::sendfile_grant;
 use crate::served_dirs::ServedDirs;
 use crate::tls_service::{AcmeChallenges, PreparedTls};
-use crate::work;
+
+use self::back_ends::BackEnds;
+pub(crate) use self::back_ends::upstream_handler;
 
 #[derive(Debug)]
 pub(crate) struct BuiltSettings {
@@ -76,6 +78,15 @@ pub(crate) fn build_settings(
     let mut routing = RouteTable::default();
     let mut cached_routes = Vec::new();
     let named = ConditionSet::compile(&config.conditions)?;
+    let back_ends = BackEnds {
+        config,
+        components,
+        of_hub: &of_hub,
+        conditions: &named,
+        old_routes,
+        loops,
+        development,
+    };
     for site in &config.sites {
         let mut routes = Vec::new();
         let hsts = site.hsts.as_ref().map(hsts_value);
@@ -84,57 +95,9 @@ pub(crate) fn build_settings(
             handlers.extend(rule_handlers((site, route), components)?);
             handlers.extend(files_handler(route, components, loops, &mut folders)?);
             handlers.extend(of_hub.route_handler((site, route))?);
-            if let Some(handler) = backend_handler(route, components)? {
-                let app = route
-                    .app
-                    .as_ref()
-                    .and_then(|name| components.apps.get(name));
-                let sendfile = route_sendfile(config, route);
-                let handler = match &sendfile {
-                    Some(sendfile) => {
-                        sendfile_grant::with_sendfile_grant(handler, sendfile, |folder| {
-                            let hide = &config.server.hide;
-                            folders.get_or_open(sendfile_grant::sendfile_setup(
-                                folder,
-                                hide,
-                                &components.pools,
-                                loops,
-                            ))
-                        })?
-                    }
-                    None => handler,
-                };
-                // Nearest to the back end: a cache must store the response, not the instruction.
-                let handler = match (&config.join_target, config.effective_grip(route)) {
-                    // Its instructions are for the front end that has the client's connection.
-                    (Some(_), _) => work::with_instruction_pass_through(handler),
-                    (None, None) => handler,
-                    (None, Some(grip)) => {
-                        let with_grip = |sockets| {
-                            of_hub.with_grip(Arc::clone(&handler), (route, &grip), sockets)
-                        };
-                        match app.filter(|app| app.config().kind_is_guess) {
-                            Some(app) => Arc::new(AppKindHandler {
-                                app: Arc::clone(app),
-                                native_handler: with_grip(WebSocketSupport::Native)?,
-                                websocket_over_http_handler: with_grip(
-                                    WebSocketSupport::MayHijack,
-                                )?,
-                            }),
-                            None => with_grip(websocket_support(app))?,
-                        }
-                    }
-                };
-                let handler = match app {
-                    Some(app) if development => {
-                        dev::with_explanations(handler, app, default_pool(&components.pools))
-                    }
-                    _ => handler,
-                };
-                let (handler, cached) =
-                    caches::with_caches(handler, (site, route), &components.caches, old_routes)?;
-                handlers.push(handler);
-                cached_routes.extend(cached);
+            if let Some(built) = back_ends.build((site, route), &mut folders)? {
+                handlers.push(built.handler);
+                cached_routes.extend(built.cached_routes);
             }
             let rewrites_paths = route.rewrite.response_paths && is_upstream(route, components);
             let own_cookies = rewrites_paths.then(|| Arc::clone(&own_cookies));
@@ -211,26 +174,6 @@ fn hsts_value(hsts: &Hsts) -> Arc<str> {
     value.into()
 }
 
-/// An application's own WebSocket support; upstreams have none.
-fn websocket_support(app: Option<&Arc<App>>) -> WebSocketSupport {
-    match app.map(|app| app.config().kind) {
-        Some(AppKind::Wsgi | AppKind::Rack) => WebSocketSupport::MayHijack,
-        _ => WebSocketSupport::Native,
-    }
-}
-
-/// Whether responses of a route may name another body. Under `penstock work` the front end does
-/// that, except for files of this machine.
-fn route_sendfile(config: &Config, route: &penstock_config::Route) -> Option<Sendfile> {
-    match (config.effective_sendfile(route), &config.join_target) {
-        (None, Some(_)) => Some(Sendfile {
-            is_enabled: true,
-            dirs: Vec::new(),
-        }),
-        (configured, _) => configured.cloned(),
-    }
-}
-
 /// The proxies whose headers about clients are trusted.
 pub(crate) fn trusted_proxies(config: &Config) -> Result<TrustedProxies, String> {
     if config.join_target.is_some() {
@@ -254,22 +197,37 @@ fn rule_handlers(
     (site, route): (&penstock_config::Site, &penstock_config::Route),
     components: &Components,
 ) -> Result<Vec<Arc<dyn Handler>>, String> {
+    use RuleOutcome::{Answered, Delayed, Refused, Unavailable};
     let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
-    let admission = admission_handlers(route, components)?;
+    let route_name = caches::route_name(site, route);
+    let counted = |rule: &'static str, handler: Arc<dyn Handler>, outcomes| {
+        let name = (route_name.as_str(), rule);
+        Arc::new(CountedHandler::new(
+            handler,
+            &components.rule_counts,
+            name,
+            outcomes,
+        ))
+    };
+    let admission = admission_handlers(&route_name, route, components)?;
     handlers.extend(admission.first);
     if let Some(rule) = &route.rate_limit {
         // A rule that a reload leaves as it is keeps its counts.
-        let name = format!("{} {rule:?}", caches::route_name(site, route));
-        let table = components.rates.table(&name);
-        handlers.push(Arc::new(RateLimitHandler::new(rule, table)));
+        let table = components.rates.table(&format!("{route_name} {rule:?}"));
+        let keys: Arc<dyn RuleUsage> = Arc::clone(&table) as _;
+        let handler = Arc::new(RateLimitHandler::new(rule, table));
+        let handler = counted("rate_limit", handler, &[Refused, Delayed]);
+        handler.counts().set_usage(&keys);
+        handlers.push(handler);
     }
     if route.cors.is_some() {
         // Browsers send no password with a preflight.
-        handlers.push(Arc::new(CorsHandler));
+        handlers.push(counted("cors", Arc::new(CorsHandler), &[Answered]));
     }
     handlers.extend(admission.second);
     if let Some(redirect) = &route.redirect {
-        handlers.push(Arc::new(RedirectHandler::new(redirect, &route.path)));
+        let handler = Arc::new(RedirectHandler::new(redirect, &route.path));
+        handlers.push(counted("redirect", handler, &[Answered, Unavailable]));
     }
     if let Some(respond) = &route.respond {
         let file = respond
@@ -277,7 +235,7 @@ fn rule_handlers(
             .as_ref()
             .map(|path| load_page(path).map_err(|error| format!("{}: {error}", path.display())));
         let handler = RespondHandler::new(respond, &route.path, file.transpose()?);
-        handlers.push(Arc::new(handler));
+        handlers.push(counted("respond", Arc::new(handler), &[Answered]));
     }
     Ok(handlers)
 }
@@ -304,7 +262,7 @@ fn files_handler(
         files: served,
         pool: pool.clone(),
         loops,
-        falls_through: route.app.is_some() || route.upstream.is_some(),
+        falls_through: route.has_back_end(),
         script_index: script_index_name(route, components).filter(|_| is_before_scripts),
     };
     let opened = folders.get_or_open(setup)?;
@@ -314,37 +272,14 @@ fn files_handler(
     }))
 }
 
-fn backend_handler(
-    route: &penstock_config::Route,
-    components: &Components,
-) -> Result<Option<Arc<dyn Handler>>, String> {
-    if let Some(name) = &route.app {
-        let app = components.apps.get(name);
-        let app = app.ok_or_else(|| format!("no application `{name}`"))?;
-        let handler = match components.upstreams.get(name) {
-            Some(upstream) if app.config().upstream.is_some() => Arc::new(ServerAppHandler::new(
-                app,
-                upstream_handler(upstream, route),
-            )),
-            _ => Arc::clone(app) as Arc<dyn Handler>,
-        };
-        return Ok(Some(handler));
-    }
-    if let Some(name) = &route.upstream {
-        let upstream = components.upstreams.get(name);
-        let upstream = upstream.ok_or_else(|| format!("no upstream `{name}`"))?;
-        return Ok(Some(upstream_handler(upstream, route)));
-    }
-    Ok(None)
-}
-
 /// The name of the script that a directory may have as its index: that of the upstream's front
 /// controller.
 fn script_index_name(route: &penstock_config::Route, components: &Components) -> Option<String> {
-    let name = route.upstream.as_ref().or(route.app.as_ref())?;
-    let index = components.upstreams.get(name)?.config().index.as_deref()?;
-    let name = index.rsplit('/').next().unwrap_or(index);
-    name.ends_with(".php").then(|| name.to_owned())
+    upstreams_behind(route, components).find_map(|upstream| {
+        let index = upstream.config().index.as_deref()?;
+        let name = index.rsplit('/').next().unwrap_or(index);
+        name.ends_with(".php").then(|| name.to_owned())
+    })
 }
 
 /// The names of the cookies that keep a client at one server of an upstream.
@@ -359,11 +294,20 @@ fn sticky_cookies(config: &Config) -> Arc<[String]> {
 
 /// Whether a route's requests go to servers that may not know its path.
 fn is_upstream(route: &penstock_config::Route, components: &Components) -> bool {
-    let app = route
-        .app
-        .as_ref()
-        .and_then(|name| components.apps.get(name));
-    route.upstream.is_some() || app.is_some_and(|app| app.config().upstream.is_some())
+    upstreams_behind(route, components).next().is_some()
+}
+
+/// The upstreams of a route's back ends, those of applications included.
+fn upstreams_behind(
+    route: &penstock_config::Route,
+    components: &Components,
+) -> impl Iterator<Item = Arc<Upstream>> {
+    let parts = route.parts().into_iter();
+    let found = parts.filter_map(|part| {
+        let name = part.upstream.as_ref().or(part.app.as_ref())?;
+        components.upstreams.get(name).cloned()
+    });
+    found.collect::<Vec<_>>().into_iter()
 }
 
 /// Whether a route strips the directory that it serves: `/shop` of `/shop/*`.
@@ -377,9 +321,7 @@ fn strips_own_prefix(route: &penstock_config::Route) -> bool {
 
 /// Whether the route's application or upstream runs scripts of a directory, chosen by the path.
 fn runs_scripts(route: &penstock_config::Route, components: &Components) -> bool {
-    let name = route.upstream.as_ref().or(route.app.as_ref());
-    let behind = name.and_then(|name| components.upstreams.get(name));
-    behind.is_some_and(|upstream| {
+    upstreams_behind(route, components).any(|upstream| {
         let config = upstream.config();
         // A servlet container checks the path itself.
         config.root.is_some() && config.protocol != Protocol::Ajp
@@ -404,20 +346,6 @@ impl Handler for NonScriptFiles {
             self.0.try_inline(request, take);
         }
     }
-}
-
-/// An upstream's handler with the route's buffering.
-pub(crate) fn upstream_handler(
-    upstream: &Upstream,
-    route: &penstock_config::Route,
-) -> Arc<dyn Handler> {
-    let config = upstream.config();
-    upstream.handler(BufferingMode {
-        request: route.request_buffering.unwrap_or(config.request_buffering),
-        response: route
-            .response_buffering
-            .unwrap_or(config.response_buffering),
-    })
 }
 
 fn open_access_log(log: &AccessLogConfig, mask: LogMask) -> Result<AccessLog, String> {

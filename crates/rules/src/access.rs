@@ -49,6 +49,10 @@ impl AccessRule {
 }
 
 impl AdmissionRule for AccessRule {
+    fn name(&self) -> &'static str {
+        "access"
+    }
+
     fn decide(&self, request: &Request) -> Decision {
         match self.refusal(request) {
             None => Decision::admit(),

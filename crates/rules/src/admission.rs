@@ -21,6 +21,9 @@ use penstock_http::HeadWriter;
 
 /// A rule about who may use a route.
 pub trait AdmissionRule: Send + Sync + fmt::Debug {
+    /// Its key in the configuration, for its counts.
+    fn name(&self) -> &'static str;
+
     /// Decides about a request. The future may be dropped when the client leaves.
     fn decide(&self, request: &Request) -> Decision;
 

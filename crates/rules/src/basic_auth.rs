@@ -95,6 +95,10 @@ impl BasicAuthRule {
 }
 
 impl AdmissionRule for BasicAuthRule {
+    fn name(&self) -> &'static str {
+        "basic_auth"
+    }
+
     fn decide(&self, request: &Request) -> Decision {
         let Some(credentials) = Credentials::of(request) else {
             return Decision::refuse(Self::refusal(&self.challenge, "no user and password"));

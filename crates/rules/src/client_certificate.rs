@@ -11,6 +11,10 @@ use crate::admission::{AdmissionRule, Decision};
 pub struct ClientCertificateRule;
 
 impl AdmissionRule for ClientCertificateRule {
+    fn name(&self) -> &'static str {
+        "client_certificate"
+    }
+
     fn decide(&self, request: &Request) -> Decision {
         let tls = request.client_state.tls();
         match tls.map(|tls| &tls.client) {

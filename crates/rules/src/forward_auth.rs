@@ -87,6 +87,10 @@ impl ForwardAuthRule {
 }
 
 impl AdmissionRule for ForwardAuthRule {
+    fn name(&self) -> &'static str {
+        "forward_auth"
+    }
+
     fn decide(&self, request: &Request) -> Decision {
         let subrequest = match self.auth_request(request) {
             Ok(subrequest) => subrequest,

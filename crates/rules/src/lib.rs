@@ -1,7 +1,7 @@
 //! Rules for traffic: what a request must be ([`conditions`]), values with placeholders
 //! ([`template`]), rules about who may use a route ([`admission`]: [`access`], [`basic_auth`],
 //! [`forward_auth`]), and handlers that answer before others: [`rate_limit`], [`cors`],
-//! [`fixed_responses`].
+//! [`fixed_responses`]. [`split`] chooses among back ends, and [`counted`] counts what rules decide.
 //!
 //! `penstock`'s wiring compiles them from the configuration, `edge` asks them for each request.
 //!
@@ -15,10 +15,12 @@ pub mod basic_auth;
 pub mod client_certificate;
 pub mod conditions;
 pub mod cors;
+pub mod counted;
 pub mod failed_attempts;
 pub mod fixed_responses;
 pub mod forward_auth;
 pub mod rate_limit;
+pub mod split;
 pub mod template;
 #[cfg(test)]
 mod testing;
@@ -29,8 +31,10 @@ pub use basic_auth::BasicAuthRule;
 pub use client_certificate::ClientCertificateRule;
 pub use conditions::{ConditionSet, RequestConditions, RequestFacts};
 pub use cors::{CorsHandler, CorsRule};
+pub use counted::{CountedHandler, CountedRule, RuleOutcome};
 pub use failed_attempts::FailedAttempts;
 pub use fixed_responses::{RedirectHandler, RespondHandler};
 pub use forward_auth::ForwardAuthRule;
 pub use rate_limit::{RateDecision, RateLimit, RateLimitHandler, RateTable, RateTables};
+pub use split::{SplitHandler, SplitTarget};
 pub use template::{TemplateValues, render};

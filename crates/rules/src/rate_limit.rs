@@ -19,6 +19,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use penstock_exchange::metrics::RuleUsage;
+use penstock_runtime::clock;
+
 pub use handler::RateLimitHandler;
 
 /// Keys that share a place of the table.
@@ -169,6 +172,17 @@ impl RateTable {
         }
     }
 
+    /// How many keys have asked so lately that they are not idle.
+    fn busy_keys(&self, now: Instant) -> usize {
+        let now = self.nanos(now);
+        let busy = |shard: &Mutex<Sets>| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let entries = shard.iter().flatten();
+            entries.filter(|entry| entry.idle_at > now).count()
+        };
+        self.shards.iter().map(busy).sum()
+    }
+
     /// Nanoseconds since the table was made.
     fn nanos(&self, now: Instant) -> u64 {
         let since = now.saturating_duration_since(self.epoch);
@@ -178,6 +192,12 @@ impl RateTable {
     fn place(&self, key: u64) -> (&Mutex<Sets>, usize) {
         let shard = (key >> 58) as usize % SHARDS;
         (&self.shards[shard], (key >> 1) as usize & (usize::MAX >> 8))
+    }
+}
+
+impl RuleUsage for RateTable {
+    fn in_use(&self) -> u64 {
+        self.busy_keys(clock::now()) as u64
     }
 }
 

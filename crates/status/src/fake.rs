@@ -16,7 +16,9 @@ use penstock_cache::{
     CacheCounters, CachedRoute, PurgeTarget, StoreCounts, StoreSnapshot, StoreState,
 };
 use penstock_cluster::ClusterSnapshot;
-use penstock_exchange::metrics::{AppMetrics, EdgeMetrics, LimitUsage};
+use penstock_exchange::metrics::{
+    AppMetrics, EdgeMetrics, LimitUsage, OutcomeCount, RuleCountsSnapshot,
+};
 use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody};
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
@@ -245,6 +247,13 @@ fn certificates() -> CertificatesSnapshot {
     CertificatesSnapshot::new(vec![one("a.test", 1_803_000_000), over], 1_796_000_000)
 }
 
+fn outcome(name: &str, requests: u64) -> OutcomeCount {
+    OutcomeCount {
+        outcome: name.to_owned(),
+        requests,
+    }
+}
+
 /// A route with different numbers.
 fn cached_route(name: &str) -> CachedRoute {
     let counters = CacheCounters::default();
@@ -358,6 +367,20 @@ impl AdminOperations for FakeServer {
             ],
             caches: vec![cache("disk1"), out_of_service(cache(NAME_TO_ESCAPE))],
             cached_routes: vec![cached_route("example.com /*"), cached_route(NAME_TO_ESCAPE)],
+            rules: vec![
+                RuleCountsSnapshot {
+                    route: "example.com /*".into(),
+                    rule: "rate_limit".into(),
+                    counts: vec![outcome("refused", 12), outcome("delayed", 3)],
+                    in_use: Some(41),
+                },
+                RuleCountsSnapshot {
+                    route: NAME_TO_ESCAPE.into(),
+                    rule: "split".into(),
+                    counts: vec![outcome("app shop", 95), outcome(NAME_TO_ESCAPE, 5)],
+                    in_use: None,
+                },
+            ],
             pools: vec![PoolSnapshot {
                 name: "default".into(),
                 queued: 0,

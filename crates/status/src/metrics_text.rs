@@ -15,7 +15,9 @@ use std::fmt::{self, Write};
 use penstock_apps::APP_METRICS;
 use penstock_cache::{CACHED_ROUTE_METRICS, STORE_METRICS};
 use penstock_cluster::CLUSTER_METRICS;
-use penstock_exchange::metrics::{EDGE_METRICS, HistogramValues, Metric, MetricValue};
+use penstock_exchange::metrics::{
+    EDGE_METRICS, HistogramValues, Metric, MetricValue, RULE_METRICS,
+};
 use penstock_hub::HUB_METRICS;
 use penstock_proxy::{SERVER_METRICS, ServerSnapshot, UPSTREAM_METRICS, UpstreamSnapshot};
 
@@ -69,6 +71,12 @@ pub(crate) fn render_metrics(now: &Snapshot) -> String {
     );
     let routes = labelled(&now.cached_routes, "route", |it| &it.name);
     page.push_table(CACHED_ROUTE_METRICS, &routes);
+    // Routes come from the configuration, not from clients.
+    let rules = now.rules.iter().map(|rule| {
+        let labels = vec![("route", rule.route.as_str()), ("rule", rule.rule.as_str())];
+        (labels, rule)
+    });
+    page.push_table(RULE_METRICS, &rules.collect::<Vec<_>>());
     page.push_table(tables::POOLS, &labelled(&now.pools, "pool", |it| &it.name));
     page.text
 }

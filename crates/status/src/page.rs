@@ -15,7 +15,7 @@ pub(crate) struct Asset {
 }
 
 /// All files of the page.
-pub(crate) const ASSETS: [Asset; 13] = [
+pub(crate) const ASSETS: [Asset; 14] = [
     asset(
         "/",
         "text/html; charset=utf-8",
@@ -30,6 +30,7 @@ pub(crate) const ASSETS: [Asset; 13] = [
         SCRIPT,
         include_str!("ui/certificates.js"),
     ),
+    asset("/rules.js", SCRIPT, include_str!("ui/rules.js")),
     asset("/streams.js", SCRIPT, include_str!("ui/streams.js")),
     asset("/charts.js", SCRIPT, include_str!("ui/charts.js")),
     asset("/elements.js", SCRIPT, include_str!("ui/elements.js")),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use penstock_apps::AppSnapshot;
 use penstock_cache::{CachedRoute, StoreSnapshot};
 use penstock_cluster::ClusterSnapshot;
-use penstock_exchange::metrics::{EdgeMetrics, LimitUsage, serialize_seconds};
+use penstock_exchange::metrics::{EdgeMetrics, LimitUsage, RuleCountsSnapshot, serialize_seconds};
 use penstock_hub::HubSnapshot;
 use penstock_proxy::UpstreamSnapshot;
 use penstock_runtime::blocking::PoolSnapshot;
@@ -75,6 +75,8 @@ pub struct Snapshot {
     pub caches: Vec<StoreSnapshot>,
     /// The routes with caches.
     pub cached_routes: Vec<CachedRoute>,
+    /// The rules of routes with the requests that they have decided.
+    pub rules: Vec<RuleCountsSnapshot>,
     /// The thread pools for blocking work.
     pub pools: Vec<PoolSnapshot>,
     /// Every limit by its configuration key.

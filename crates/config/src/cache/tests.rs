@@ -357,13 +357,15 @@ fn reports_caches_that_a_route_cannot_use() {
         (
             "files alone",
             &format!("{files}files = {{ root = \"public\" }}\n"),
-            &["penstock.toml:4:9: `cache` is only for a route with an `app` or `upstream`"],
+            &[
+                "penstock.toml:4:9: `cache` is only for a route with an `app`, `upstream` or `split`",
+            ],
         ),
         (
             "nobody",
             files,
             &[
-                "penstock.toml:3:1: route /* has nothing to do: give it `files`, `app`, `upstream`, `hub`, `mercure`, `redirect` or `respond`",
+                "penstock.toml:3:1: route /* has nothing to do: give it `files`, `app`, `upstream`, `split`, `hub`, `mercure`, `redirect` or `respond`",
             ],
         ),
     ]);

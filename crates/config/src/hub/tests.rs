@@ -382,7 +382,7 @@ fn only_one_answers_a_route() {
             "what only a back end has",
             "hub = \"x\"\ncache = [\"c\"]\nrequest_buffering = false\n[caches.c]",
             &[
-                "penstock.toml:4:9: `cache` is only for a route with an `app` or `upstream`",
+                "penstock.toml:4:9: `cache` is only for a route with an `app`, `upstream` or `split`",
                 "penstock.toml:5:21: `request_buffering` is only for a route with an `upstream`, or an `app` of kind \"command\" or \"fastcgi\"",
             ],
         ),

@@ -1,12 +1,13 @@
 //! Sites and their routes: the `[[sites]]` and `[[sites.routes]]` tables.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    ClientCertificates, Conditions, Files, Hsts, RouteCache, RouteHub, RouteMercure, Satisfy,
-    Sendfile, SiteTls,
+    ClientCertificates, Conditions, Files, Hsts, Mirror, RouteCache, RouteHub, RouteMercure,
+    Satisfy, Sendfile, SiteTls, SplitBy, SplitCookie, SplitPart,
 };
 use crate::forward_auth::ServiceUrl;
 use crate::options::OptionDefault;
@@ -121,6 +122,20 @@ section! {
         /// Upstream that answers what no file did.
         upstream: Option<String> = None, Text(UPSTREAM_NAME), default "no upstream",
             example r#""legacy""#, only "a route without `app`", by hand;
+        /// Several back ends, each with a part of the requests: two versions of an application.
+        split: Vec<SplitPart> = Vec::new(), Tables("sites.routes.split"), default "one back end",
+            example r#"[{ app = "hello", weight = 95 }, { upstream = "legacy", weight = 5 }]"#,
+            only "a route without `app` and `upstream`", by hand;
+        /// What keeps a client at its part of `split`: a cookie of Penstock (`"cookie"`, or a table
+        /// with its name), a hash of its address (`"client"`) or of the value of a field or cookie
+        /// of the application (`"header:NAME"`, `"cookie:NAME"`), or nothing (`"request"`).
+        split_by: SplitBy = SplitBy::Cookie(SplitCookie::default()),
+            OrTable(&Text(SPLIT_KEY), "sites.routes.split_by"), shows r#""cookie""#,
+            example r#"{ name = "group", max_age = "30d" }"#, only ONLY_SPLIT, by hand;
+        /// Another back end that gets a copy of some requests, whose responses are dropped.
+        mirror: Option<Mirror> = None, Table("sites.routes.mirror"), default "no copies",
+            example r#"{ upstream = "legacy", share = 0.01 }"#, only ONLY_ROUTE_WITH_BACKEND,
+            by hand;
         /// Holds a stream of Server-Sent Events for each client; a text alone is `channel`.
         hub: Option<RouteHub> = None, OrTable(&Text(CHANNEL_EXPECTED), "sites.routes.hub"),
             default "no streams", example r#""news.{path.1}""#,
@@ -342,6 +357,31 @@ section! {
         /// Fields that are added to those there are.
         add: BTreeMap<String, Template> = BTreeMap::new(), StringMap, shows "{}",
             example r#"{ Via = "1.1 front" }"#, by hand;
+    }
+}
+
+impl Route {
+    /// The route once for each of its back ends: itself, or its parts, which have no `split`.
+    #[must_use]
+    pub fn parts(&self) -> Vec<Cow<'_, Self>> {
+        if self.split.is_empty() {
+            return vec![Cow::Borrowed(self)];
+        }
+        let part = |part: &SplitPart| {
+            Cow::Owned(Self {
+                app: part.app.clone(),
+                upstream: part.upstream.clone(),
+                split: Vec::new(),
+                ..self.clone()
+            })
+        };
+        self.split.iter().map(part).collect()
+    }
+
+    /// Whether a back end answers: an application or an upstream.
+    #[must_use]
+    pub fn has_back_end(&self) -> bool {
+        self.app.is_some() || self.upstream.is_some() || !self.split.is_empty()
     }
 }
 

@@ -7,7 +7,7 @@ pub(crate) const SOCKET_OR_OFF: &str =
     "\"off\", or a Unix socket such as \"unix:/run/penstock/control.sock\"";
 pub(crate) const APP_ENTRY: &str = "\"module:callable\", \"module:factory()\" or a .ru or .rb file";
 pub(crate) const ONLY_SCRIPT_KINDS: &str = "the kinds \"wsgi\", \"asgi\" and \"rack\"";
-pub(crate) const ONLY_ROUTE_WITH_BACKEND: &str = "a route with an `app` or `upstream`";
+pub(crate) const ONLY_ROUTE_WITH_BACKEND: &str = "a route with an `app`, `upstream` or `split`";
 pub(crate) const ONLY_THREADED: &str = "the kinds \"wsgi\" and \"rack\" without `async`";
 pub(crate) const ONLY_ASGI: &str = "the kind \"asgi\"";
 pub(crate) const ONLY_REACTOR: &str = "applications with a reactor: the kind \"asgi\", or `async`";
@@ -59,6 +59,9 @@ pub(crate) const FINGERPRINT: &str =
     "a SHA-256 fingerprint: 64 hexadecimal digits, with or without colons";
 pub(crate) const HASH_KEY_EXPECTED: &str =
     "\"path\", \"uri\", \"client_ip\", \"header:NAME\" or \"cookie:NAME\"";
+pub(crate) const ONLY_SPLIT: &str = "a route with `split`";
+pub(crate) const SPLIT_KEY: &str =
+    "\"cookie\", \"request\", \"client\", \"header:NAME\" or \"cookie:NAME\"";
 pub(crate) const COOKIE_NAME: &str = "the name of a cookie";
 pub(crate) const HOST_HEADER: &str =
     "\"client\", \"server\", or a host such as \"app.example\", with or without a port";

@@ -63,6 +63,9 @@ forward_auth = { url = "http://a" }
 cors = {}
 rate_limit = {}
 redirect = {}
+split = [{ match = {} }]
+split_by = {}
+mirror = {}
 respond = {}
 [conditions.office]
 [[tcp]]

@@ -534,7 +534,7 @@ fn reports_routes_that_cannot_work() {
             "nothing to do",
             "[[sites.routes]]\npath = \"/x\"\n",
             &[
-                "penstock.toml:3:1: route /x has nothing to do: give it `files`, `app`, `upstream`, `hub`, `mercure`, `redirect` or `respond`",
+                "penstock.toml:3:1: route /x has nothing to do: give it `files`, `app`, `upstream`, `split`, `hub`, `mercure`, `redirect` or `respond`",
             ],
         ),
         (

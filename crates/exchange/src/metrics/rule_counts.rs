@@ -11,8 +11,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::{Counter, MetricValue};
 
@@ -80,7 +79,10 @@ impl RuleCounts {
             route: self.route.clone().into(),
             rule: self.rule.clone().into(),
             counts: counts
-                .map(|(name, counter)| (name.clone().into(), counter.value()))
+                .map(|(name, counter)| OutcomeCount {
+                    outcome: name.clone().into(),
+                    requests: counter.value(),
+                })
                 .collect(),
             in_use: self.in_use(),
         }
@@ -149,25 +151,25 @@ pub struct RuleCountsSnapshot {
     /// The rule, by its key in the configuration.
     pub rule: String,
     /// The number of requests by outcome.
-    #[serde(serialize_with = "serialize_counts")]
-    pub counts: Vec<(String, u64)>,
+    pub counts: Vec<OutcomeCount>,
     /// What it uses now: the keys of a rate, copies in progress.
     pub in_use: Option<u64>,
 }
 
-fn serialize_counts<S: Serializer>(counts: &[(String, u64)], to: S) -> Result<S::Ok, S::Error> {
-    let mut map = to.serialize_map(Some(counts.len()))?;
-    for (name, count) in counts {
-        map.serialize_entry(name, count)?;
-    }
-    map.end()
+/// The requests with one outcome.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct OutcomeCount {
+    /// The outcome, such as `refused`, or the part of a `split`.
+    pub outcome: String,
+    /// The number of requests since the start.
+    pub requests: u64,
 }
 
 crate::metric_table! {
     /// Metrics of each rule of each route.
     pub static RULE_METRICS: |rule: RuleCountsSnapshot| {
         counter rule_requests_total = MetricValue::by_label("outcome",
-            rule.counts.iter().map(|(name, count)| (name.as_str(), *count))),
+            rule.counts.iter().map(|it| (it.outcome.as_str(), it.requests))),
             "Requests that a rule of a route has decided, by outcome.";
         gauge rule_in_use = rule.in_use, "What a rule uses now: the keys of a rate, copies in progress.";
     }
@@ -186,8 +188,11 @@ mod tests {
         }
     }
 
-    fn named(counts: &[(&str, u64)]) -> Vec<(String, u64)> {
-        let owned = |(name, count): &(&str, u64)| ((*name).to_owned(), *count);
+    fn named(counts: &[(&str, u64)]) -> Vec<OutcomeCount> {
+        let owned = |(name, count): &(&str, u64)| OutcomeCount {
+            outcome: (*name).to_owned(),
+            requests: *count,
+        };
         counts.iter().map(owned).collect()
     }
 
@@ -228,7 +233,7 @@ mod tests {
         counts.set_usage(&usage);
         let json = serde_json::to_value(table.snapshot()).unwrap();
         let expected = serde_json::json!([
-            { "route": "* /", "rule": "rate_limit", "counts": { "refused": 0 }, "in_use": 7 }
+            { "route": "* /", "rule": "rate_limit", "counts": [{ "outcome": "refused", "requests": 0 }], "in_use": 7 }
         ]);
         assert_eq!(json, expected);
         drop(usage);

@@ -135,10 +135,7 @@ fn describe_files_only(config: &Config) -> Option<String> {
 
 /// Whether a route serves nothing but its files.
 fn serves_only_files(route: &penstock_config::Route) -> bool {
-    route.app.is_none()
-        && route.upstream.is_none()
-        && route.hub.is_none()
-        && route.mercure.is_none()
+    !route.has_back_end() && route.hub.is_none() && route.mercure.is_none()
 }
 
 /// An upstream's line at the terminal.

@@ -349,10 +349,12 @@ impl Server {
     /// with half of its time left for pages.
     fn stream_start_interval(&self) -> Duration {
         let live = self.live_state();
-        let routes = live.config.sites.iter().flat_map(|site| &site.routes);
+        let routes = live.config.route_parts();
         let with_grip = routes.filter(|route| live.config.effective_grip(route).is_some());
-        let apps = with_grip.filter_map(|route| live.components.apps.get(route.app.as_ref()?));
-        let intervals = apps.filter_map(|app| app.response_interval());
+        let intervals = with_grip.filter_map(|route| {
+            let app = live.components.apps.get(route.app.as_ref()?)?;
+            app.response_interval()
+        });
         intervals.max().unwrap_or_default() * 2
     }
 

@@ -62,6 +62,7 @@ mod rack;
 mod regressions;
 mod reload;
 mod responses;
+mod rollout;
 mod security_rules;
 mod sendfile;
 mod slow_clients;

@@ -61,6 +61,10 @@ impl Fixed {
 }
 
 impl AdmissionRule for Fixed {
+    fn name(&self) -> &'static str {
+        "fixed"
+    }
+
     fn decide(&self, _: &Request) -> Decision {
         let verdict = self.verdict();
         match self.is_slow {

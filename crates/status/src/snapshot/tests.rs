@@ -124,6 +124,7 @@ const KEYS: &str = "\
     machine.load_average machine.tcp_buffer_bytes pid pools[].active_threads
     pools[].max_queue_time_seconds pools[].max_queued pools[].max_threads pools[].name
     pools[].oldest_running_seconds pools[].queued pools[].refused reload_error resident_bytes
+    rules[].counts[].outcome rules[].counts[].requests rules[].in_use rules[].route rules[].rule
     state traffic.accepted traffic.active traffic.client_disconnects traffic.evicted
     traffic.malformed_requests traffic.received_bytes traffic.refused traffic.requests_total
     traffic.responses[] traffic.sent_bytes traffic.slow_clients traffic.tls_handshake_failures

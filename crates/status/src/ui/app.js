@@ -1,7 +1,7 @@
 // The status page: receives the server's snapshot once a second and shows it.
 //
 // This file has the connection, the notice on top and the buttons. views.js, upstreams.js,
-// caches.js, certificates.js, streams.js and charts.js show the rest.
+// caches.js, certificates.js, rules.js, streams.js and charts.js show the rest.
 //
 // Invariants:
 // - Every snapshot is shown as a whole; none depends on one before it.
@@ -13,6 +13,7 @@ import { chartsView } from "./charts.js";
 import { make, setClass, setText, table } from "./elements.js";
 import { History } from "./history.js";
 import { age } from "./numbers.js";
+import { rulesView } from "./rules.js";
 import { hubView } from "./streams.js";
 import { upstreamState, upstreamView } from "./upstreams.js";
 import { appView, LIMIT_COLUMNS, serverView, stateTone } from "./views.js";
@@ -34,6 +35,7 @@ const page = {
   pools: poolsView(byId("pools")),
   charts: chartsView(byId("charts")),
   hub: hubView(byId("hub"), byId("hub-figures"), byId("hub-cluster")),
+  showRules: rulesView(byId("rules"), byId("rule-rows")),
   showLimits: table(byId("limits"), LIMIT_COLUMNS),
   apps: new Map(),
   upstreams: new Map(),
@@ -73,6 +75,7 @@ function show(now) {
   page.certificates.update(now.certificates, now.traffic, now.uptime_seconds);
   page.caches.update(now.caches, now.cached_routes, now.uptime_seconds);
   page.pools.update(now.pools, now.uptime_seconds);
+  page.showRules(now.rules);
   page.showLimits(now.limits);
   byId("main").hidden = false;
   const states = [

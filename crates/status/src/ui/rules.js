@@ -1,0 +1,42 @@
+// View of the rules of routes, with the requests that each has decided.
+//
+// app.js makes the view and passes each snapshot to it; elements.js draws. The card is hidden
+// where no route has a rule.
+
+import { table } from "./elements.js";
+import { count } from "./numbers.js";
+
+const TONES = { refused: "warn", unavailable: "bad", failed: "bad", dropped: "warn" };
+/** Rows that are shown: a site with thousands of routes has as many. */
+const SHOWN_ROWS = 200;
+
+const total = (rule) => rule.counts.reduce((sum, { requests }) => sum + requests, 0);
+
+function countsText({ counts }) {
+  const counted = counts.filter(({ requests }) => requests > 0);
+  return counted.map(({ outcome, requests }) => `${count(requests)} ${outcome}`).join(", ") || "0";
+}
+
+function tone({ counts }) {
+  const tones = counts.filter(({ requests }) => requests > 0).map(({ outcome }) => TONES[outcome]);
+  return tones.includes("bad") ? "bad" : tones.find(Boolean) ?? "";
+}
+
+const COLUMNS = [
+  ["route", true, (r) => r.route],
+  ["rule", true, (r) => r.rule],
+  ["requests", true, countsText, tone],
+  ["in use", false, (r) => (r.in_use === null ? "" : count(r.in_use))],
+];
+
+/** The rules in the card `root`: all of a short list, of a long one those with most requests. */
+export function rulesView(root, rows) {
+  const showRows = table(rows, COLUMNS);
+  return (rules) => {
+    root.hidden = rules.length === 0;
+    const shown = rules.length <= SHOWN_ROWS
+      ? rules
+      : [...rules].sort((a, b) => total(b) - total(a)).slice(0, SHOWN_ROWS);
+    showRows(shown);
+  };
+}
