@@ -1,7 +1,7 @@
 //! Users with passwords: `basic_auth` of a route (RFC 7617).
 //!
 //! A password is verified once, in a pool, since its hash is slow by design. That it was right is
-//! remembered by a keyed digest of user, password and hash.
+//! remembered by a keyed digest of the field that it came in.
 //!
 //! # Invariants
 //! - A user that does not exist costs as much time as the dearest hash of the file.
@@ -11,8 +11,8 @@
 
 mod password_hash;
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::{hmac, rand};
 use base64::Engine as _;
@@ -25,8 +25,8 @@ use self::password_hash::PasswordHash;
 use crate::admission::{Admission, AdmissionRule, Decision};
 use crate::failed_attempts::FailedAttempts;
 
-/// Passwords that are remembered as right; then all are forgotten.
-const MAX_VERIFIED: usize = 4096;
+/// Fields of a generation that are remembered as right.
+const MAX_YOUNG: usize = 2048;
 
 /// Longest `Authorization` field that is read: hashes use 72 bytes of a password at most.
 const MAX_FIELD_BYTES: usize = 1024;
@@ -43,12 +43,22 @@ pub struct BasicAuthRule {
     pool: Pool,
 }
 
-/// Digests of the passwords that were right.
+/// The `Authorization` fields that were right, by digest.
 #[derive(Debug)]
 struct VerifiedPasswords {
     key: hmac::Key,
-    digests: Mutex<HashSet<[u8; 32]>>,
+    generations: Mutex<Generations>,
 }
+
+/// When the young generation is full, the old one is forgotten. A field that is used again becomes
+/// young again.
+#[derive(Debug, Default)]
+struct Generations {
+    young: HashMap<FieldDigest, Arc<str>>,
+    old: HashMap<FieldDigest, Arc<str>>,
+}
+
+type FieldDigest = [u8; 32];
 
 /// User and password of a request.
 struct Credentials {
@@ -72,6 +82,7 @@ impl BasicAuthRule {
             rule.users.iter().map(hash).collect::<Result<_, String>>()?;
         let random = rand::SystemRandom::new();
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &random);
+        let key = key.map_err(|_| "basic_auth: no random numbers".to_owned())?;
         Ok(Self {
             decoy: users
                 .values()
@@ -80,10 +91,7 @@ impl BasicAuthRule {
                 .unwrap_or_default(),
             users,
             challenge: format!("Basic realm=\"{}\", charset=\"UTF-8\"", rule.realm).into(),
-            verified_passwords: Arc::new(VerifiedPasswords {
-                key: key.map_err(|_| "basic_auth: no random numbers".to_owned())?,
-                digests: Mutex::default(),
-            }),
+            verified_passwords: Arc::new(VerifiedPasswords::new(key)),
             failures,
             pool,
         })
@@ -100,16 +108,21 @@ impl AdmissionRule for BasicAuthRule {
     }
 
     fn decide(&self, request: &Request) -> Decision {
-        let Some(credentials) = Credentials::of(request) else {
-            return Decision::refuse(Self::refusal(&self.challenge, "no user and password"));
+        let field = request.head.field("authorization").unwrap_or_default();
+        let missing = || Decision::refuse(Self::refusal(&self.challenge, "no user and password"));
+        if field.is_empty() || field.len() > MAX_FIELD_BYTES {
+            return missing();
+        }
+        let digest = self.verified_passwords.digest(field);
+        if let Some(user) = self.verified_passwords.user(&digest) {
+            return Decision::Ready(Ok(Admission::of_user(user)));
+        }
+        let Some(credentials) = Credentials::parse(field) else {
+            return missing();
         };
         let found = self.users.get(&*credentials.user);
         let is_user = found.is_some();
         let hash = found.unwrap_or(&self.decoy);
-        let digest = self.verified_passwords.digest(&credentials, hash);
-        if is_user && self.verified_passwords.contains(&digest) {
-            return Decision::Ready(Ok(Admission::of_user(credentials.user)));
-        }
         let attempt = match self.failures.begin(request, "passwords") {
             Ok(attempt) => attempt,
             Err(fault) => return Decision::refuse(fault),
@@ -124,7 +137,7 @@ impl AdmissionRule for BasicAuthRule {
                 Fault::new(FaultKind::Overloaded, format!("basic_auth: {error}"))
             })?;
             if verified && is_user {
-                verified_passwords.insert(digest);
+                verified_passwords.insert(digest, Arc::clone(&user));
                 attempt.give_back();
                 return Ok(Admission::of_user(user));
             }
@@ -135,12 +148,8 @@ impl AdmissionRule for BasicAuthRule {
 
 impl Credentials {
     /// Those of `Authorization: Basic` (RFC 7617 §2).
-    fn of(request: &Request) -> Option<Self> {
-        let value = request.head.field("authorization")?;
-        if value.len() > MAX_FIELD_BYTES {
-            return None;
-        }
-        let (scheme, encoded) = value.split_at_checked(6)?;
+    fn parse(field: &[u8]) -> Option<Self> {
+        let (scheme, encoded) = field.split_at_checked(6)?;
         if !scheme.eq_ignore_ascii_case(b"basic ") {
             return None;
         }
@@ -155,34 +164,45 @@ impl Credentials {
 }
 
 impl VerifiedPasswords {
-    fn digest(&self, credentials: &Credentials, hash: &PasswordHash) -> [u8; 32] {
-        let mut context = hmac::Context::with_key(&self.key);
-        // No user has a control character, and no hash a zero byte.
-        for part in [
-            credentials.user.as_bytes(),
-            b"\0",
-            hash.as_str().as_bytes(),
-            b"\0",
-        ] {
-            context.update(part);
-        }
-        context.update(&credentials.password);
+    fn new(key: hmac::Key) -> Self {
+        let generations = Mutex::default();
+        Self { key, generations }
+    }
+
+    fn digest(&self, field: &[u8]) -> FieldDigest {
         let mut digest = [0; 32];
-        digest.copy_from_slice(context.sign().as_ref());
+        digest.copy_from_slice(hmac::sign(&self.key, field).as_ref());
         digest
     }
 
-    fn contains(&self, digest: &[u8; 32]) -> bool {
-        let digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
-        digests.contains(digest)
+    /// The user whose field has this digest, if it was right.
+    fn user(&self, digest: &FieldDigest) -> Option<Arc<str>> {
+        let mut kept = self.lock();
+        if let Some(user) = kept.young.get(digest) {
+            return Some(Arc::clone(user));
+        }
+        let user = kept.old.remove(digest)?;
+        kept.insert(*digest, Arc::clone(&user));
+        Some(user)
     }
 
-    fn insert(&self, digest: [u8; 32]) {
-        let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
-        if digests.len() >= MAX_VERIFIED {
-            digests.clear();
+    fn insert(&self, digest: FieldDigest, user: Arc<str>) {
+        self.lock().insert(digest, user);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Generations> {
+        self.generations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Generations {
+    fn insert(&mut self, digest: FieldDigest, user: Arc<str>) {
+        if self.young.len() >= MAX_YOUNG {
+            self.old = std::mem::take(&mut self.young);
         }
-        digests.insert(digest);
+        self.young.insert(digest, user);
     }
 }
 
@@ -191,39 +211,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_depends_on_each_part() {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, b"test");
-        let verified_passwords = VerifiedPasswords {
-            key,
-            digests: Mutex::default(),
-        };
-        let credentials = |user: &str, password: &str| Credentials {
-            user: user.into(),
-            password: zeroize::Zeroizing::new(password.as_bytes().to_vec()),
-        };
-        let sha = |text: &str| PasswordHash::parse(text).unwrap();
-        let (one, other) = (
-            sha("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g="),
-            sha("{SHA}NWoZK3kTsExUV00Ywo1G5jlUKKs="),
-        );
-        let base = verified_passwords.digest(&credentials("anna", "pw"), &one);
-        for (user, password, hash) in [
-            ("anna", "pw2", &one),
-            ("ann", "apw", &one),
-            ("bert", "pw", &one),
-            ("anna", "pw", &other),
-        ] {
-            let digest = verified_passwords.digest(&credentials(user, password), hash);
-            assert_ne!(digest, base, "{user} {password}");
+    fn fields_in_use_are_remembered_and_others_forgotten() {
+        let verified_passwords = VerifiedPasswords::new(hmac::Key::new(hmac::HMAC_SHA256, b"test"));
+        let digest = |field: &str| verified_passwords.digest(field.as_bytes());
+        assert_ne!(digest("Basic YTpi"), digest("Basic YTpj"));
+        let (used, unused) = (digest("used"), digest("unused"));
+        verified_passwords.insert(used, "anna".into());
+        verified_passwords.insert(unused, "bert".into());
+        for number in 0..4 * MAX_YOUNG {
+            verified_passwords.insert(digest(&number.to_string()), "other".into());
+            assert_eq!(verified_passwords.user(&used).as_deref(), Some("anna"));
         }
-        verified_passwords.insert(base);
-        assert!(verified_passwords.contains(&base));
-        for number in 0..=u16::try_from(MAX_VERIFIED).unwrap() {
-            let mut digest = [0; 32];
-            digest[..2].copy_from_slice(&number.to_le_bytes());
-            verified_passwords.insert(digest);
-        }
-        let verified_passwords = verified_passwords.digests.lock().unwrap();
-        assert!(verified_passwords.len() <= MAX_VERIFIED);
+        assert_eq!(verified_passwords.user(&unused), None);
+        let kept = verified_passwords.lock();
+        assert!(kept.young.len() <= MAX_YOUNG && kept.old.len() <= MAX_YOUNG);
     }
 }

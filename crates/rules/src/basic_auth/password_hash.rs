@@ -93,11 +93,6 @@ impl PasswordHash {
         }
     }
 
-    /// As it stands in the file.
-    pub(crate) fn as_str(&self) -> &str {
-        &self.text
-    }
-
     /// Whether a password is that of the hash. *Blocking*: up to a second of a core.
     pub(crate) fn verify(&self, password: &[u8]) -> bool {
         match self.kind {
