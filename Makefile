@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 60
 TEST_THREADS ?= $(shell expr 2 '*' "$$(nproc)")
 
 .NOTPARALLEL:
-.PHONY: run build release deny test test-rust test-workers test-real test-hardened test-backends test-applications test-tls fuzz clean
+.PHONY: run build release deny test test-rust test-workers test-real test-hardened test-backends test-applications test-tls test-migrations fuzz clean
 
 run:
 	@echo "== set up the guestbook, build, serve it"
@@ -85,6 +85,13 @@ test-tls: build
 	@scripts/setup tls
 	@echo "== TLS, looked at by testssl.sh and sslyze"
 	@scripts/test-real test_tls
+
+# Separate: Caddy, HAProxy, Apache and php-fpm, each with its file and ours; those of nginx run
+# with the other tests.
+test-migrations: build
+	@scripts/setup migrations
+	@echo "== other servers and the translations of their files"
+	@scripts/test-real test_migrations
 
 fuzz:
 	@echo "== fuzz each target for $(FUZZ_SECONDS) s"

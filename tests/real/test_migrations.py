@@ -35,6 +35,7 @@ from urllib.parse import urljoin
 
 from harness import BIN, NGINX, ROOT, STOP_SECONDS, Child, RealCase, until
 
+CADDY = ROOT / "tests" / "real" / "migrations" / ".venv" / "bin"
 SETS = ROOT / "docs" / "migrate"
 QUESTIONS = 40
 # Networks of the documents, and where the test has their clients.
@@ -71,7 +72,7 @@ DirectoryIndex index.html
     Options FollowSymLinks
     Require all granted
 </Directory>
-<FilesMatch "^\.ht">
+<FilesMatch "^\\.ht">
     Require all denied
 </FilesMatch>
 {settings}
@@ -85,7 +86,7 @@ MODULES = (
 def program(server):
     """Returns the path of a server's program, or None."""
     name = PROGRAMS[server]
-    return shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:{ROOT}/.venv/bin")
+    return shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:{CADDY}")
 
 
 class Question:
@@ -438,7 +439,14 @@ class Migration(RealCase):
         )
         (cls.home / "Caddyfile").write_text(globals_ + text)
         environment = {"HOME": str(cls.home), "XDG_DATA_HOME": str(cls.home)}
-        command = [program("caddy"), "run", "--adapter", "caddyfile", "--config", cls.home / "Caddyfile"]
+        command = [
+            program("caddy"),
+            "run",
+            "--adapter",
+            "caddyfile",
+            "--config",
+            cls.home / "Caddyfile",
+        ]
         return Child(command, environment)
 
     @classmethod
