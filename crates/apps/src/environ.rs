@@ -143,6 +143,11 @@ fn encode_fields(encoder: &mut EnvironEncoder<'_>, request: &Request, may_hijack
         },
         |name, value| encoder.push_variable(name, value),
     );
+    request.for_each_correlation_field(|name, value| {
+        cgi::emit_variable(name, value, |name, value| {
+            encoder.push_variable(name, value);
+        });
+    });
     if request.forwarded.is_some() {
         for name in Request::FORWARDED_FIELDS {
             if let Some(value) = request.forwarded_field(name) {

@@ -84,11 +84,11 @@ pub use model::{
     HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hsts, HttpListener, HttpScheme,
     Hub, HubHistory, JoinEndpoint, JoinTarget, KeySetSource, Limits, LogFormat, LogTarget,
     MemoryLimit, MercureKey, MercureKeys, Mirror, NamedCondition, OnDemand, Preload, Processes,
-    Protocol, ProxyProtocol, QueryKey, RateLimitRule, Redirect, RefusalPolicy, RequestScheme,
-    Respond, RetryPolicy, Rewrite, Route, RouteCache, RouteHub, RouteMercure, Satisfy,
-    ScalingConfig, Sendfile, Server, ServerAddr, ServerLogFormat, Site, SiteTls, SlowPolicy,
-    SocketPermissions, SplitBy, SplitCookie, SplitPart, Sticky, Symlinks, TcpFrontend, TcpTls, Tls,
-    TlsProfile, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
+    Protocol, ProxyProtocol, QueryKey, RateLimitRule, Redirect, RefusalPolicy, RequestIdMode,
+    RequestScheme, Respond, RetryPolicy, Rewrite, Route, RouteCache, RouteHub, RouteMercure,
+    Satisfy, ScalingConfig, Sendfile, Server, ServerAddr, ServerLogFormat, Site, SiteTls,
+    SlowPolicy, SocketPermissions, SplitBy, SplitCookie, SplitPart, Sticky, Symlinks, TcpFrontend,
+    TcpTls, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use rate_limit::{RateKey, RequestRate};

@@ -46,8 +46,8 @@ pub(crate) use rollout::SPLIT_MATCH;
 pub use rollout::{Mirror, SplitBy, SplitCookie, SplitPart};
 pub(crate) use server::{ACCESS_LOG, ADMIN_TOKEN, AccessLogFormat, SERVER_JOIN, SERVER_LISTEN};
 pub use server::{
-    AccessLog, ControlSocket, HttpListener, JoinEndpoint, LogFormat, LogTarget, Server,
-    ServerLogFormat, SocketPermissions,
+    AccessLog, ControlSocket, HttpListener, JoinEndpoint, LogFormat, LogTarget, RequestIdMode,
+    Server, ServerLogFormat, SocketPermissions,
 };
 pub(crate) use site::{BASIC_AUTH_USERS, ROUTE_PATH_REGEX};
 pub use site::{

@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use penstock_config::LogFormat;
-use penstock_exchange::{RequestTiming, TlsInfo};
+use penstock_exchange::{RequestId, RequestTiming, TlsInfo};
 use penstock_http::{LogMask, RequestHead};
 use penstock_runtime::{clock, logger::LogWriter};
 use penstock_sys::net::PeerAddress;
@@ -46,6 +46,8 @@ pub(crate) struct AccessRecord<'a> {
     pub(crate) body_bytes: u64,
     /// The session of the connection.
     pub(crate) tls: Option<&'a TlsInfo>,
+    /// Its id, where requests have one.
+    pub(crate) request_id: Option<&'a RequestId>,
     /// The user that the client has proved to be.
     pub(crate) user: Option<&'a str>,
     pub(crate) timing: &'a RequestTiming,
@@ -136,7 +138,7 @@ fn format_combined(record: &AccessRecord<'_>, now: u64, mask: &LogMask) -> Strin
         }
     }
     let timing = record.timing;
-    let _ = writeln!(
+    let _ = write!(
         line,
         " queue_time={} queue_position={} app_time={} total_time={} handler={} worker={} \
          connect_time={} server={} retries={}",
@@ -150,6 +152,10 @@ fn format_combined(record: &AccessRecord<'_>, now: u64, mask: &LogMask) -> Strin
         timing.server.as_deref().unwrap_or("-"),
         timing.retries,
     );
+    match record.request_id {
+        Some(id) => drop(writeln!(line, " request_id={id}")),
+        None => line.push('\n'),
+    }
     line
 }
 
@@ -189,6 +195,9 @@ fn format_json(record: &AccessRecord<'_>, now: Duration, mask: &LogMask) -> Stri
         "server": timing.server.as_deref(),
         "retries": timing.retries,
     });
+    if let Some(id) = record.request_id {
+        value["request_id"] = id.to_string().into();
+    }
     if let Some(tls) = record.tls {
         value["tls_version"] = tls.version.into();
         value["tls_cipher"] = (*tls.cipher).into();
@@ -279,6 +288,7 @@ mod tests {
         };
         let mask = LogMask::default();
         let mut record = AccessRecord {
+            request_id: None,
             user: None,
             head: &head,
             client: PeerAddress::Unix,
@@ -331,6 +341,7 @@ mod tests {
             ..TlsInfo::default()
         };
         let mut record = AccessRecord {
+            request_id: None,
             user: None,
             head: &head,
             client: PeerAddress::Unix,
@@ -370,6 +381,7 @@ mod tests {
         };
         let timing = RequestTiming::default();
         let record = AccessRecord {
+            request_id: None,
             user: None,
             head: &head,
             client: PeerAddress::Unix,

@@ -14,6 +14,7 @@
 //! - Fields that instruct the front end are removed before a client sees them.
 //! - Each exchange is recorded once.
 
+mod correlation;
 mod http_challenge;
 mod internal_redirect;
 mod record;
@@ -22,10 +23,12 @@ mod request;
 use std::sync::Arc;
 use std::time::Instant;
 
+use penstock_config::RequestIdMode;
+use penstock_exchange::correlation::REQUEST_ID_FIELD;
 use penstock_exchange::field_policy::remove_internal_fields;
 use penstock_exchange::request::RequestEnvironment;
 use penstock_exchange::{
-    Body, ClientState, Fault, FaultKind, ForwardedInfo, FrontEndInstructions, Handler,
+    Body, ClientState, Correlation, Fault, FaultKind, ForwardedInfo, FrontEndInstructions, Handler,
     HandlerFuture, HandlerProgress, InternalRedirect, ListenerInfo, Reply, Request, RequestBody,
     RequestPath, RequestView, Response, TrustedProxies,
 };
@@ -38,6 +41,7 @@ use penstock_tls::ConnectionIdentity;
 use self::internal_redirect::RedirectChain;
 use self::request::HandlerRequest;
 use crate::accept::ConnectionSource;
+use crate::faults::FailedRequest;
 use crate::filters::Filters;
 use crate::router::{HandlerChain, OwnedRoute, Route, RouteMatch};
 use crate::{Edge, Settings, faults};
@@ -73,6 +77,8 @@ pub(crate) struct Exchange {
     forwarded: Option<Arc<ForwardedInfo>>,
     /// The same as the handlers got it last: the route's rules may change it.
     handler_forwarded: Option<Arc<ForwardedInfo>>,
+    /// What ties it to its records elsewhere.
+    correlation: Correlation,
     arrived: Instant,
     /// Those of the client's route.
     filters: Option<Arc<Filters>>,
@@ -87,6 +93,8 @@ pub(crate) struct RequestMeta<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) head: &'a RequestHead,
     pub(crate) forwarded: Option<&'a ForwardedInfo>,
+    /// `None` where nothing has needed it yet.
+    pub(crate) correlation: Option<&'a Correlation>,
     pub(crate) arrived: Instant,
 }
 
@@ -213,6 +221,7 @@ impl<'s> ReceivedRequest<'s> {
             settings: self.settings,
             head: &self.head,
             forwarded: self.forwarded.as_deref(),
+            correlation: None,
             arrived: self.arrived,
         }
     }
@@ -229,6 +238,7 @@ impl<'s> ReceivedRequest<'s> {
         let scheme = connection.scheme(self.forwarded.as_deref());
         let needs_hsts = route.hsts.is_some() && scheme == "https";
         if needs_hsts
+            || self.settings.request_id == RequestIdMode::Respond
             || route.filters.is_some()
             || path.is_ambiguous()
             || has_request_body(&self.head)
@@ -245,8 +255,14 @@ impl<'s> ReceivedRequest<'s> {
     }
 
     /// Makes the exchange, which no longer borrows the settings.
-    pub(crate) fn into_exchange(self) -> (Exchange, RouteMatch<OwnedRoute>) {
+    pub(crate) fn into_exchange(
+        self,
+        connection: ConnectionContext<'_>,
+    ) -> (Exchange, RouteMatch<OwnedRoute>) {
+        let correlation = connection.correlate(self.settings, &self.head);
+        connection.client_state.set_correlation(correlation.clone());
         let exchange = Exchange {
+            correlation,
             settings: Arc::clone(self.settings),
             head: Arc::new(self.head),
             handler_forwarded: self.forwarded.clone(),
@@ -266,6 +282,7 @@ impl Exchange {
             settings: &self.settings,
             head: &self.head,
             forwarded: self.forwarded.as_deref(),
+            correlation: Some(&self.correlation),
             arrived: self.arrived,
         }
     }
@@ -395,7 +412,11 @@ impl Exchange {
                     connection.edge.metrics().slow_clients.increment();
                 }
                 let client = connection.client_address(self.forwarded.as_deref());
-                let request = (&*self.head, &*self.settings);
+                let request = FailedRequest {
+                    head: &self.head,
+                    settings: &self.settings,
+                    id: self.correlation.request_id.as_ref(),
+                };
                 let throttle = &connection.edge.log_throttle;
                 faults::log_refused_request(client, &fault, request, throttle);
                 let counted = connection.client_state.counted_address_prefix();
@@ -415,6 +436,14 @@ impl Exchange {
             && !response.fields.contains(HSTS_FIELD)
         {
             let _ = response.fields.push(HSTS_FIELD, hsts.as_bytes());
+        }
+        if self.settings.request_id == RequestIdMode::Respond
+            && let Some(id) = &self.correlation.request_id
+        {
+            // An id is a valid value.
+            let _ = response
+                .fields
+                .set(REQUEST_ID_FIELD, id.as_str(&mut [0; 36]).as_bytes());
         }
         remove_instructions(&mut response);
         Ok(FinalResponse {

@@ -10,7 +10,8 @@ mod builtin_error_page;
 
 use std::borrow::Cow;
 
-use penstock_exchange::{AddressPrefix, Body, Fault, FaultKind, FaultSide, Response};
+use log::Level;
+use penstock_exchange::{AddressPrefix, Body, Fault, FaultKind, FaultSide, RequestId, Response};
 use penstock_http::{Method, RequestHead, Status};
 use penstock_runtime::clock;
 use penstock_runtime::log_throttle::{LogThrottle, suppressed_suffix};
@@ -26,15 +27,24 @@ pub(crate) const MAX_LOGGED_LINE_BYTES: usize = 200;
 /// Seconds after which a client may try again when the server was too busy.
 const RETRY_AFTER: &str = "1";
 
+/// A request that gets an error in place of a response.
+#[derive(Clone, Copy)]
+pub(crate) struct FailedRequest<'a> {
+    pub(crate) head: &'a RequestHead,
+    pub(crate) settings: &'a Settings,
+    /// Its id, where requests have one.
+    pub(crate) id: Option<&'a RequestId>,
+}
+
 /// The response to a fault; without `asked` there was no valid request.
 pub(crate) fn respond_to_fault(
     fault: Fault,
-    asked: Option<(&RequestHead, &Settings)>,
+    asked: Option<FailedRequest<'_>>,
     repeats: &LogThrottle,
 ) -> Response {
     log_fault(&fault, asked, repeats);
     let status = fault.kind.status();
-    let page = asked.and_then(|(head, settings)| site_error_page(status, head, settings));
+    let page = asked.and_then(|it| site_error_page(status, it.head, it.settings));
     let mut response = page.unwrap_or_else(|| builtin_error_page(status, &fault, asked));
     let mut field = |name, value: &str| {
         // Literals are valid fields.
@@ -60,11 +70,11 @@ pub(crate) fn respond_to_fault(
 /// but 200 it would never reconnect.
 pub(crate) fn refuse_event_source(
     fault: &Fault,
-    asked: (&RequestHead, &Settings),
+    asked: FailedRequest<'_>,
     client: Option<AddressPrefix>,
     repeats: &LogThrottle,
 ) -> Option<Response> {
-    let (head, settings) = asked;
+    let FailedRequest { head, settings, .. } = asked;
     let refusal = settings.stream_refusal.as_ref()?;
     if !fault.kind.is_transient() || !head.is_event_source() {
         return None;
@@ -98,17 +108,14 @@ fn site_error_page(status: Status, head: &RequestHead, settings: &Settings) -> O
     pages.response_for(status)
 }
 
-fn builtin_error_page(
-    status: Status,
-    fault: &Fault,
-    asked: Option<(&RequestHead, &Settings)>,
-) -> Response {
-    let head = asked.map(|(head, _)| head);
-    let shown = asked.filter(|(_, settings)| settings.is_development);
+fn builtin_error_page(status: Status, fault: &Fault, asked: Option<FailedRequest<'_>>) -> Response {
+    let head = asked.map(|it| it.head);
+    let shown = asked.filter(|it| it.settings.is_development);
     let page = BuiltinErrorPage {
         status,
         fault,
-        debug_request: shown.map(|(head, settings)| (head, &settings.log_mask)),
+        request_id: asked.and_then(|it| it.id),
+        debug_request: shown.map(|it| (it.head, &it.settings.log_mask)),
     };
     if penstock_http::prefers_media_type(
         head.and_then(|head| head.field("accept")),
@@ -161,7 +168,7 @@ pub(crate) fn log_refused_head(
 pub(crate) fn log_refused_request(
     client: PeerAddress,
     fault: &Fault,
-    (head, settings): (&RequestHead, &Settings),
+    FailedRequest { head, settings, .. }: FailedRequest<'_>,
     repeats: &LogThrottle,
 ) {
     if let FaultKind::BadRequest
@@ -198,38 +205,40 @@ pub(crate) fn redirect_to_site(location: &str) -> Response {
     response
 }
 
-fn log_fault(fault: &Fault, asked: Option<(&RequestHead, &Settings)>, repeats: &LogThrottle) {
-    let method = asked.map_or("-", |(head, _)| head.method_str());
+fn log_fault(fault: &Fault, asked: Option<FailedRequest<'_>>, repeats: &LogThrottle) {
+    let method = asked.map_or("-", |it| it.head.method_str());
     // The log masks lines as text, in which a quote ends a value.
-    let target = asked.map_or(Cow::Borrowed("-"), |(head, settings)| {
-        settings.log_mask.apply_url_str(head.target())
+    let target = asked.map_or(Cow::Borrowed("-"), |it| {
+        it.settings.log_mask.apply_url_str(it.head.target())
     });
     let status = fault.kind.status().code();
     let handler = fault.timing.handler.as_deref().unwrap_or("edge");
-    match (fault.kind.side(), fault.kind) {
-        (FaultSide::Client, _) => {
-            log::debug!("{handler}: {status} {method} {target}: {}", fault.cause);
-        }
+    let (level, is_throttled) = match (fault.kind.side(), fault.kind) {
+        (FaultSide::Client, _) => (Level::Debug, false),
         (_, FaultKind::QueueFull | FaultKind::QueueTimeout | FaultKind::Unavailable) => {
-            if let Some(count) = repeats.admit_line(&fault.cause, clock::now()) {
-                let more = suppressed_suffix(count);
-                log::warn!(
-                    "{handler}: {status} {method} {target}: {}{more}",
-                    fault.cause
-                );
-            }
+            (Level::Warn, true)
         }
         // A disk or a pool that fails one request fails all of them.
-        (_, FaultKind::Overloaded | FaultKind::Internal) => {
-            if let Some(count) = repeats.admit_line(&fault.cause, clock::now()) {
-                let more = suppressed_suffix(count);
-                log::error!(
-                    "{handler}: {status} {method} {target}: {}{more}",
-                    fault.cause
-                );
-            }
-        }
-        _ => log::error!("{handler}: {status} {method} {target}: {}", fault.cause),
+        (_, FaultKind::Overloaded | FaultKind::Internal) => (Level::Error, true),
+        _ => (Level::Error, false),
+    };
+    let suppressed = match is_throttled {
+        true => repeats.admit_line(&fault.cause, clock::now()),
+        false => Some(0),
+    };
+    let Some(more) = suppressed.map(suppressed_suffix) else {
+        return;
+    };
+    let cause = &fault.cause;
+    match asked.and_then(|it| it.id) {
+        Some(id) => log::log!(
+            level, request_id:% = id;
+            "{handler}: {status} {method} {target}: {cause}{more}"
+        ),
+        None => log::log!(
+            level,
+            "{handler}: {status} {method} {target}: {cause}{more}"
+        ),
     }
 }
 

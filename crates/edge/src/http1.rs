@@ -395,7 +395,7 @@ impl Connection {
             return Ok(action);
         }
         let arrived = request.request_meta().arrived;
-        let (mut exchange, route) = request.into_exchange();
+        let (mut exchange, route) = request.into_exchange(self.connection_context());
         self.edge.release_settings(settings);
         let mut wire = WireState::default();
         if let Some(Err(sending)) = inline {

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::{ArcSwap, Cache};
-use penstock_config::Limits;
+use penstock_config::{Limits, RequestIdMode};
 use penstock_exchange::metrics::EdgeMetrics;
 use penstock_exchange::{HttpChallenges, StreamRefusal, TrustedProxies};
 use penstock_http::{HeadLimits, LogMask};
@@ -85,6 +85,8 @@ pub struct Settings {
     pub routes: RouteTable,
     /// Where requests are logged.
     pub access_log: Option<AccessLog>,
+    /// Whether requests have an id, and who gets it.
+    pub request_id: RequestIdMode,
     /// Masks of the server's log and of development pages.
     pub log_mask: LogMask,
     /// Proxies whose `Forwarded` and `X-Forwarded-*` headers are trusted.

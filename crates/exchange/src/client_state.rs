@@ -6,12 +6,12 @@
 //! and looks here right after, so no waker is needed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use penstock_http::{FieldBlock, Status};
 
-use crate::{AddressPrefix, TlsInfo};
+use crate::{AddressPrefix, Correlation, TlsInfo};
 
 /// Bytes of interim responses that may wait for one client; more are dropped.
 const MAX_INTERIM_BYTES: usize = 64 * 1024;
@@ -31,6 +31,10 @@ pub struct ClientState {
     has_user: AtomicBool,
     /// The user that the client of the current request has proved to be. Held for a move only.
     user: Mutex<Option<Arc<str>>>,
+    /// Whether there is anything in `correlation`.
+    has_correlation: AtomicBool,
+    /// What ties the current request to its records elsewhere. Held for a copy only.
+    correlation: Mutex<Correlation>,
 }
 
 impl ClientState {
@@ -44,11 +48,12 @@ impl ClientState {
     }
 
     /// The state of a request that is made on behalf of a client, who may leave without it: it has
-    /// the client's user.
+    /// the client's user, and what ties the client's request to its records.
     #[must_use]
     pub fn on_behalf_of(client: &Self) -> Arc<Self> {
         let state = Self::default();
         state.set_user(client.user());
+        state.set_correlation(client.correlation());
         Arc::new(state)
     }
 
@@ -75,6 +80,30 @@ impl ClientState {
         }
         let user = self.user.lock().unwrap_or_else(PoisonError::into_inner);
         user.clone()
+    }
+
+    /// Sets what ties the current request to its records elsewhere.
+    pub fn set_correlation(&self, correlation: Correlation) {
+        if correlation.is_empty() && !self.has_correlation.load(Ordering::Relaxed) {
+            return;
+        }
+        self.has_correlation
+            .store(!correlation.is_empty(), Ordering::Relaxed);
+        *self.lock_correlation() = correlation;
+    }
+
+    /// What ties the current request to its records elsewhere.
+    #[must_use]
+    pub fn correlation(&self) -> Correlation {
+        match self.has_correlation.load(Ordering::Relaxed) {
+            true => self.lock_correlation().clone(),
+            false => Correlation::default(),
+        }
+    }
+
+    fn lock_correlation(&self) -> MutexGuard<'_, Correlation> {
+        let locked = self.correlation.lock();
+        locked.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Marks the client as gone: the connection broke, or was closed whole.

@@ -15,6 +15,7 @@ pub mod buffering;
 pub mod cgi;
 pub mod client_certificate;
 pub mod client_state;
+pub mod correlation;
 pub mod fault;
 pub mod field_policy;
 pub mod forwarded;
@@ -38,6 +39,7 @@ pub use address_set::{AddressSet, parse_network};
 pub use body::{Body, BodyStream, FileBody, IncomingBody, RequestBody};
 pub use client_certificate::{ClientCertificate, ClientVerification};
 pub use client_state::ClientState;
+pub use correlation::{Correlation, RequestId};
 pub use fault::{Fault, FaultKind, FaultSide};
 pub use forwarded::{AddressSource, ForwardedInfo, InvalidForwardedField};
 pub use handler::{

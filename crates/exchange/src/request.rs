@@ -230,6 +230,7 @@ impl Request {
         let path = RequestPath::from_head(&head)?;
         let client_state = ClientState::new(self.client_state.tls().cloned());
         client_state.set_user(self.client_state.user());
+        client_state.set_correlation(self.client_state.correlation());
         let environment = RequestEnvironment {
             mount: Mount::default(),
             ..self.environment(Arc::new(client_state))

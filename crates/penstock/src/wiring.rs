@@ -141,6 +141,7 @@ pub(crate) fn build_settings(
         limits: config.limits.clone(),
         routes: routing,
         access_log,
+        request_id: config.server.request_id,
         log_mask: log_mask(&config.server),
         trusted_proxies,
         is_development: development,

@@ -256,6 +256,7 @@ fn add_header_variables(
     for (name, value) in parse_field_lines(&forwarding_fields) {
         cgi::emit_variable(name, value, &mut pair);
     }
+    request.for_each_correlation_field(|name, value| cgi::emit_variable(name, value, &mut pair));
 }
 
 /// Whether a field passes unchanged: set by a rule, or a client's field that may pass. Forwarding

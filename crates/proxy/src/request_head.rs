@@ -68,6 +68,7 @@ pub(crate) fn encode_request_head(
         push_field(out, b"Connection", b"close");
     }
     encode_forwarding_fields(out, config, request);
+    request.for_each_correlation_field(|name, value| push_field(out, name.as_bytes(), value));
     encode_client_certificate(out, request);
     // Trust matters only if there is a `Via`.
     let passes_via = has_via && request.is_from_trusted_proxy();
@@ -170,7 +171,9 @@ pub(crate) fn forwards_underscored_field(
 ) -> bool {
     let (trusted_headers, name) = (&request.trusted_headers, name.as_ref());
     trusted_headers.covers(name)
-        || !trusted_headers.covers_cgi_variable(name) && !is_hop_by_hop(request, named, name)
+        || !trusted_headers.covers_cgi_variable(name)
+            && !request.replaces_correlation_field(name)
+            && !is_hop_by_hop(request, named, name)
 }
 
 /// The protocol that a client may request from a server: not HTTP/2, which would hide requests from

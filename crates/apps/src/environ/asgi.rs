@@ -96,7 +96,10 @@ pub(crate) fn encode_scope(
             let is_passed = !is_own
                 && match classify_field(name) {
                     // Names are seen as they are here; a rule's own field has no twin beside it.
-                    FieldClass::Underscored => !request.trusted_headers.covers_cgi_variable(name),
+                    FieldClass::Underscored => {
+                        !request.trusted_headers.covers_cgi_variable(name)
+                            && !request.replaces_correlation_field(name.as_bytes())
+                    }
                     class => class.is_passed_to_app() && request.passes_forwarding_field(name),
                 };
             // Libraries that serve ASGI and WSGI alike (engineio, for one) tell a WebSocket from a
@@ -106,6 +109,7 @@ pub(crate) fn encode_scope(
                 headers.add(name.as_bytes(), value);
             }
         }
+        request.for_each_correlation_field(|name, value| headers.add(name.as_bytes(), value));
         if request.forwarded.is_some() {
             for name in Request::FORWARDED_FIELDS {
                 if let Some(value) = request.forwarded_field(name) {

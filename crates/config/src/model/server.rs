@@ -51,6 +51,11 @@ section! {
             OrTable(&Text("\"off\", \"stdout\", \"stderr\" or a path"), "server.access_log"),
             shows r#""off""#, example r#"{ path = "logs/access.log", format = "combined" }"#,
             by hand;
+        /// Ids of requests, in `X-Request-Id`: `"off"` leaves the field to others. `"pass"` keeps the
+        /// id of a trusted proxy or makes one, shows it in the logs and on error pages, and passes it
+        /// to applications and upstreams. `"respond"` also sends it in every response.
+        request_id: RequestIdMode = RequestIdMode::default(), Choice(RequestIdMode::WORDS),
+            example r#""respond""#;
         /// How long a stop waits for requests in progress.
         shutdown_timeout: Duration = Duration::from_secs(30), Time(0);
         /// How long the server that `penstock upgrade` has replaced may finish requests,
@@ -272,6 +277,20 @@ choice! {
         Text = "text",
         /// One JSON object a line.
         Json = "json",
+    }
+}
+
+choice! {
+    /// What becomes of the ids of requests.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum RequestIdMode {
+        /// There are none; `X-Request-Id` is a field like any other.
+        Off = "off",
+        /// Each request has one, for the logs and the programs behind the server.
+        #[default]
+        Pass = "pass",
+        /// Clients get it too.
+        Respond = "respond",
     }
 }
 

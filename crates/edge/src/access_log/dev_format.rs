@@ -114,6 +114,7 @@ mod tests {
             ..RequestTiming::default()
         };
         let mut record = AccessRecord {
+            request_id: None,
             user: None,
             head: &head,
             client: PeerAddress::Unix,

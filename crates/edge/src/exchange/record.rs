@@ -39,6 +39,14 @@ impl RequestMeta<'_> {
         metrics.active_requests.add(-1);
         metrics.total_time.record_local(total_time);
         if let Some(log) = &self.settings.access_log {
+            let made;
+            let correlation = match self.correlation {
+                Some(correlation) => correlation,
+                None => {
+                    made = connection.correlate(self.settings, self.head);
+                    &made
+                }
+            };
             let user = connection.client_state.user();
             log.write(&AccessRecord {
                 head: self.head,
@@ -47,6 +55,7 @@ impl RequestMeta<'_> {
                 status: status.code(),
                 body_bytes: bytes,
                 tls: connection.client_state.tls().map(Arc::as_ref),
+                request_id: correlation.request_id.as_ref(),
                 user: user.as_deref(),
                 timing,
                 total_time,

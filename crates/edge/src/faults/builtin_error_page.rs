@@ -4,18 +4,20 @@
 //! ==`) and the request.
 //!
 //! # Invariants
-//! - In production the page has the status and one fixed sentence, and nothing from the request,
-//!   the application or the machine.
+//! - In production the page has the status, one fixed sentence and the request's id, and nothing
+//!   else from the request, the application or the machine.
 //! - Everything shown in HTML is escaped.
 
 use std::fmt::Write as _;
 
-use penstock_exchange::{Fault, FaultSide};
+use penstock_exchange::{Fault, FaultSide, RequestId};
 use penstock_http::{LogMask, RequestHead, Status};
 
 pub(super) struct BuiltinErrorPage<'a> {
     pub(super) status: Status,
     pub(super) fault: &'a Fault,
+    /// The id by which the logs name the request.
+    pub(super) request_id: Option<&'a RequestId>,
     /// The request, in development; without it the page has only status and sentence.
     pub(super) debug_request: Option<(&'a RequestHead, &'a LogMask)>,
 }
@@ -31,6 +33,9 @@ impl BuiltinErrorPage<'_> {
         let (code, reason) = (self.status.code(), self.status.reason());
         let explanation = self.fault.kind.explanation();
         let mut text = format!("{code} {reason}\n{explanation}\n");
+        if let Some(id) = self.request_id {
+            let _ = writeln!(text, "Request id: {id}");
+        }
         if let Some((head, mask)) = self.debug_request {
             let _ = write!(text, "\n{}\n", self.fault.cause);
             for part in self.sections(head, mask) {
@@ -55,6 +60,10 @@ impl BuiltinErrorPage<'_> {
              <h1>{code} {reason}</h1>\n<p>{}</p>\n",
             self.fault.kind.explanation()
         );
+        if let Some(id) = self.request_id {
+            let id = escape_html(&id.to_string());
+            let _ = writeln!(page, "<p><small>Request id: <code>{id}</code></small></p>");
+        }
         if let Some((head, mask)) = self.debug_request {
             let _ = writeln!(
                 page,
@@ -194,6 +203,7 @@ mod tests {
         let page = BuiltinErrorPage {
             status,
             fault,
+            request_id: None,
             debug_request: shown.map(|head| (head, &mask)),
         };
         [page.to_html(), page.to_text()]

@@ -104,9 +104,14 @@ impl Request {
     /// counts, a scheme likewise, all others only from proxies that are listed
     /// ([`crate::TrustedProxies::accepts_forwarded_host`]). A proxy that is not listed may pass on
     /// values that its client made up.
+    ///
+    /// Fields of [`Request::for_each_correlation_field`] are written anew.
     #[must_use]
     pub fn passes_forwarding_field(&self, name: impl AsRef<[u8]>) -> bool {
         let name = name.as_ref();
+        if self.replaces_correlation_field(name) {
+            return false;
+        }
         let is = |field: &str| name.eq_ignore_ascii_case(field.as_bytes());
         let is_client_field = self.trusted_proxies.client_field().is_some_and(is);
         if !(is_forwarding_field(name) || is_client_field) || self.trusted_headers.covers(name) {

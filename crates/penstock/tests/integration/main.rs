@@ -51,6 +51,7 @@ mod joined_servers;
 mod listeners;
 mod logs;
 mod missing_syscalls;
+mod observability;
 mod overload;
 mod private_files;
 mod probes;

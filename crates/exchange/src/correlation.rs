@@ -1,0 +1,207 @@
+//! What ties together the records of one request in several programs: its id.
+//!
+//! `edge` makes it once a request, or keeps the one of a trusted proxy. It goes into the access
+//! log, to error pages, and as `X-Request-Id` to applications and servers: `apps` and `proxy` write
+//! the fields of [`Request::for_each_correlation_field`].
+//!
+//! # Invariants
+//! - An id of a proxy is short and has no byte that a log, a field or a page would have to escape.
+//! - A client's own field of these names never stands beside the one that is made here.
+//! - No id costs a system call or an allocation, but for a thread's first one, and one that is kept.
+
+use std::cell::Cell;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Request;
+use crate::field_policy::is_same_cgi_variable;
+
+/// The field that has the id of a request.
+pub const REQUEST_ID_FIELD: &str = "X-Request-Id";
+
+/// The longest id that is kept.
+const MAX_GIVEN_BYTES: usize = 128;
+
+/// What ties the records of one request together. Empty where nothing does, and then free.
+#[derive(Debug, Clone, Default)]
+pub struct Correlation {
+    /// Its id.
+    pub request_id: Option<RequestId>,
+}
+
+/// The id of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestId(IdSource);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum IdSource {
+    /// A UUID of version 7: its first and last 64 bits, which align as a pointer does.
+    Made([u64; 2]),
+    /// From a trusted proxy.
+    Given(Arc<str>),
+}
+
+/// Room for the text of an id that was made here.
+pub type RequestIdBuffer = [u8; 36];
+
+impl RequestId {
+    /// A new id: a UUID of version 7 (RFC 9562 §5.7) for this wall-clock time, with 74 random bits.
+    #[must_use]
+    pub fn generate(now: Duration) -> Self {
+        // 48 bits of milliseconds are enough for 8900 years.
+        #[expect(clippy::cast_possible_truncation, reason = "masked to 48 bits")]
+        let millis = now.as_millis() as u64 & ((1 << 48) - 1);
+        let [high, low] = random_words();
+        let first = (millis << 16) | (7 << 12) | (high & 0xfff);
+        let last = (0b10 << 62) | (low >> 2);
+        Self(IdSource::Made([first, last]))
+    }
+
+    /// The id that a proxy has given; `None` if it is empty, longer than 128 bytes, or has another
+    /// byte than letters, digits and `-_.:/+=@~`.
+    #[must_use]
+    pub fn from_field(value: &[u8]) -> Option<Self> {
+        let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@~".contains(byte);
+        if value.is_empty() || value.len() > MAX_GIVEN_BYTES || !value.iter().all(is_plain) {
+            return None;
+        }
+        let text = std::str::from_utf8(value).ok()?;
+        Some(Self(IdSource::Given(text.into())))
+    }
+
+    /// Its text, in `buffer` if it was made here.
+    #[must_use]
+    pub fn as_str<'b>(&'b self, buffer: &'b mut RequestIdBuffer) -> &'b str {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        let halves = match &self.0 {
+            IdSource::Given(text) => return text,
+            IdSource::Made(halves) => halves,
+        };
+        let mut digits = halves.iter().flat_map(|half| {
+            half.to_be_bytes()
+                .into_iter()
+                .flat_map(|byte| [byte >> 4, byte & 0xf])
+        });
+        for (at, byte) in buffer.iter_mut().enumerate() {
+            *byte = match at {
+                8 | 13 | 18 | 23 => b'-',
+                _ => HEX[usize::from(digits.next().unwrap_or(0))],
+            };
+        }
+        std::str::from_utf8(buffer).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str(&mut [0; 36]))
+    }
+}
+
+impl Correlation {
+    /// Whether there is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.request_id.is_none()
+    }
+
+    /// Whether a field of this name, with hyphens or underscores, is written anew here.
+    fn replaces_field(&self, name: &[u8]) -> bool {
+        self.request_id.is_some() && is_same_cgi_variable(name, REQUEST_ID_FIELD)
+    }
+}
+
+impl Request {
+    /// Passes each field that ties the request to its records elsewhere, but for those that a rule
+    /// of its route sets.
+    pub fn for_each_correlation_field(&self, mut push: impl FnMut(&'static str, &[u8])) {
+        let correlation = self.client_state.correlation();
+        if let Some(id) = &correlation.request_id
+            && !self.trusted_headers.covers(REQUEST_ID_FIELD)
+        {
+            push(REQUEST_ID_FIELD, id.as_str(&mut [0; 36]).as_bytes());
+        }
+    }
+
+    /// Whether the client's field of this name, with hyphens or underscores, gives way to one of
+    /// [`Request::for_each_correlation_field`].
+    #[must_use]
+    pub fn replaces_correlation_field(&self, name: &[u8]) -> bool {
+        is_correlation_field(name)
+            && !self.trusted_headers.covers(name)
+            && self.client_state.correlation().replaces_field(name)
+    }
+}
+
+/// Whether a field could be one of [`Request::for_each_correlation_field`]. Asked of every field:
+/// its length decides nearly always.
+fn is_correlation_field(name: &[u8]) -> bool {
+    is_same_cgi_variable(name, REQUEST_ID_FIELD)
+}
+
+/// 128 random bits that differ at each call: a thread's counter under two secret keys, which its
+/// first call gets from the kernel.
+pub(crate) fn random_words() -> [u64; 2] {
+    thread_local! {
+        static KEYS: [RandomState; 2] = [RandomState::new(), RandomState::new()];
+        static COUNTER: Cell<u64> = const { Cell::new(0) };
+    }
+    let count = COUNTER.get().wrapping_add(1);
+    COUNTER.set(count);
+    KEYS.with(|keys| [0, 1].map(|at| keys[at].hash_one(count)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_are_uuids_in_the_order_of_time() {
+        let at = |millis: u64| RequestId::generate(Duration::from_millis(millis)).to_string();
+        let id = at(0x0123_4567_89ab);
+        assert!(id.starts_with("01234567-89ab-7"), "{id}");
+        assert!(
+            matches!(id.as_bytes()[19], b'8' | b'9' | b'a' | b'b'),
+            "{id}"
+        );
+        assert_eq!(id.len(), 36);
+        assert!(at(1) < at(2));
+        let many = move || (0..1000).map(|_| at(7)).collect::<Vec<_>>();
+        let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(many)).collect();
+        let of_threads = threads.into_iter().flat_map(|it| it.join().unwrap());
+        let all: Vec<String> = of_threads.chain(many()).collect();
+        assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
+    }
+
+    #[test]
+    fn only_short_and_plain_ids_of_proxies_are_kept() {
+        let longest = "a".repeat(MAX_GIVEN_BYTES);
+        for good in ["1", "7b2d-A_b.c:d/e+f=@~", &longest] {
+            let id = RequestId::from_field(good.as_bytes()).unwrap();
+            assert_eq!(id.to_string(), good);
+        }
+        let too_long = "a".repeat(MAX_GIVEN_BYTES + 1);
+        for bad in [
+            "", "a b", "a\"", "a\\", "a\n", "a,b", "<b>", "\u{e9}", &too_long,
+        ] {
+            assert_eq!(RequestId::from_field(bad.as_bytes()), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_clients_field_gives_way_in_every_spelling() {
+        let none = Correlation::default();
+        let made = Correlation {
+            request_id: Some(RequestId::generate(Duration::ZERO)),
+        };
+        for name in ["X-Request-Id", "x-request-id", "X_Request-ID"] {
+            assert!(made.replaces_field(name.as_bytes()), "{name}");
+            assert!(!none.replaces_field(name.as_bytes()), "{name}");
+        }
+        assert!(!made.replaces_field(b"X-Request-Start"));
+    }
+}
