@@ -7,6 +7,7 @@
 //! - An `App` that comes out has a directory that exists, and an entry whose file does or a
 //!   command that is told where to listen.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::detect::{self, DetectedApp};
@@ -15,7 +16,8 @@ use crate::findings::LocatedValue;
 use crate::model::{App, AppKind, Protocol};
 use crate::parse::report_unusable_dir;
 use crate::section::{Section, TextOrList};
-use crate::{command_line, dev_defaults, processes, upstream};
+use crate::variables::{Variables, parse_env_file};
+use crate::{command_line, dev_defaults, disk, processes, upstream};
 
 /// Reads the table; none when it says too little that is right.
 pub(crate) fn read(name: &LocatedValue<String>, table: &Section<'_>) -> Option<App> {
@@ -233,8 +235,42 @@ fn read_common_keys(table: &Section<'_>, app: &mut App) {
         queue.read("max", &mut app.max_queued);
         queue.read("timeout", &mut app.queue_timeout);
     }
-    app.env = table.env_variables("env").into();
+    let mut env = table.env_variables("env");
+    if let Some(file) = table.path("env_file") {
+        for (name, value) in read_env_file(table, &file) {
+            if std::env::var_os(&name).is_none() {
+                env.entry(name).or_insert(value);
+            }
+        }
+        app.env_file = Some(file.value);
+    }
+    app.env = env.into();
 }
+
+/// The variables of a file; what is wrong is reported at the key, with the line of the file.
+fn read_env_file(table: &Section<'_>, file: &LocatedValue<PathBuf>) -> BTreeMap<String, String> {
+    let path = file.value.display();
+    let report = |problem: &str| table.report(file.offset, format!("`env_file`: {path}{problem}"));
+    table.findings.add_value_file(file.value.clone());
+    let text = match disk::read_text(&file.value, MAX_ENV_FILE_BYTES) {
+        Ok(text) => text,
+        Err(error) => {
+            report(&format!(" {}", error.problem));
+            return BTreeMap::new();
+        }
+    };
+    let variables = parse_env_file(&text, &Variables::of_process());
+    variables.unwrap_or_else(|errors| {
+        for error in errors {
+            let line = text[..error.offset].matches('\n').count() + 1;
+            report(&format!(", line {line}: {}", error.problem));
+        }
+        BTreeMap::new()
+    })
+}
+
+/// Bytes of a file of variables, as of any file that a configuration names.
+const MAX_ENV_FILE_BYTES: u64 = 4 << 20;
 
 /// A path as seen from the file, or a bare name for `PATH`.
 fn parse_interpreter(table: &Section<'_>, text: &str) -> Option<PathBuf> {

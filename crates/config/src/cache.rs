@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::disk;
-use crate::error::line_suffix;
 use crate::findings::LocatedValue;
 use crate::model::{BlockingPool, Cache};
 use crate::route::check_name_exists;
@@ -103,7 +102,7 @@ fn check_cache_dir(
             path.value.display(),
             other.path.value.display(),
             other.cache_name,
-            line_suffix(table.findings.line_at(other.path.offset))
+            table.findings.place_suffix(other.path.offset, path.offset)
         );
         table.report(path.offset, problem);
     }

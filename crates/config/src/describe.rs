@@ -47,6 +47,8 @@ const INTRODUCTION: &str = "# Configuration\n\n\
 Penstock reads one TOML file, `penstock.toml` in the folder where it starts or the one named by `-c`. \
 `penstock check` reads it as a start would and reports everything that is wrong at once, with line and column. \
 Unknown keys are errors. Relative paths start from the folder of the file. \
+`${NAME}` in a text is a variable, and `include` in `[server]` names more files \
+([running.md](running.md#several-files-variables-and-secrets)). \
 Sizes are written `8KiB`, `10MB` or as a number of bytes, durations `500ms`, `10s`, `5m`, `1h` or `1d`, rates `500B/s`.\n\n\
 This page is generated from the table of options that the program itself uses; `penstock config explain KEY` \
 prints a row of it, `penstock config example` a whole file.\n";

@@ -22,6 +22,51 @@ pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     std::fs::read(path)
 }
 
+/// Why a file that another one names cannot be read.
+#[derive(Debug)]
+pub(crate) struct TextError {
+    /// The problem, in words that stand behind the file's name.
+    pub(crate) problem: String,
+    /// Whether there is no such file.
+    pub(crate) is_absent: bool,
+}
+
+/// The text of a file that another one names: a regular file of at most `max` bytes.
+pub(crate) fn read_text(path: &Path, max: u64) -> Result<String, TextError> {
+    let failed = |error: io::Error| TextError {
+        is_absent: error.kind() == io::ErrorKind::NotFound,
+        problem: match error.kind() {
+            io::ErrorKind::NotFound => "does not exist".to_owned(),
+            kind => format!("cannot be read: {kind}"),
+        },
+    };
+    let unfit = |problem: String| TextError {
+        problem,
+        is_absent: false,
+    };
+    let found = std::fs::metadata(path).map_err(failed)?;
+    if found.is_dir() {
+        return Err(unfit(
+            "is a folder: name its files, as in \"sites/*.toml\"".to_owned(),
+        ));
+    }
+    if !found.is_file() {
+        return Err(unfit("is not a regular file".to_owned()));
+    }
+    if found.len() > max {
+        return Err(unfit(format!("is larger than {}", units::format_size(max))));
+    }
+    let bytes = read_file(path).map_err(failed)?;
+    String::from_utf8(bytes).map_err(|_| unfit("is not UTF-8".to_owned()))
+}
+
+/// The names of everything inside a directory that are UTF-8.
+pub(crate) fn list_names(path: &Path) -> io::Result<Vec<String>> {
+    let names = std::fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.file_name()));
+    let names = names.filter_map(|name| name.map(|name| name.into_string().ok()).transpose());
+    names.collect()
+}
+
 /// The text of a file that was found by searching; empty when it cannot be read.
 pub(crate) fn read_source_or_empty(path: &Path) -> String {
     if !path.is_file() {

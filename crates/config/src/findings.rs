@@ -1,16 +1,17 @@
-//! Positions in a text, and the list of problems found there.
+//! Positions in the texts of a configuration, and the list of problems found there.
 //!
-//! One `Findings` lives for the reading of one file; every reading function adds to it and goes
-//! on, so that one run reports everything.
+//! One `Findings` lives for the reading of one file and those that it includes; every reading
+//! function adds to it and goes on, so that one run reports everything.
 //!
 //! # Invariants
-//! - Offsets are bytes of the same text, and a line or column that is shown counts characters from
-//!   1.
+//! - Offsets are bytes of all texts one behind the other, and a line or column that is shown counts
+//!   characters from 1.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::error::{ConfigError, ConfigErrors};
+use crate::error::{ConfigError, ConfigErrors, line_suffix};
 
 /// A value and the byte offset where it stands.
 #[derive(Debug, Clone)]
@@ -39,27 +40,53 @@ impl<T> LocatedValue<T> {
     }
 }
 
-/// The problems found in one text so far.
+/// A text of the configuration.
+#[derive(Debug, Clone)]
+pub(crate) struct SourceText<'a> {
+    /// Its file, as messages name it.
+    pub(crate) path: PathBuf,
+    /// The text.
+    pub(crate) text: &'a str,
+    /// The offset of its first byte.
+    pub(crate) start: usize,
+}
+
+/// The problems found in the texts so far.
 #[derive(Debug)]
 pub(crate) struct Findings<'a> {
-    text: &'a str,
-    file: PathBuf,
+    /// Every text, by its start; never empty.
+    texts: Vec<SourceText<'a>>,
     base_dir: PathBuf,
     flags: ReadFlags,
     errors: RefCell<Vec<ConfigError>>,
+    /// Where texts stand that had variables.
+    expanded: RefCell<BTreeSet<usize>>,
+    /// Files whose content is a value.
+    value_files: RefCell<Vec<PathBuf>>,
     #[cfg(test)]
-    recorded_lookups: RefCell<std::collections::BTreeSet<(&'static str, String)>>,
+    recorded_lookups: RefCell<BTreeSet<(&'static str, String)>>,
 }
 
 impl<'a> Findings<'a> {
     /// Nothing found in `text` yet; messages name `file`, relative paths start from `base`.
+    #[cfg(test)]
     pub(crate) fn new(text: &'a str, file: &Path, base: PathBuf) -> Self {
+        let path = file.to_owned();
+        let (texts, start) = (Vec::new(), 0);
+        let mut findings = Self::in_texts(texts, base);
+        findings.texts.push(SourceText { path, text, start });
+        findings
+    }
+
+    /// Nothing found yet in these texts, of which the first is the main file's.
+    pub(crate) fn in_texts(texts: Vec<SourceText<'a>>, base: PathBuf) -> Self {
         Self {
-            text,
-            file: file.to_owned(),
+            texts,
             base_dir: base,
             flags: ReadFlags::default(),
             errors: RefCell::default(),
+            expanded: RefCell::default(),
+            value_files: RefCell::default(),
             #[cfg(test)]
             recorded_lookups: RefCell::default(),
         }
@@ -82,11 +109,11 @@ impl<'a> Findings<'a> {
 
     /// Adds a problem at a byte offset.
     pub(crate) fn add_problem(&self, at: usize, problem: impl Into<String>) {
-        let (line, column) = self.line_and_column(at);
+        let (file, line, column) = self.locate(at);
         let error = ConfigError {
             line,
             column,
-            ..ConfigError::without_position(&self.file, problem)
+            ..ConfigError::without_position(file, problem)
         };
         self.errors.borrow_mut().push(error);
     }
@@ -96,15 +123,41 @@ impl<'a> Findings<'a> {
         self.errors.borrow().is_empty()
     }
 
-    /// The line of a byte offset.
-    pub(crate) fn line_at(&self, at: usize) -> usize {
-        self.line_and_column(at).0
+    /// Where a byte is, as seen from another: ` on line 3`, with the file if it is another one.
+    pub(crate) fn place_suffix(&self, at: usize, seen_from: usize) -> String {
+        let (file, line, _) = self.locate(at);
+        if file == self.locate(seen_from).0 {
+            return line_suffix(line);
+        }
+        let file = file.strip_prefix(&self.base_dir).unwrap_or(file);
+        format!("{} of {}", line_suffix(line), file.display())
+    }
+
+    /// Notes that the text there had variables, which are replaced by their values.
+    pub(crate) fn mark_expanded(&self, at: usize) {
+        self.expanded.borrow_mut().insert(at);
+    }
+
+    /// Whether the text there had variables.
+    pub(crate) fn is_expanded(&self, at: usize) -> bool {
+        self.expanded.borrow().contains(&at)
+    }
+
+    /// Notes a file whose content is a value.
+    pub(crate) fn add_value_file(&self, path: PathBuf) {
+        self.value_files.borrow_mut().push(path);
+    }
+
+    /// The files whose contents are values.
+    pub(crate) fn value_files(&self) -> Vec<PathBuf> {
+        self.value_files.borrow().clone()
     }
 
     /// Where a byte of a text's value stands: exactly, if the text is written as it is, without
     /// escapes; else where the text starts.
     pub(crate) fn offset_inside(&self, text: &LocatedValue<&str>, offset: usize) -> usize {
-        let written = self.text.get(text.offset..).unwrap_or_default();
+        let (source, at) = self.text_at(text.offset);
+        let written = source.text.get(at..).unwrap_or_default();
         let inner = written.trim_start_matches(['"', '\'']);
         let inner = inner.strip_prefix('\n').unwrap_or(inner);
         let is_plain = inner.starts_with(text.value);
@@ -131,15 +184,24 @@ impl<'a> Findings<'a> {
         }
     }
 
-    fn line_and_column(&self, at: usize) -> (usize, usize) {
-        let mut at = at.min(self.text.len());
-        while !self.text.is_char_boundary(at) {
+    /// The text with a byte, and the byte's offset there.
+    fn text_at(&self, at: usize) -> (&SourceText<'a>, usize) {
+        let index = self.texts.partition_point(|text| text.start <= at);
+        let text = &self.texts[index.saturating_sub(1)];
+        (text, at - text.start)
+    }
+
+    /// The file, the line and the column of a byte.
+    fn locate(&self, at: usize) -> (&Path, usize, usize) {
+        let (source, at) = self.text_at(at);
+        let mut at = at.min(source.text.len());
+        while !source.text.is_char_boundary(at) {
             at -= 1;
         }
-        let before = &self.text[..at];
+        let before = &source.text[..at];
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
         let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
-        (line, before[start..].chars().count() + 1)
+        (&source.path, line, before[start..].chars().count() + 1)
     }
 }
 
@@ -197,7 +259,36 @@ mod tests {
             (99, (3, 1)),
         ];
         for (at, expected) in rows {
-            assert_eq!(findings.line_and_column(at), expected, "offset {at}");
+            let (_, line, column) = findings.locate(at);
+            assert_eq!((line, column), expected, "offset {at}");
         }
+    }
+
+    #[test]
+    fn names_the_file_of_an_offset() {
+        let text = |name: &str, text, start| SourceText {
+            path: PathBuf::from(name),
+            text,
+            start,
+        };
+        let texts = vec![
+            text("/d/a", "a\nb", 0),
+            text("/d/b", "", 4),
+            text("/d/c", "\nc", 5),
+        ];
+        let findings = Findings::in_texts(texts, PathBuf::from("/d"));
+        let rows = [
+            (0, "/d/a", 1),
+            (3, "/d/a", 2),
+            (4, "/d/b", 1),
+            (5, "/d/c", 1),
+            (6, "/d/c", 2),
+        ];
+        for (at, file, line) in rows {
+            let (found, found_line, _) = findings.locate(at);
+            assert_eq!((found, found_line), (Path::new(file), line), "offset {at}");
+        }
+        assert_eq!(findings.place_suffix(2, 0), " on line 2");
+        assert_eq!(findings.place_suffix(6, 0), " on line 2 of c");
     }
 }

@@ -68,9 +68,9 @@ fn read_history(hub: &Section<'_>, history: &mut HubHistory) {
 
 /// How back ends are told that a request came through this server.
 fn read_signing(table: &Section<'_>, hub: &mut Hub) {
-    if let Some(key) = table.text("grip_key") {
-        if is_grip_key(key.value) {
-            hub.grip_key = Some(key.value.into());
+    if let Some(key) = table.secret("grip_key") {
+        if is_grip_key(&key.value) {
+            hub.grip_key = Some(key.value.into_owned().into());
         } else {
             table.report_invalid_secret("grip_key", key.offset, GRIP_KEY_EXPECTED);
         }

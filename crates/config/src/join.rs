@@ -36,12 +36,12 @@ pub(crate) fn read(server: &Section<'_>) -> Option<LocatedValue<JoinEndpoint>> {
 
 /// Reads a key by which programs join.
 pub(crate) fn read_key(table: &Section<'_>, name: &'static str) -> Option<Secret> {
-    let key = table.text(name)?;
-    if !is_join_key(key.value) {
+    let key = table.secret(name)?;
+    if !is_join_key(&key.value) {
         table.report_invalid_secret(name, key.offset, JOIN_KEY_EXPECTED);
         return None;
     }
-    Some(key.value.into())
+    Some(key.value.into_owned().into())
 }
 
 /// Whether a text can be a key.
@@ -215,7 +215,7 @@ mod tests {
                 &[
                     "penstock.toml:4:8: `listen` is missing in [server.join]: expected an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\"",
                     &format!(
-                        "penstock.toml:4:8: `key` is missing in [server.join]: expected {JOIN_KEY_EXPECTED}"
+                        "penstock.toml:4:8: `key` is missing in [server.join]: expected {JOIN_KEY_EXPECTED}, or a table"
                     ),
                 ],
             ),

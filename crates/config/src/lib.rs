@@ -51,9 +51,12 @@ mod resolve;
 mod rollout;
 mod route;
 mod schema;
+mod secret;
 mod section;
 mod server;
 mod site;
+mod source_files;
+mod source_tree;
 mod suggest;
 mod tcp;
 #[cfg(test)]
@@ -62,6 +65,7 @@ mod tls;
 mod units;
 mod upstream;
 mod values;
+mod variables;
 mod work;
 
 pub use address::InvalidServerAddr;
@@ -96,6 +100,7 @@ pub use redacted::{EnvVariables, Secret};
 pub use resolve::{AdminOverride, Invocation, resolve_config};
 pub use rollout::Share;
 pub use schema::json_schema;
+pub use source_files::ConfigSources;
 pub use units::format_size;
 pub use values::{
     HostPattern, InvalidListenAddr, ListenAddr, PathPattern, PathRegex, Placeholder, Template,

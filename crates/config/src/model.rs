@@ -44,7 +44,9 @@ pub(crate) use hub::{MERCURE_KEY, MercureAlgorithm};
 pub use limits::{BlockingPool, Limits};
 pub(crate) use rollout::SPLIT_MATCH;
 pub use rollout::{Mirror, SplitBy, SplitCookie, SplitPart};
-pub(crate) use server::{ACCESS_LOG, ADMIN_TOKEN, AccessLogFormat, SERVER_JOIN, SERVER_LISTEN};
+pub(crate) use server::{
+    ACCESS_LOG, ADMIN_TOKEN, AccessLogFormat, ENV_FILE, SERVER_JOIN, SERVER_LISTEN,
+};
 pub use server::{
     AccessLog, ControlSocket, HttpListener, JoinEndpoint, LogFormat, LogTarget, RequestIdMode,
     Server, ServerLogFormat, SocketPermissions,
@@ -69,12 +71,15 @@ pub use upstream::{
 use crate::options::OptionDefault::Described;
 use crate::options::OptionKind::{NamedTables, Table, Tables};
 use crate::redacted::Secret;
+use crate::source_files::ConfigSources;
 
 /// A whole configuration, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The file it was read from; `None` when it was detected.
     pub path: Option<PathBuf>,
+    /// Every file that it was read from.
+    pub sources: ConfigSources,
     /// The absolute directory against which relative paths were resolved.
     pub base_dir: PathBuf,
     /// Listeners, loops, admin, access log.

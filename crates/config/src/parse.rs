@@ -16,9 +16,11 @@ use crate::error::ConfigErrors;
 use crate::findings::{Findings, LocatedValue, ReadFlags, make_absolute};
 use crate::model::{App, BlockingPool, Config, Limits, Site, TcpFrontend};
 use crate::section::{Keys as _, Section};
+use crate::source_files::{ConfigSources, SourceFiles};
+use crate::variables::Variables;
 use crate::{
-    app, cache, conditions, dev_defaults, disk, forward_auth, hub, join, server, site, tcp, tls,
-    upstream,
+    app, cache, conditions, dev_defaults, disk, forward_auth, hub, join, server, site, source_tree,
+    tcp, tls, upstream,
 };
 
 /// Reads, parses and checks a file.
@@ -46,18 +48,33 @@ pub fn parse(text: &str, origin: &Path) -> Result<Config, ConfigErrors> {
 }
 
 fn parse_with_flags(text: &str, origin: &Path, flags: ReadFlags) -> Result<Config, ConfigErrors> {
-    let found = Findings::new(text, origin, parent_dir(origin)).with_flags(flags);
-    let (root, syntax) = DeTable::parse_recoverable(text);
-    if !syntax.is_empty() {
-        // What was recovered would only give errors that follow from these.
-        for error in &syntax {
-            let message = error.message().lines().collect::<Vec<_>>().join("; ");
-            let at = error.span().map_or(0, |span| span.start);
-            found.add_problem(at, format!("not valid TOML: {message}"));
-        }
+    parse_with_variables(text, origin, flags, Variables::of_process())
+}
+
+/// The same with these variables.
+pub(crate) fn parse_with_variables(
+    text: &str,
+    origin: &Path,
+    flags: ReadFlags,
+    variables: Variables,
+) -> Result<Config, ConfigErrors> {
+    let base = parent_dir(origin);
+    let files = SourceFiles::gather(text, origin, &base, variables);
+    let found = Findings::in_texts(files.texts(), base).with_flags(flags);
+    files.report(&found);
+    if !found.is_empty() {
         return found.finish(None);
     }
-    let config = read(&found, root.get_ref(), origin);
+    let root = source_tree::build(&files, &found);
+    if !found.is_empty() {
+        // Values that are not known would only give errors that follow from these.
+        return found.finish(None);
+    }
+    let mut config = read(&found, &root, origin);
+    if let Some(config) = &mut config {
+        config.sources = files.sources();
+        config.sources.files.extend(found.value_files());
+    }
     found.finish(config)
 }
 
@@ -119,6 +136,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
     tls::check_challenges(&top, &acme, &sites);
     join::check_joinable_upstreams(&top, server.config.join.as_ref(), upstreams.values());
     Some(Config {
+        sources: ConfigSources::default(),
         path: Some(make_absolute(Path::new(""), origin)),
         base_dir: found.base_dir().to_owned(),
         server: server.config,

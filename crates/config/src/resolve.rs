@@ -18,6 +18,7 @@ use crate::model::{
     Acme, App, AppKind, BlockingPool, Config, Files, Grip, HUB_NAMESPACE, HttpListener, Hub,
     Limits, LogTarget, Processes, Route, Server, SiteTls, Tls,
 };
+use crate::source_files::ConfigSources;
 use crate::values::{HostPattern, ListenAddr, PathPattern};
 use crate::work::{self, WorkOptions};
 use crate::{FILE_NAME, dev_defaults, entry, parse, section, server, site, tls};
@@ -387,6 +388,7 @@ fn config_for_app(
 
 fn empty_config(dir: &Path) -> Config {
     Config {
+        sources: ConfigSources::default(),
         path: None,
         base_dir: dir.to_owned(),
         server: Server::default(),

@@ -6,7 +6,6 @@
 //! - Each part, and a mirror, has one back end, which exists.
 //! - Some part of a `split` has a weight, and no two parts have the same back end.
 
-use crate::error::line_suffix;
 use crate::findings::LocatedValue;
 use crate::headers::is_token;
 use crate::model::{Mirror, SplitBy, SplitCookie, SplitPart};
@@ -80,8 +79,8 @@ pub(crate) fn read_split(table: &Section<'_>, known: &RouteContext<'_>) -> Vec<S
             other.value.app == part.app && other.value.upstream == part.upstream
         };
         if let Some(first) = parts.iter().find(is_same) {
-            let line = line_suffix(item.findings.line_at(first.offset));
-            let problem = format!("the split already has that back end{line}");
+            let place = item.findings.place_suffix(first.offset, item.offset);
+            let problem = format!("the split already has that back end{place}");
             item.report(item.offset, problem);
         }
         if part.weight == 0 && part.conditions.is_empty() {

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::{did_you_mean, line_suffix};
+use crate::error::did_you_mean;
 use crate::findings::LocatedValue;
 use crate::model::Route;
 use crate::section::{Keys as _, Section};
@@ -249,14 +249,14 @@ fn check_reachable(
     let same = |first: &&LocatedValue<Route>| first.value.path == *path;
     let wider = |first: &&LocatedValue<Route>| first.value.path.covers(path);
     if let Some(first) = earlier.clone().find(same) {
-        let line = line_suffix(table.findings.line_at(first.offset));
-        let problem = format!("route {path} can never match: the site has the same path{line}");
+        let place = table.findings.place_suffix(first.offset, route.offset);
+        let problem = format!("route {path} can never match: the site has the same path{place}");
         table.report(route.offset, problem);
     } else if let Some(first) = earlier.find(wider) {
-        let (line, wider) = (table.findings.line_at(first.offset), &first.value.path);
+        let place = table.findings.place_suffix(first.offset, route.offset);
+        let wider = &first.value.path;
         let problem = format!(
-            "route {path} can never match: {wider}{} answers first; put this one before it",
-            line_suffix(line)
+            "route {path} can never match: {wider}{place} answers first; put this one before it"
         );
         table.report(route.offset, problem);
     }

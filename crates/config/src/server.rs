@@ -11,7 +11,6 @@ mod redis;
 use std::borrow::Cow;
 use std::path::Path;
 
-use crate::error::line_suffix;
 use crate::findings::{Findings, LocatedValue, make_absolute};
 use crate::model::{
     AccessLog, AccessLogFormat, Config, ControlSocket, HttpListener, LogFormat, LogTarget, Server,
@@ -63,6 +62,7 @@ pub(crate) fn read(top: &Section<'_>) -> ServerSection {
         server.listen = listen.into_iter().map(|it| it.value).collect();
     }
     server.read_keys(&table);
+    check_sources(&table);
     if let Some(admin) = table.parse_text("admin", |text| parse_admin(table.findings, text)) {
         server.admin = admin.value;
         offsets.admin = Some(admin.offset);
@@ -78,7 +78,7 @@ pub(crate) fn read(top: &Section<'_>) -> ServerSection {
         offsets.control_socket = Some(control.offset);
     }
     if let Some(token) = table.table("admin_token") {
-        server.admin_token = token.path("file").map(|file| file.value);
+        server.admin_token = token.secret_path().map(|file| file.value);
     }
     server.access_log = read_access_log(&table);
     let redis = redis::read(&table);
@@ -96,6 +96,21 @@ pub(crate) fn read(top: &Section<'_>) -> ServerSection {
         config: server,
         offsets,
         offset: table.offset,
+    }
+}
+
+/// The keys that `source_files` has read already: their types alone are left to check.
+fn check_sources(table: &Section<'_>) {
+    table.list("include", |text| (!text.is_empty()).then_some(()));
+    match table.is_table("env_file") {
+        false => drop(table.path("env_file")),
+        true => {
+            if let Some(file) = table.table("env_file") {
+                file.path("path");
+                file.get::<bool>("override");
+                file.get::<bool>("optional");
+            }
+        }
     }
 }
 
@@ -169,8 +184,11 @@ impl ServerSection {
         let addresses = bound_addresses(&self.config, streams, &self.offsets);
         for (later, earlier) in find_conflicts(&addresses) {
             let at = later.offset.or(earlier.offset).unwrap_or(self.offset);
-            let line = earlier.offset.map_or(0, |at| top.findings.line_at(at));
-            top.report(at, later.describe_conflict(earlier, line));
+            let place = earlier.offset.map(|it| top.findings.place_suffix(it, at));
+            top.report(
+                at,
+                later.describe_conflict(earlier, &place.unwrap_or_default()),
+            );
         }
     }
 }
@@ -191,13 +209,13 @@ enum AddressRole {
 }
 
 impl BoundAddress<'_> {
-    fn describe_conflict(&self, earlier: &Self, line: usize) -> String {
+    fn describe_conflict(&self, earlier: &Self, place: &str) -> String {
         let (admin, listener) = match (self.role, earlier.role) {
             (AddressRole::Admin, AddressRole::Listener) => (&self.addr, &earlier.addr),
             (AddressRole::Listener, AddressRole::Admin) => (&earlier.addr, &self.addr),
             _ => {
                 let (addr, other) = (&self.addr, &earlier.addr);
-                return format!("{addr} is already taken by {other}{}", line_suffix(line));
+                return format!("{addr} is already taken by {other}{place}");
             }
         };
         format!(
@@ -258,7 +276,7 @@ pub(crate) fn find_address_conflict(config: &Config) -> Option<String> {
     let streams = config.tcp.iter().map(|stream| (&stream.listen, None));
     let addresses = bound_addresses(&config.server, streams, &AddressOffsets::default());
     let (later, earlier) = find_conflicts(&addresses).next()?;
-    Some(later.describe_conflict(earlier, 0))
+    Some(later.describe_conflict(earlier, ""))
 }
 
 /// A Unix socket's path seen from `base`; none when that is too long for the system.

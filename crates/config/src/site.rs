@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::line_suffix;
 use crate::findings::LocatedValue;
 use crate::hide::HidePattern;
 use crate::model::{App, BlockingPool, Cache, Files, Hub, Route, Site, Upstream};
@@ -55,10 +54,11 @@ pub(crate) fn read(top: &Section<'_>, known: &RouteContext<'_>) -> Vec<Site> {
             let hosts = table.list("hosts", HostPattern::parse);
             let is_any = !table.has("hosts") || table.is_empty_list("hosts");
             let hosts = hosts.unwrap_or_default();
-            if is_any && let Some(line) = any_seen.replace(table.findings.line_at(table.offset)) {
+            if is_any && let Some(first) = any_seen.replace(table.offset) {
+                let place = table.findings.place_suffix(first, table.offset);
                 let problem = format!(
-                    "only one site can answer for any host: the one{} does; give this one `hosts`",
-                    line_suffix(line)
+                    "only one site can answer for any host: the one{place} does; give this one \
+                     `hosts`"
                 );
                 table.report(table.offset, problem);
             }
@@ -131,8 +131,8 @@ fn check_hosts(
 ) {
     for host in hosts {
         if let Some(first) = seen.iter().find(|first| first.value == host.value) {
-            let line = line_suffix(table.findings.line_at(first.offset));
-            let problem = format!("host {} is already taken by the site{line}", host.value);
+            let place = table.findings.place_suffix(first.offset, host.offset);
+            let problem = format!("host {} is already taken by the site{place}", host.value);
             table.report(host.offset, problem);
         } else {
             seen.push(host.clone());

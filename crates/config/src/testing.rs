@@ -101,6 +101,14 @@ pub(crate) fn check_error_table(rows: &[(&str, &str, &[&str])]) {
     }
 }
 
+/// The lines of a text's errors.
+pub(crate) fn check_errors_in(folder: &TestDir, text: &str) -> Vec<String> {
+    match parse_in_dir(folder, text) {
+        Ok(_) => panic!("no error: {text}"),
+        Err(errors) => folder.error_lines(&errors),
+    }
+}
+
 /// Writes a file of a test.
 pub(crate) fn write(path: &Path, text: &str) {
     #[expect(clippy::disallowed_methods, reason = "a test has no loop to block")]

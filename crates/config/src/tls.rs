@@ -82,7 +82,7 @@ fn read_acme(table: &Section<'_>, has_redis: bool) -> Acme {
     }
     acme.external_account = table.table("external_account").and_then(|account| {
         let key_id = account.text("key_id");
-        let file = account.table("key").and_then(|key| key.path("file"));
+        let file = account.table("key").and_then(|key| key.secret_path());
         Some(ExternalAccount::new(key_id?.value.to_owned(), file?.value))
     });
     acme.on_demand = table.table("on_demand").and_then(|on_demand| {

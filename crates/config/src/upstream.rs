@@ -21,6 +21,7 @@ use crate::model::{
     App, Balance, ConnectionLimits, HashKey, HealthCheck, HostHeader, Protocol, Upstream,
     UpstreamServer,
 };
+use crate::redacted::Secret;
 use crate::section::{Keys as _, Section};
 
 pub(crate) use tls::{is_fingerprint, is_server_name};
@@ -60,6 +61,7 @@ pub(crate) fn read(
     if protocol.is_some_and(|protocol| protocol != Protocol::Ajp) {
         table.report_not_applicable("secret");
     }
+    upstream.secret = read_ajp_secret(table);
     if protocol.is_some_and(|protocol| protocol != Protocol::Http) {
         table.report_not_applicable("joinable");
     }
@@ -235,8 +237,17 @@ fn refuse_keys_of_other_protocols(table: &Section<'_>, protocol: Protocol) {
     }
 }
 
+fn read_ajp_secret(table: &Section<'_>) -> Option<Secret> {
+    let secret = table.secret("secret")?;
+    if !is_ajp_secret(&secret.value) {
+        table.report_invalid_secret("secret", secret.offset, "a text");
+        return None;
+    }
+    Some(secret.value.into_owned().into())
+}
+
 /// Whether a text can be the secret of an AJP server.
-pub(crate) fn is_ajp_secret(text: &str) -> bool {
+fn is_ajp_secret(text: &str) -> bool {
     !text.is_empty() && !text.contains('\0')
 }
 

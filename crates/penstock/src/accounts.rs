@@ -240,7 +240,7 @@ impl ServerAccount {
             true => "Reloads will fail",
             false => "Reloads and upgrades will fail",
         };
-        for path in config.path.iter().chain(key_file) {
+        for path in config.sources.files.iter().chain(key_file) {
             if let Err(error) = account::check_file_readable(path) {
                 let path = path.display();
                 log::warn!("server: user {user_name} cannot read {path}: {error}. {lost}");

@@ -42,7 +42,9 @@ impl NonCodePaths {
             .values()
             .filter_map(|cache| cache.path.clone());
         let others = [config.limits.temp_dir.clone()];
-        let others = others.into_iter().chain(config.path.clone());
+        let others = others
+            .into_iter()
+            .chain(config.sources.files.iter().cloned());
         let written = logs.chain(outputs.iter().cloned()).chain(caches);
         Self(served.chain(written).chain(others).collect())
     }

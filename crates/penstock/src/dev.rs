@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use penstock_config::LogTarget;
+use penstock_config::{ConfigSources, LogTarget};
 use penstock_runtime::{clock, loops};
 use tokio::sync::mpsc;
 
@@ -69,7 +69,7 @@ pub(crate) fn start(server: &Arc<Server>, development: bool) {
 struct WatchedPaths {
     /// Names and directories of applications.
     app_dirs: Vec<(String, PathBuf)>,
-    config_file: Option<PathBuf>,
+    sources: ConfigSources,
     non_code: NonCodePaths,
 }
 
@@ -135,7 +135,7 @@ async fn gather_changes(
         .map(|path| (path, WatchDepth::Recursive))
         .collect();
     if changes.take_lost_flag() {
-        due.extend(watched_paths.config_file.iter().map(|_| Action::Reload));
+        due.extend(watched_paths.sources.files.first().map(|_| Action::Reload));
         let names = watched_paths.app_dirs.iter().map(|(name, _)| name.clone());
         due.extend(names.map(Action::Restart));
         folders.extend(watched_paths.roots());
@@ -217,7 +217,7 @@ impl WatchedPaths {
         let apps = apps.map(|app| (app.name().to_owned(), app.config().dir.clone()));
         Self {
             app_dirs: apps.collect(),
-            config_file: config.path.clone(),
+            sources: config.sources.clone(),
             non_code: NonCodePaths::from_config(config, outputs),
         }
     }
@@ -228,15 +228,16 @@ impl WatchedPaths {
             .app_dirs
             .iter()
             .map(|(_, dir)| (dir.clone(), WatchDepth::Recursive));
-        let config = self.config_file.as_deref().and_then(Path::parent);
-        let config = config.map(|dir| (dir.to_owned(), WatchDepth::Shallow));
-        apps.chain(config).collect()
+        let folders = self.sources.folders().into_iter();
+        let folders = folders.filter(|folder| folder.is_dir());
+        apps.chain(folders.map(|folder| (folder, WatchDepth::Shallow)))
+            .collect()
     }
 
     /// Records the actions that a changed path requires; returns whether the path is an
     /// application's code.
     fn record_change(&self, path: &Path, due: &mut BTreeSet<Action>) -> bool {
-        if self.config_file.as_deref() == Some(path) {
+        if self.sources.contains(path) {
             // The reload restarts changed applications.
             due.insert(Action::Reload);
             return false;
@@ -263,7 +264,10 @@ mod tests {
                 ("a".to_owned(), "/srv/tmp/a".into()),
                 ("b".to_owned(), "/srv/tmp/a/sub".into()),
             ],
-            config_file: Some("/srv/tmp/a/penstock.toml".into()),
+            sources: ConfigSources {
+                files: vec!["/srv/tmp/a/penstock.toml".into()],
+                ..ConfigSources::default()
+            },
             non_code: NonCodePaths(vec![
                 "/srv/tmp".into(),
                 "/srv/tmp/a/public".into(),

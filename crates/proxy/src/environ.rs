@@ -95,7 +95,7 @@ pub(crate) fn encode_ajp_request(
         server_name: ascii_text(server_name),
         server_port: ascii_text(server_port).parse().unwrap_or(0),
         is_tls: request.scheme() == "https",
-        secret: config.secret.as_deref(),
+        secret: config.secret.as_ref().map(config::Secret::expose),
     };
     // Always written: without it, containers expect a body where there is none.
     let length = length.format_number(match framing {

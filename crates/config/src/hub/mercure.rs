@@ -7,6 +7,8 @@
 //! - A key fits its algorithm (no secret that is shorter than the algorithm asks for, no public
 //!   key as a secret), and no message shows one.
 
+use std::borrow::Cow;
+
 use crate::address::is_host;
 use crate::findings::LocatedValue;
 use crate::model::{
@@ -33,22 +35,31 @@ pub(crate) fn read(route: &Section<'_>) -> Option<RouteMercure> {
 /// A secret, or a table with a key and its algorithm, or with a set of keys.
 fn read_key(mercure: &Section<'_>, key: &'static str) -> Option<MercureKeys> {
     if !mercure.is_table(key) {
-        let key = check_key(mercure, key, &mercure.text(key)?, DEFAULT_ALGORITHM);
+        let key = check_key(mercure, key, &mercure.secret(key)?, DEFAULT_ALGORITHM);
         return key.map(MercureKeys::Single);
     }
     let table = mercure.table(key)?;
     let algorithm = table.get("algorithm");
-    let text = table.text("key");
+    let is_in_file = table.has("file") || table.has("credential");
+    let text = table.secret("key");
+    let text = match is_in_file {
+        true => table.secret_in_file(),
+        false => text,
+    };
     let set = table.parse_text("jwks", |text| read_key_set(&table, text));
     if table.has("jwks") {
         table.report_not_applicable("algorithm");
-        if table.has("key") {
+        if table.has("key") || is_in_file {
             table.report_key("jwks", "`key` and `jwks` are both the keys: keep one");
             return None;
         }
         return set.map(|set| MercureKeys::Set(set.value));
     }
-    if !table.has("key") {
+    if is_in_file && table.has("key") {
+        table.report_key("key", "`key` and a file with it are both the key: keep one");
+        return None;
+    }
+    if !table.has("key") && !is_in_file {
         table.report_missing("key");
         return None;
     }
@@ -89,26 +100,27 @@ fn read_key_set(table: &Section<'_>, text: &str) -> Option<KeySetSource> {
 fn check_key(
     table: &Section<'_>,
     key: &'static str,
-    text: &LocatedValue<&str>,
+    text: &LocatedValue<Cow<'_, str>>,
     algorithm: MercureAlgorithm,
 ) -> Option<MercureKey> {
+    let value = text.value.as_ref();
     let (fits, expected) = match algorithm {
-        MercureAlgorithm::Hs384 => (is_secret(text.value, 48), SECRET_48_EXPECTED),
-        MercureAlgorithm::Hs512 => (is_secret(text.value, 64), SECRET_64_EXPECTED),
+        MercureAlgorithm::Hs384 => (is_secret(value, 48), SECRET_48_EXPECTED),
+        MercureAlgorithm::Hs512 => (is_secret(value, 64), SECRET_64_EXPECTED),
         MercureAlgorithm::Rs256 => (
-            is_pem(text.value, &[PEM_PUBLIC_KEY, PEM_RSA_PUBLIC_KEY]),
+            is_pem(value, &[PEM_PUBLIC_KEY, PEM_RSA_PUBLIC_KEY]),
             RSA_EXPECTED,
         ),
-        MercureAlgorithm::Es256 => (is_pem(text.value, &[PEM_PUBLIC_KEY]), EC_EXPECTED),
-        MercureAlgorithm::EdDsa => (is_pem(text.value, &[PEM_PUBLIC_KEY]), ED_EXPECTED),
-        MercureAlgorithm::Hs256 => (is_secret(text.value, 32), SECRET_32_EXPECTED),
+        MercureAlgorithm::Es256 => (is_pem(value, &[PEM_PUBLIC_KEY]), EC_EXPECTED),
+        MercureAlgorithm::EdDsa => (is_pem(value, &[PEM_PUBLIC_KEY]), ED_EXPECTED),
+        MercureAlgorithm::Hs256 => (is_secret(value, 32), SECRET_32_EXPECTED),
     };
     if !fits {
         table.report_invalid_secret(key, text.offset, expected);
         return None;
     }
     Some(MercureKey {
-        key: text.value.into(),
+        key: value.into(),
         algorithm: algorithm.as_str().to_owned(),
     })
 }

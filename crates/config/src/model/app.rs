@@ -159,6 +159,9 @@ section! {
         /// Variables added to the workers' environment.
         env: EnvVariables = EnvVariables::default(), StringMap, shows "{}",
             example r#"{ GREETING = "hello" }"#, by hand;
+        /// File with more variables for the workers, `NAME=value` a line, as dotenv reads it. What
+        /// `env` or the environment of the server has stays.
+        env_file: Option<PathBuf> = None, Path, default "none", example r#"".env""#, by hand;
         /// How its processes are spoken to.
         upstream: Option<Box<Upstream>> = None, Table("apps.NAME.upstream"),
             default "every default",

@@ -79,7 +79,8 @@ section! {
             default r#""30s"; "2s" in development"#, example r#""30s""#;
         /// Key of the tokens in `Grip-Sig`, by which applications know that a request came
         /// through this server: a secret (HS256), or a private key for RS256 or ES256.
-        grip_key: Option<Secret> = None, Text(crate::hub::GRIP_KEY_EXPECTED),
+        grip_key: Option<Secret> = None,
+            OrTable(&Text(crate::hub::GRIP_KEY_EXPECTED), "secret_file"),
             default "none: nothing is signed", example r#""base64:c2VjcmV0""#, by hand;
         /// The issuer of these tokens (`iss`).
         grip_issuer: String = "penstock".to_owned(), Text("a text without control characters"),
@@ -329,8 +330,13 @@ keys! {
     MERCURE_KEY in "sites.routes.mercure.publisher_key", "publisher_key = { ... } in mercure of [[sites.routes]]", "" {
         /// The secret, of at least as many bytes as the algorithm's hash has (RFC 7518 §3.2);
         /// for RS256, ES256 and EdDSA (Ed25519) the public key in PEM.
-        "key": Text("a secret, or a public key in PEM"), Described("required, unless there is `jwks`"),
+        "key": OrTable(&Text("a secret, or a public key in PEM"), "secret_file"), Described("required, unless there is `jwks`"),
             example r#""!ChangeThisMercureHubJWTSecretKey!""#;
+        /// File with the key, in place of `key`.
+        "file": Path, Described("none"), example r#""/run/secrets/mercure""#;
+        /// Credential of systemd with the key, in place of `key`.
+        "credential": Text(crate::secret::CREDENTIAL_EXPECTED), Described("none"),
+            example r#""mercure""#;
         /// The only algorithm (RFC 7518 §3.1) of tokens that are taken.
         "algorithm": Choice(MercureAlgorithm::WORDS), Toml(r#""HS256""#),
             example r#""RS256""#, only "a single `key`";

@@ -121,11 +121,25 @@ section! {
         /// The Redis or Valkey that several servers share: a message published on one reaches the
         /// streams of all, but for Mercure hubs, which stay each server's own. In a name or
         /// password what a URL cannot have stands as `%` and two digits.
-        redis: Option<Secret> = None, Text(crate::server::REDIS_EXPECTED),
+        redis: Option<Secret> = None, OrTable(&Text(crate::server::REDIS_EXPECTED), "secret_file"),
             default "none: this server is alone", example r#""redis://127.0.0.1:6379""#, by hand;
         /// File with the authorities that the certificate of a `redis` with TLS may come from.
         redis_ca: Option<PathBuf> = None, Path, default "the authorities that the system trusts",
             example r#""redis-ca.pem""#, only "a `redis` with `rediss://`", by hand;
+    }
+    also {
+        /// More files of this configuration: paths, or patterns with `*` and `?`, whose files are
+        /// read in the order of their names. Relative paths start from the folder of the main file
+        /// in all files. Tables under names, sites and TCP listeners of all files come together;
+        /// every other table stands in one file, and `[server]` in the main file. A pattern may
+        /// match nothing; a path is a file that exists.
+        "include": Texts("a path or a pattern such as \"sites/*.toml\""), Described("none"),
+            example r#"["sites/*.toml"]"#;
+        /// File with variables for `${NAME}` in the texts of this configuration, beside the
+        /// environment: `NAME=value` a line, as dotenv reads it. Applications have `env_file` of
+        /// their own.
+        "env_file": OrTable(&Path, "server.env_file"), Described("none: the environment alone"),
+            example r#""variables.env""#;
     }
     plain {
         /// Permissions of the Unix sockets of `listen` that set some, by path.
@@ -202,11 +216,28 @@ keys! {
 }
 
 keys! {
+    /// A file of variables with settings of its own.
+    ENV_FILE in "server.env_file", "env_file = { ... } in [server]", "" {
+        /// The file.
+        "path": Path, Required, example r#""variables.env""#;
+        /// Whether its values stand in for those of the environment; without it, what is set in the
+        /// environment stays.
+        "override": Bool, Toml("false");
+        /// Whether the file may be absent.
+        "optional": Bool, Toml("false");
+    }
+}
+
+keys! {
     /// The secret by which changes are made over TCP; see admin.md.
     ADMIN_TOKEN in "server.admin_token", "admin_token = { ... } in [server]", "" {
         /// File with the token, for example from `openssl rand -base64 32`; only its owner and its
         /// group may read it, and its owner is root or the user that starts the server.
-        "file": Path, Required, example r#""/etc/penstock/token""#;
+        "file": Path, Described("required, unless there is a `credential`"),
+            example r#""/etc/penstock/token""#;
+        /// The name of a credential that systemd gives the server, in place of `file`.
+        "credential": Text(crate::secret::CREDENTIAL_EXPECTED), Described("none"),
+            example r#""token""#;
     }
 }
 
@@ -228,7 +259,7 @@ keys! {
         "listen": Text(LISTEN_ADDRESS), Required, example r#""10.0.0.1:7000""#;
         /// The secret that a program must know to dial in; by it each side proves its identity to
         /// the other.
-        "key": Text(crate::join::JOIN_KEY_EXPECTED), Required,
+        "key": OrTable(&Text(crate::join::JOIN_KEY_EXPECTED), "secret_file"), Required,
             example r#""J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=""#;
         /// Whether the connections are encrypted by TLS 1.3; it needs no certificate. `false` is
         /// for a Unix socket, or a network that encrypts by itself, and goes with `--plain` of

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::options::OptionDefault::Required;
+use crate::options::OptionDefault::Described;
 use crate::options::OptionKind::*;
 use crate::options::expected::*;
 
@@ -217,7 +217,11 @@ keys! {
     EXTERNAL_ACCOUNT_KEY in "acme.external_account.key",
         "key = { ... } in [acme.external_account]", "" {
         /// The file.
-        "file": Path, Required, example r#""eab.key""#;
+        "file": Path, Described("required, unless there is a `credential`"),
+            example r#""eab.key""#;
+        /// The name of a credential that systemd gives the server, in place of `file`.
+        "credential": Text(crate::secret::CREDENTIAL_EXPECTED), Described("none"),
+            example r#""eab""#;
     }
 }
 

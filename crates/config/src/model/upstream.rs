@@ -89,7 +89,8 @@ section! {
         joinable: bool = false, Bool, only r#"the protocol "http""#, by hand;
         /// What programs that join this upstream must know. They can join no other, and the key
         /// of `join` in `[server]` does not open this one.
-        join_key: Option<Secret> = None, Text(crate::join::JOIN_KEY_EXPECTED),
+        join_key: Option<Secret> = None,
+            OrTable(&Text(crate::join::JOIN_KEY_EXPECTED), "secret_file"),
             default "the key of `join` in [server]",
             example r#""pW3sX9vB1nK7mQ5tR2yU8iO4aL6cE0dZ""#, only "upstreams that are `joinable`",
             by hand;
@@ -173,8 +174,8 @@ section! {
         params: BTreeMap<String, String> = BTreeMap::new(), StringMap, shows "{}",
             example r#"{ APP_ENV = "production" }"#, only ONLY_GATEWAYS, by hand;
         /// Secret that the servers want.
-        secret: Option<String> = None, Text("a text"), default "none", example r#""s3cret""#,
-            only r#"the protocol "ajp""#, by check(crate::upstream::is_ajp_secret);
+        secret: Option<Secret> = None, OrTable(&Text("a text"), "secret_file"), default "none",
+            example r#""s3cret""#, only r#"the protocol "ajp""#, by hand;
         /// How often names are resolved again when their records do not say.
         resolve_interval: Duration = Duration::from_secs(30), Time(1);
     }

@@ -11,8 +11,10 @@ use crate::section::Keys as _;
 pub(crate) const SECTIONS: &[&SectionDoc] = &[
     &Server::DOC,
     &SERVER_LISTEN,
+    &ENV_FILE,
     &ADMIN_TOKEN,
     &SERVER_JOIN,
+    &crate::secret::SECRET,
     &ACCESS_LOG,
     &Limits::DOC,
     &Tls::DOC,

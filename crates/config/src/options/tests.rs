@@ -13,6 +13,8 @@ const EVERY_TABLE: &str = r#"
 listen = [{}]
 join = {}
 admin_token = {}
+env_file = {}
+redis = {}
 access_log = { path = "x" }
 [limits]
 [tls]
@@ -55,7 +57,7 @@ rewrite = {}
 request_headers = {}
 response_headers = {}
 hub = {}
-mercure = { publisher_key = {}, subscriber_key = {} }
+mercure = { publisher_key = { file = "x" }, subscriber_key = { file = "x" } }
 path = { regex = "^/" }
 match = { not = {} }
 basic_auth = { users = {} }
@@ -128,7 +130,7 @@ fn table_text(section: &str, say_defaults: bool, line_end: &str) -> String {
             (_, OptionKind::Tables(_) | OptionKind::NamedTables(_)) => return None,
             (Some(value), _) if say_defaults => value,
             _ if matches!(option.default, OptionDefault::Required)
-                || ["app", "servers"].contains(&option.key)
+                || ["app", "servers", "file"].contains(&option.key)
                 || option.name() == "tcp.upstream" =>
             {
                 option.example()
@@ -178,6 +180,8 @@ fn the_example_parses_and_mentions_every_option() {
     for option in all_options() {
         assert!(example.contains(option.key), "{}", option.name());
     }
+    folder.add("variables.env", "");
+    folder.add(".env", "");
     folder.add("logs/", "");
     folder.add("errors/404.html", "");
     folder.add("errors/50x.html", "");

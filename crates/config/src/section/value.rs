@@ -94,6 +94,13 @@ impl OptionValue for bool {
         let (option, value) = table.option_and_value(key)?;
         match value.get_ref() {
             DeValue::Boolean(flag) => Some(*flag),
+            DeValue::String(text) if table.findings.is_expanded(value.span().start) => {
+                let flag = text.parse().ok();
+                if flag.is_none() {
+                    table.report_out_of_range(option, value, option.kind.expected());
+                }
+                flag
+            }
             _ => table.report_wrong_type(option, value),
         }
     }
@@ -117,6 +124,9 @@ impl OptionValue for f64 {
             DeValue::Integer(number) => integer(number)
                 .and_then(|number| u32::try_from(number).ok())
                 .map(Self::from),
+            DeValue::String(text) if table.findings.is_expanded(value.span().start) => {
+                text.parse().ok()
+            }
             _ => return table.report_wrong_type(option, value),
         };
         let within = number.filter(|number| (min..=max).contains(number));
@@ -252,10 +262,14 @@ impl Section<'_> {
         else {
             return None;
         };
-        let DeValue::Integer(number) = value.get_ref() else {
-            return self.report_wrong_type(option, value);
+        let count = match value.get_ref() {
+            DeValue::Integer(number) => integer(number).and_then(|count| count.try_into().ok()),
+            // A variable stands in a text, and what it stands for is the number.
+            DeValue::String(text) if self.findings.is_expanded(value.span().start) => {
+                text.parse().ok()
+            }
+            _ => return self.report_wrong_type(option, value),
         };
-        let count = integer(number).and_then(|count| u64::try_from(count).ok());
         let within = count.filter(|count| (min..=max).contains(count));
         if within.is_none() {
             self.report_out_of_range(option, value, OptionKind::Number(min, max).expected());

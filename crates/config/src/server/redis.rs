@@ -19,13 +19,17 @@ pub(crate) const REDIS_EXPECTED: &str = "an address such as \"redis://127.0.0.1:
 
 /// Reads the address; of a socket with its absolute path.
 pub(super) fn read(server: &Section<'_>) -> Option<String> {
-    let text = server.text("redis")?;
+    let text = server.secret("redis")?;
     let address = match text.value.strip_prefix("unix:") {
         Some(path) => parse_socket(server, path),
-        None => is_redis_url(text.value).then(|| text.value.to_owned()),
+        None => is_redis_url(&text.value).then(|| text.value.clone().into_owned()),
     };
     if address.is_none() {
-        let masked = mask_credentials(text.value);
+        if server.is_table("redis") || server.findings.is_expanded(text.offset) {
+            server.report_invalid_secret("redis", text.offset, REDIS_EXPECTED);
+            return None;
+        }
+        let masked = mask_credentials(&text.value);
         server.report_invalid_item("redis", &masked, text.offset, REDIS_EXPECTED);
     }
     address
@@ -175,7 +179,7 @@ mod tests {
                 "type",
                 "[apps.a]\n[server]\nredis = 6379\n",
                 &[&format!(
-                    "penstock.toml:3:9: `redis` must be {REDIS_EXPECTED}, not an integer"
+                    "penstock.toml:3:9: `redis` must be {REDIS_EXPECTED}, or a table, not an integer"
                 )],
             ),
         ]);

@@ -7,7 +7,6 @@
 //!   out when it is used.
 
 use crate::address;
-use crate::error::line_suffix;
 use crate::findings::LocatedValue;
 use crate::model::{ServerAddr, UpstreamServer};
 use crate::section::{Keys as _, Section, TextOrTable};
@@ -27,8 +26,8 @@ pub(super) fn read(table: &Section<'_>, joined: bool) -> Vec<UpstreamServer> {
         };
         let address = &server.value.address;
         if let Some(first) = servers.iter().find(|s| s.value.address == *address) {
-            let line = line_suffix(table.findings.line_at(first.offset));
-            let problem = format!("server {address} is already listed{line}");
+            let place = table.findings.place_suffix(first.offset, server.offset);
+            let problem = format!("server {address} is already listed{place}");
             table.report(server.offset, problem);
         } else {
             servers.push(server);

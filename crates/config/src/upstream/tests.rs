@@ -197,7 +197,7 @@ fn reads_the_words() {
     assert_eq!(v1, Some(ProxyProtocol::V1));
     assert_eq!(read("health = {}").health, Some(HealthCheck::default()));
     let secret = read("protocol = \"ajp\"\nsecret = \"x\"").secret;
-    assert_eq!(secret.as_deref(), Some("x"));
+    assert_eq!(secret, Some("x".into()));
     for (text, expected) in [("0", 0.0), ("1", 1.0), ("0.25", 0.25), ("-0.0", 0.0)] {
         let budget = read(&format!("retry = {{ budget = {text} }}")).retry.budget;
         assert_eq!((budget, budget.is_sign_negative()), (expected, false));
@@ -412,7 +412,7 @@ fn reports_values_that_make_no_sense() {
         (
             "secret",
             "protocol = \"ajp\"\nsecret = \"\"",
-            &["penstock.toml:4:10: `secret` cannot be \"\": expected a text"],
+            &["penstock.toml:4:10: `secret` (not shown) cannot be used: expected a text"],
         ),
     ]);
 }

@@ -27,6 +27,7 @@ mod boot;
 mod cache;
 mod clock_jump;
 mod command_line;
+mod config_files;
 mod connections;
 mod contract;
 mod control;

@@ -638,7 +638,7 @@ fn ajp_of(
 #[test]
 fn an_ajp_packet_has_the_same_values() {
     let mut config = upstream_config(Protocol::Ajp);
-    config.secret = Some("s3".to_owned());
+    config.secret = Some("s3".into());
     let head = "POST /a%20b;j=1?q=1 HTTP/1.1\r\nHost: a.test:81\r\nCookie: a=1\r\nCookie: b=2\r\n\
                 X-Forwarded-For: 9.9.9.9\r\nConnection: X-Hop\r\nX-Hop: 1\r\nProxy: evil\r\n\
                 A_B: 1\r\nContent-Length: 5\r\n\r\n";

@@ -191,7 +191,7 @@ fn reports_keys_that_are_none_and_shows_no_key() {
             "neither",
             "mercure.publisher_key = {}",
             &[
-                "penstock.toml:3:25: `key` is missing in [sites.routes.mercure.publisher_key]: expected a secret, or a public key in PEM",
+                "penstock.toml:3:25: `key` is missing in [sites.routes.mercure.publisher_key]: expected a secret, or a public key in PEM, or a table",
             ],
         ),
         (
@@ -212,7 +212,7 @@ fn reports_keys_that_are_none_and_shows_no_key() {
             "no key in the table",
             "mercure = { subscriber_key = { algorithm = \"HS256\" } }",
             &[
-                "penstock.toml:3:30: `key` is missing in [sites.routes.mercure.subscriber_key]: expected a secret, or a public key in PEM",
+                "penstock.toml:3:30: `key` is missing in [sites.routes.mercure.subscriber_key]: expected a secret, or a public key in PEM, or a table",
             ],
         ),
         (
