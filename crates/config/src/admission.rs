@@ -6,7 +6,13 @@ use crate::model::{Route, Satisfy, Site};
 use crate::section::Section;
 
 /// The keys of the rules that `satisfy` counts.
-const RULES: [&str; 4] = ["allow", "client_certificate", "basic_auth", "forward_auth"];
+const RULES: [&str; 5] = [
+    "allow",
+    "client_certificate",
+    "jwt",
+    "basic_auth",
+    "forward_auth",
+];
 
 /// Reports a `satisfy` that has nothing to choose from.
 pub(crate) fn check_satisfy(table: &Section<'_>, route: &Route) {

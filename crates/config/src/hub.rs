@@ -14,7 +14,8 @@ use crate::model::{Hub, HubHistory, Limits};
 use crate::section::{Keys as _, Section};
 
 pub(crate) use mercure::{
-    KEY_SET_EXPECTED, SECRET_32_EXPECTED as SECRET, read as read_mercure, read_origins,
+    KEY_SET_EXPECTED, SECRET_32_EXPECTED as SECRET, parse_key_set, read as read_mercure,
+    read_origins,
 };
 pub(crate) use route::read as read_route;
 

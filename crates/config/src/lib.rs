@@ -41,6 +41,7 @@ mod headers;
 mod hide;
 mod hub;
 mod join;
+mod jwt;
 mod model;
 mod options;
 mod parse;
@@ -86,13 +87,13 @@ pub use model::{
     ClientCertificates, Concurrency, Conditions, Config, ConnectionLimits, ContentCoding,
     ControlSocket, Cors, EjectPolicy, ExternalAccount, Files, ForwardAuth, ForwardedHeaders, Grip,
     HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hsts, HttpListener, HttpScheme,
-    Hub, HubHistory, JoinEndpoint, JoinTarget, KeySetSource, Limits, LogFormat, LogTarget,
-    MemoryLimit, MercureKey, MercureKeys, Mirror, NamedCondition, OnDemand, Preload, Processes,
-    Protocol, ProxyProtocol, QueryKey, RateLimitRule, Redirect, RefusalPolicy, RequestIdMode,
-    RequestScheme, Respond, RetryPolicy, Rewrite, Route, RouteCache, RouteHub, RouteMercure,
-    Satisfy, ScalingConfig, Sendfile, Server, ServerAddr, ServerLogFormat, Site, SiteTls,
-    SlowPolicy, SocketPermissions, SplitBy, SplitCookie, SplitPart, Sticky, Symlinks, TcpFrontend,
-    TcpTls, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
+    Hub, HubHistory, JoinEndpoint, JoinTarget, JwtAuth, JwtKeys, KeySetSource, Limits, LogFormat,
+    LogTarget, MemoryLimit, MercureKey, MercureKeys, Mirror, NamedCondition, OnDemand, Preload,
+    Processes, Protocol, ProxyProtocol, QueryKey, RateLimitRule, Redirect, RefusalPolicy,
+    RequestIdMode, RequestScheme, Respond, RetryPolicy, Rewrite, Route, RouteCache, RouteHub,
+    RouteMercure, Satisfy, ScalingConfig, Sendfile, Server, ServerAddr, ServerLogFormat, Site,
+    SiteTls, SlowPolicy, SocketPermissions, SplitBy, SplitCookie, SplitPart, Sticky, Symlinks,
+    TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use rate_limit::{RateKey, RequestRate};

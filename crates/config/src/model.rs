@@ -26,7 +26,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-pub use admission::Satisfy;
+pub(crate) use admission::JWT_KEY;
+pub use admission::{JwtAuth, JwtKeys, Satisfy};
 pub(crate) use app::{APP_MAX_MEMORY, APP_PROCESSES, APP_QUEUE, APP_THREADS};
 pub use app::{
     Access, App, AppKind, Concurrency, MemoryLimit, Preload, Processes, ScalingConfig, Sticky,
@@ -40,7 +41,7 @@ pub use hub::{
     Grip, HUB_NAMESPACE, HttpScheme, Hub, HubHistory, KeySetSource, MercureKey, MercureKeys,
     RefusalPolicy, RouteHub, RouteMercure, Sendfile, SlowPolicy,
 };
-pub(crate) use hub::{MERCURE_KEY, MercureAlgorithm};
+pub(crate) use hub::{MERCURE_KEY, TokenAlgorithm};
 pub use limits::{BlockingPool, Limits};
 pub(crate) use rollout::SPLIT_MATCH;
 pub use rollout::{Mirror, SplitBy, SplitCookie, SplitPart};

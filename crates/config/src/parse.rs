@@ -19,8 +19,8 @@ use crate::section::{Keys as _, Section};
 use crate::source_files::{ConfigSources, SourceFiles};
 use crate::variables::Variables;
 use crate::{
-    app, cache, conditions, dev_defaults, disk, forward_auth, hub, join, server, site, source_tree,
-    tcp, tls, upstream,
+    app, cache, conditions, dev_defaults, disk, forward_auth, hub, join, jwt, server, site,
+    source_tree, tcp, tls, upstream,
 };
 
 /// Reads, parses and checks a file.
@@ -130,6 +130,10 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         }
     }
     forward_auth::add_upstreams(&mut upstreams, &sites);
+    server
+        .config
+        .log_mask
+        .extend(jwt::secret_parameters(&sites));
     server.check_addresses(&top, &streams);
     let tcp = streams.iter().map(|stream| &stream.value);
     tls::check_listeners(&top, &server.config, tcp, &sites);

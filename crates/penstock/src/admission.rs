@@ -4,14 +4,16 @@
 
 use std::sync::Arc;
 
-use penstock_config::{Route, Satisfy};
+use penstock_config::{Config, JwtAuth, JwtKeys, Route, Satisfy, Secret};
 use penstock_exchange::Handler;
 use penstock_rules::{
     AccessRule, AdmissionHandler, AdmissionRule, BasicAuthRule, ClientCertificateRule, CountedRule,
-    FailedAttempts, ForwardAuthRule,
+    FailedAttempts, ForwardAuthRule, JwtRule,
 };
+use penstock_tokens::{TokenKeys, Verifier};
 
 use crate::components::Components;
+use crate::key_sets::KeySets;
 use crate::wiring::upstream_handler;
 
 /// The handlers of a route's rules: at most one before all others, and at most one behind rates
@@ -29,6 +31,7 @@ pub(crate) fn admission_handlers(
     route_name: &str,
     route: &Route,
     components: &Components,
+    key_sets: &KeySets,
 ) -> Result<AdmissionHandlers, String> {
     let mut first = Rules::new();
     let mut second = Rules::new();
@@ -43,7 +46,7 @@ pub(crate) fn admission_handlers(
             second.extend(access(&route.allow, &[])?);
         }
     }
-    second.extend(proofs(route, components)?);
+    second.extend(proofs(route, components, key_sets)?);
     let handler = |rules: Rules, satisfy| {
         let counts = &components.rule_counts;
         let counted = rules
@@ -60,10 +63,15 @@ pub(crate) fn admission_handlers(
 }
 
 /// The rules that ask a client for a proof; those that cost least come first.
-fn proofs(route: &Route, components: &Components) -> Result<Rules, String> {
+fn proofs(route: &Route, components: &Components, key_sets: &KeySets) -> Result<Rules, String> {
     let mut rules = Rules::new();
     if route.client_certificate {
         rules.push(Arc::new(ClientCertificateRule));
+    }
+    if let Some(rule) = &route.jwt {
+        let (keys, name) = token_keys(rule, key_sets)?;
+        let failures = failed_attempts(components);
+        rules.push(Arc::new(JwtRule::new(rule, keys, &name, failures)));
     }
     if let Some(rule) = &route.basic_auth {
         let pool = components.password_pool.pool().clone();
@@ -77,6 +85,41 @@ fn proofs(route: &Route, components: &Components) -> Result<Rules, String> {
         rules.push(Arc::new(ForwardAuthRule::new(rule, service)));
     }
     Ok(rules)
+}
+
+/// The keys of a route's tokens, with a name for messages.
+///
+/// # Errors
+/// A key that is none.
+pub(crate) fn token_keys(
+    rule: &JwtAuth,
+    key_sets: &KeySets,
+) -> Result<(TokenKeys, String), String> {
+    match &rule.keys {
+        JwtKeys::Set(source) => Ok((TokenKeys::Set(key_sets.set_of(source)), source.to_string())),
+        JwtKeys::Single { key, algorithm } => {
+            let verifier = single_key(key, algorithm.as_deref())?;
+            Ok((TokenKeys::Single(Arc::new(verifier)), "jwt.key".to_owned()))
+        }
+    }
+}
+
+/// Errors in the keys of `jwt` tables, each with its place.
+pub(crate) fn validate_token_keys(config: &Config) -> Vec<String> {
+    let routes = config.sites.iter().flat_map(|site| &site.routes);
+    let wrong = routes.filter_map(|route| match &route.jwt.as_ref()?.keys {
+        JwtKeys::Set(_) => None,
+        JwtKeys::Single { key, algorithm } => {
+            let error = single_key(key, algorithm.as_deref()).err()?;
+            Some(format!("route {}: {error}", route.path))
+        }
+    });
+    wrong.collect()
+}
+
+fn single_key(key: &Secret, algorithm: Option<&str>) -> Result<Verifier, String> {
+    let verifier = Verifier::from_key_text(key.expose(), algorithm);
+    verifier.map_err(|error| format!("jwt.key: {error}"))
 }
 
 /// The failed attempts at all routes.

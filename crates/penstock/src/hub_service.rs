@@ -98,6 +98,11 @@ impl HubService {
         Ok(())
     }
 
+    /// The key sets of all routes.
+    pub(crate) fn key_sets(&self) -> &KeySets {
+        &self.key_sets
+    }
+
     pub(crate) fn bus(&self) -> Option<&RedisBus> {
         self.bus.get().map(|bus| &**bus)
     }

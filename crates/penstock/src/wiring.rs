@@ -33,6 +33,7 @@ use crate::caches;
 use crate::components::{Components, ThreadPools};
 use crate::dev;
 use crate::hub_service::HubService;
+use crate::key_sets::KeySets;
 use crate::logs;
 use crate::served_dirs::ServedDirs;
 use crate::tls_service::{AcmeChallenges, PreparedTls};
@@ -92,7 +93,11 @@ pub(crate) fn build_settings(
         let hsts = site.hsts.as_ref().map(hsts_value);
         for route in &site.routes {
             let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
-            handlers.extend(rule_handlers((site, route), components)?);
+            handlers.extend(rule_handlers(
+                (site, route),
+                components,
+                hub_service.key_sets(),
+            )?);
             handlers.extend(files_handler(route, components, loops, &mut folders)?);
             handlers.extend(of_hub.route_handler((site, route))?);
             if let Some(built) = back_ends.build((site, route), &mut folders)? {
@@ -197,6 +202,7 @@ pub(crate) fn trusted_proxies(config: &Config) -> Result<TrustedProxies, String>
 fn rule_handlers(
     (site, route): (&penstock_config::Site, &penstock_config::Route),
     components: &Components,
+    key_sets: &KeySets,
 ) -> Result<Vec<Arc<dyn Handler>>, String> {
     use RuleOutcome::{Answered, Delayed, Refused, Unavailable};
     let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
@@ -210,7 +216,7 @@ fn rule_handlers(
             outcomes,
         ))
     };
-    let admission = admission_handlers(&route_name, route, components)?;
+    let admission = admission_handlers(&route_name, route, components, key_sets)?;
     handlers.extend(admission.first);
     if let Some(rule) = &route.rate_limit {
         // A rule that a reload leaves as it is keeps its counts.

@@ -1,11 +1,11 @@
-//! Rules about who may use a route, and the handler that asks them: `satisfy` of a route.
+//! Rules about the clients of a route, and the handler that asks them: `satisfy` of a route.
 //!
 //! An [`AdmissionRule`] looks at a request without owning it, so that several rules can be asked
 //! about one request. [`AdmissionHandler`] passes a request on when all of its rules admit it, or
 //! one of them, as the route says.
 //!
 //! # Invariants
-//! - A rule that cannot decide admits nobody.
+//! - A rule that cannot decide admits no request.
 //! - Fields that a rule sets are never the client's own, whichever rule has admitted the request.
 //! - The user is the one that the admitting rule has verified.
 
@@ -19,7 +19,7 @@ use penstock_exchange::field_policy::is_same_cgi_variable;
 use penstock_exchange::{Fault, FaultKind, Handler, HandlerProgress, Reply, Request, Response};
 use penstock_http::HeadWriter;
 
-/// A rule about who may use a route.
+/// A rule about the clients of a route.
 pub trait AdmissionRule: Send + Sync + fmt::Debug {
     /// Its key in the configuration, for its counts.
     fn name(&self) -> &'static str;

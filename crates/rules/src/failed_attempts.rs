@@ -1,4 +1,4 @@
-//! Attempts of clients to prove who they are that have failed: passwords and tokens.
+//! Failed attempts of clients to sign in: wrong passwords and forged tokens.
 //!
 //! # Invariants
 //! - An attempt counts before it is verified and is given back when it succeeds, so that attempts

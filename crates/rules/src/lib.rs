@@ -1,6 +1,6 @@
 //! Rules for traffic: what a request must be ([`conditions`]), values with placeholders
-//! ([`template`]), rules about who may use a route ([`admission`]: [`access`], [`basic_auth`],
-//! [`forward_auth`]), and handlers that answer before others: [`rate_limit`], [`cors`],
+//! ([`template`]), rules about the clients of a route ([`admission`]: [`access`],
+//! [`basic_auth`], [`jwt`], [`forward_auth`]), and handlers that answer before others: [`rate_limit`], [`cors`],
 //! [`fixed_responses`]. [`split`] chooses among back ends, and [`counted`] counts what rules decide.
 //!
 //! `penstock`'s wiring compiles them from the configuration, `edge` asks them for each request.
@@ -19,6 +19,7 @@ pub mod counted;
 pub mod failed_attempts;
 pub mod fixed_responses;
 pub mod forward_auth;
+pub mod jwt;
 pub mod rate_limit;
 pub mod split;
 pub mod template;
@@ -35,6 +36,7 @@ pub use counted::{CountedHandler, CountedRule, RuleOutcome};
 pub use failed_attempts::FailedAttempts;
 pub use fixed_responses::{RedirectHandler, RespondHandler};
 pub use forward_auth::ForwardAuthRule;
+pub use jwt::JwtRule;
 pub use rate_limit::{RateDecision, RateLimit, RateLimitHandler, RateTable, RateTables};
 pub use split::{SplitHandler, SplitTarget};
 pub use template::{TemplateValues, render};

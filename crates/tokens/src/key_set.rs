@@ -8,6 +8,7 @@
 //! - A set has a bound, so that a token without `kid` costs few verifications.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -52,6 +53,8 @@ const MAX_KEYS: usize = 32;
 #[derive(Debug, Default)]
 pub struct SharedKeySet {
     keys: ArcSwap<KeySet>,
+    /// How often it was replaced.
+    version: AtomicU64,
     unknown_key_seen: Notify,
 }
 
@@ -97,7 +100,10 @@ impl KeySet {
         let header = parse_header(token)?;
         let id = header.get("kid").and_then(Value::as_str);
         let is_meant = |key: &&SetKey| id.is_none_or(|id| key.id.as_deref() == Some(id));
-        let mut why = TokenError::UnknownKey;
+        let mut why = match id {
+            Some(_) => TokenError::UnknownKey,
+            None => TokenError::SignedByNoKey,
+        };
         for key in self.keys.iter().filter(is_meant) {
             match key.verifier.verify_at(token, now) {
                 // Another key of the set may be the right one.
@@ -114,6 +120,13 @@ impl SharedKeySet {
     /// Takes the place of the keys before.
     pub fn replace(&self, keys: KeySet) {
         self.keys.store(Arc::new(keys));
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often it was replaced; 0 until it is there.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     /// As [`KeySet::verify_at`].
@@ -122,7 +135,10 @@ impl SharedKeySet {
     /// Why it is refused.
     pub fn verify_at(&self, token: &str, now: Duration) -> Result<Value, TokenError> {
         let verified = self.keys.load().verify_at(token, now);
-        if verified == Err(TokenError::UnknownKey) {
+        let is_unknown = |error: &TokenError| {
+            matches!(error, TokenError::UnknownKey | TokenError::SignedByNoKey)
+        };
+        if verified.as_ref().is_err_and(is_unknown) {
             self.unknown_key_seen.notify_one();
         }
         verified

@@ -41,6 +41,14 @@ pub enum KeyError {
     /// Anyone could sign with it.
     #[error("the key is empty")]
     Empty,
+    /// It can be guessed (RFC 7518 §3.2).
+    #[error("{algorithm} needs a secret of at least {min_bytes} bytes")]
+    TooShort {
+        /// The algorithm.
+        algorithm: &'static str,
+        /// As many as its hash has.
+        min_bytes: usize,
+    },
     /// A public key is no secret.
     #[error("{0} needs a secret, and the key is in PEM form")]
     PemAsSecret(&'static str),
@@ -87,9 +95,12 @@ pub enum TokenError {
     /// Its audience (`aud`) does not have the receiver's name.
     #[error("the token's audience (aud) does not have `{0}`")]
     WrongAudience(String),
-    /// The key that it names (`kid`) is not in the set, or none of the set has signed it.
-    #[error("the token is signed with no key of the set (kid)")]
+    /// The key that it names (`kid`) is not in the set.
+    #[error("the token names a key (kid) that the set does not have")]
     UnknownKey,
+    /// It names no key, and none of the set has signed it.
+    #[error("none of the keys of the set has signed the token")]
+    SignedByNoKey,
     /// Not signed with the key.
     #[error("the token's signature is wrong")]
     BadSignature,
@@ -143,6 +154,9 @@ const ALGORITHMS: [(&str, Algorithm); 6] = [
     ("ES256", Algorithm::ES256),
     ("EdDSA", Algorithm::EdDSA),
 ];
+
+/// Those of them whose keys are public.
+const PUBLIC_KEY_ALGORITHMS: [&str; 3] = ["RS256", "ES256", "EdDSA"];
 
 /// The algorithms of private keys, for errors.
 const SIGNING_ALGORITHMS: &str = "RS256 or ES256";
@@ -259,6 +273,47 @@ impl Verifier {
         Ok(Self::with_key(name, algorithm, key))
     }
 
+    /// Accepts tokens that are signed with a key as it stands in a file: a public key in PEM form,
+    /// which tells its algorithm, or a secret, as it is or in base64 behind `base64:`, for HS256
+    /// unless `algorithm` says another.
+    ///
+    /// # Errors
+    /// When the key is none of these, not for the algorithm, or can be guessed.
+    pub fn from_key_text(text: &str, algorithm: Option<&str>) -> Result<Self, KeyError> {
+        let text = text.trim();
+        if is_pem(text) {
+            return match algorithm {
+                Some(algorithm) => Self::new(text, algorithm),
+                None => PUBLIC_KEY_ALGORITHMS
+                    .iter()
+                    .find_map(|name| Self::new(text, name).ok())
+                    .ok_or(KeyError::WrongKind("RS256, ES256 or EdDSA")),
+            };
+        }
+        let wanted = algorithm.unwrap_or("HS256");
+        let known = ALGORITHMS.iter().find(|(name, _)| *name == wanted);
+        let &(name, algorithm) =
+            known.ok_or_else(|| KeyError::UnknownAlgorithm(wanted.to_owned()))?;
+        let min_bytes = match algorithm {
+            Algorithm::HS256 => 32,
+            Algorithm::HS384 => 48,
+            Algorithm::HS512 => 64,
+            _ => return Self::new(text, name),
+        };
+        let secret = parse_secret(text)?;
+        if secret.len() < min_bytes {
+            return Err(KeyError::TooShort {
+                algorithm: name,
+                min_bytes,
+            });
+        }
+        Ok(Self::with_key(
+            name,
+            algorithm,
+            DecodingKey::from_secret(&secret),
+        ))
+    }
+
     /// Accepts tokens that are signed with this secret and HS256.
     #[must_use]
     pub fn from_secret(secret: &[u8]) -> Self {
@@ -332,6 +387,32 @@ impl TokenKeys {
             Self::Single(verifier) => verifier.verify(token),
             Self::Set(keys) => keys.verify_at(token, clock::wall_time()),
         }
+    }
+
+    /// Changes whenever another set of keys is there; 0 until there is one.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        match self {
+            Self::Single(_) => 1,
+            Self::Set(keys) => keys.version(),
+        }
+    }
+}
+
+impl TokenError {
+    /// Whether a key of the receiver has signed the token, which is not good for another reason, or
+    /// the token names a key that the receiver may not have yet: nothing was guessed.
+    #[must_use]
+    pub fn is_honest(&self) -> bool {
+        matches!(
+            self,
+            Self::Expired
+                | Self::NotYetValid
+                | Self::NoExpiry
+                | Self::WrongIssuer(_)
+                | Self::WrongAudience(_)
+                | Self::UnknownKey
+        )
     }
 }
 

@@ -82,6 +82,60 @@ fn a_token_is_made_again_long_before_its_hour_ends() {
 }
 
 #[test]
+fn a_key_of_a_file_tells_its_algorithm() {
+    let (private, public) = curve_keys();
+    let long = "x".repeat(48);
+    let coded = format!("base64:{}", STANDARD.encode([7; 32]));
+    let short = |algorithm, min_bytes| {
+        Some(KeyError::TooShort {
+            algorithm,
+            min_bytes,
+        })
+    };
+    for (text, algorithm, expected, error) in [
+        (public.as_str(), None, "ES256", None),
+        (RSA_PUBLIC, None, "RS256", None),
+        (SECRET, None, "HS256", None),
+        (&format!(" {SECRET}\n"), None, "HS256", None),
+        (&coded, None, "HS256", None),
+        (&long, Some("HS384"), "HS384", None),
+        (&long, Some("HS512"), "", short("HS512", 64)),
+        ("guessed", None, "", short("HS256", 32)),
+        ("base64:AAAA", None, "", short("HS256", 32)),
+        (
+            &public,
+            Some("HS256"),
+            "",
+            Some(KeyError::PemAsSecret("HS256")),
+        ),
+        (
+            &public,
+            Some("RS256"),
+            "",
+            Some(KeyError::WrongKind("RS256")),
+        ),
+        (
+            &private,
+            None,
+            "",
+            Some(KeyError::WrongKind("RS256, ES256 or EdDSA")),
+        ),
+        (
+            &long,
+            Some("none"),
+            "",
+            Some(KeyError::UnknownAlgorithm("none".to_owned())),
+        ),
+    ] {
+        let read = Verifier::from_key_text(text, algorithm);
+        match read {
+            Ok(verifier) => assert_eq!((verifier.algorithm_name, error), (expected, None)),
+            Err(found) => assert_eq!(Some(found), error, "{algorithm:?}"),
+        }
+    }
+}
+
+#[test]
 fn tokens_of_others_are_read_with_each_algorithm() {
     let claims = json!({ "mercure": { "publish": ["*"] }, "exp": 4_102_444_800_u64 });
     for key in [RSA_PUBLIC, RSA_PUBLIC_PKCS1] {

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use crate::address::is_host;
 use crate::findings::LocatedValue;
 use crate::model::{
-    HttpScheme, KeySetSource, MercureAlgorithm, MercureKey, MercureKeys, RouteMercure,
+    HttpScheme, KeySetSource, MercureKey, MercureKeys, RouteMercure, TokenAlgorithm,
 };
 use crate::section::{Keys as _, Section};
 
@@ -46,7 +46,7 @@ fn read_key(mercure: &Section<'_>, key: &'static str) -> Option<MercureKeys> {
         true => table.secret_in_file(),
         false => text,
     };
-    let set = table.parse_text("jwks", |text| read_key_set(&table, text));
+    let set = table.parse_text("jwks", |text| parse_key_set(&table, text));
     if table.has("jwks") {
         table.report_not_applicable("algorithm");
         if table.has("key") || is_in_file {
@@ -77,7 +77,7 @@ fn read_key(mercure: &Section<'_>, key: &'static str) -> Option<MercureKeys> {
 }
 
 /// Where a set of keys is; whether it is there is found out at start.
-fn read_key_set(table: &Section<'_>, text: &str) -> Option<KeySetSource> {
+pub(crate) fn parse_key_set(table: &Section<'_>, text: &str) -> Option<KeySetSource> {
     let (scheme, rest) = match text.split_once("://") {
         Some(("http", rest)) => (HttpScheme::Http, rest),
         Some(("https", rest)) => (HttpScheme::Https, rest),
@@ -101,19 +101,19 @@ fn check_key(
     table: &Section<'_>,
     key: &'static str,
     text: &LocatedValue<Cow<'_, str>>,
-    algorithm: MercureAlgorithm,
+    algorithm: TokenAlgorithm,
 ) -> Option<MercureKey> {
     let value = text.value.as_ref();
     let (fits, expected) = match algorithm {
-        MercureAlgorithm::Hs384 => (is_secret(value, 48), SECRET_48_EXPECTED),
-        MercureAlgorithm::Hs512 => (is_secret(value, 64), SECRET_64_EXPECTED),
-        MercureAlgorithm::Rs256 => (
+        TokenAlgorithm::Hs384 => (is_secret(value, 48), SECRET_48_EXPECTED),
+        TokenAlgorithm::Hs512 => (is_secret(value, 64), SECRET_64_EXPECTED),
+        TokenAlgorithm::Rs256 => (
             is_pem(value, &[PEM_PUBLIC_KEY, PEM_RSA_PUBLIC_KEY]),
             RSA_EXPECTED,
         ),
-        MercureAlgorithm::Es256 => (is_pem(value, &[PEM_PUBLIC_KEY]), EC_EXPECTED),
-        MercureAlgorithm::EdDsa => (is_pem(value, &[PEM_PUBLIC_KEY]), ED_EXPECTED),
-        MercureAlgorithm::Hs256 => (is_secret(value, 32), SECRET_32_EXPECTED),
+        TokenAlgorithm::Es256 => (is_pem(value, &[PEM_PUBLIC_KEY]), EC_EXPECTED),
+        TokenAlgorithm::EdDsa => (is_pem(value, &[PEM_PUBLIC_KEY]), ED_EXPECTED),
+        TokenAlgorithm::Hs256 => (is_secret(value, 32), SECRET_32_EXPECTED),
     };
     if !fits {
         table.report_invalid_secret(key, text.offset, expected);
@@ -175,7 +175,7 @@ fn parse_origin(text: &str) -> Option<String> {
 }
 
 /// What a text alone is a secret of.
-const DEFAULT_ALGORITHM: MercureAlgorithm = MercureAlgorithm::Hs256;
+const DEFAULT_ALGORITHM: TokenAlgorithm = TokenAlgorithm::Hs256;
 const PEM_BEGIN: &str = "-----BEGIN ";
 const PEM_PUBLIC_KEY: &str = "PUBLIC KEY";
 const PEM_RSA_PUBLIC_KEY: &str = "RSA PUBLIC KEY";

@@ -338,7 +338,7 @@ keys! {
         "credential": Text(crate::secret::CREDENTIAL_EXPECTED), Described("none"),
             example r#""mercure""#;
         /// The only algorithm (RFC 7518 §3.1) of tokens that are taken.
-        "algorithm": Choice(MercureAlgorithm::WORDS), Toml(r#""HS256""#),
+        "algorithm": Choice(TokenAlgorithm::WORDS), Toml(r#""HS256""#),
             example r#""RS256""#, only "a single `key`";
         /// Set of public keys (JWKS, RFC 7517) for RS256, ES256 and EdDSA, in place of `key`: a file,
         /// or an address that begins with `https://` (the server's certificate must be from an authority
@@ -352,7 +352,7 @@ keys! {
 choice! {
     /// The algorithms of tokens (RFC 7518 §3.1).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(crate) enum MercureAlgorithm {
+    pub(crate) enum TokenAlgorithm {
         /// HMAC with SHA-256.
         Hs256 = "HS256",
         /// HMAC with SHA-384.

@@ -40,6 +40,8 @@ pub(crate) const REQUEST_RATE: &str =
     "a rate of requests such as \"10/s\", \"100/m\", \"1000/h\" or \"5000/d\"";
 pub(crate) const RATE_KEY: &str =
     "\"client\", \"host\", \"path\", \"route\", \"header:NAME\" or \"cookie:NAME\"";
+pub(crate) const PLAIN_TEXT: &str = "a text without control characters";
+pub(crate) const PARAMETER_NAME: &str = "a parameter such as \"access_token\"";
 pub(crate) const BODY_TEXT: &str = "a text";
 pub(crate) const MEDIA_TYPE: &str = "a media type such as \"application/json\"";
 pub(crate) const CANONICAL_HOST: &str = "a host such as \"example.com\", without scheme and port";

@@ -59,6 +59,8 @@ pub(crate) const SECTIONS: &[&SectionDoc] = &[
     &Mirror::DOC,
     &BasicAuth::DOC,
     &BASIC_AUTH_USERS,
+    &JwtAuth::DOC,
+    &JWT_KEY,
     &ForwardAuth::DOC,
     &RateLimitRule::DOC,
     &Cors::DOC,

@@ -62,6 +62,7 @@ path = { regex = "^/" }
 match = { not = {} }
 basic_auth = { users = {} }
 forward_auth = { url = "http://a" }
+jwt = { key = {} }
 cors = {}
 rate_limit = {}
 redirect = {}

@@ -11,7 +11,8 @@ use penstock_config::{Config, Invocation};
 use super::{CheckArguments, CliError, USAGE_EXIT_CODE, pluralize, print_error};
 use crate::preflight::PreflightReport;
 use crate::{
-    accounts, app_resource_limits, control, hardening, hub_service, temp_limit, upstream_tls, work,
+    accounts, admission, app_resource_limits, control, hardening, hub_service, temp_limit,
+    upstream_tls, work,
 };
 
 pub(super) fn run(arguments: &CheckArguments) -> Result<String, CliError> {
@@ -107,6 +108,7 @@ pub(crate) fn resolve_and_validate(invocation: &Invocation) -> Result<Config, St
     let mut wrong = Vec::new();
     wrong.extend(accounts::configured_account(&config.server).err());
     wrong.extend(hub_service::validate_signing_keys(&config));
+    wrong.extend(admission::validate_token_keys(&config));
     wrong.extend(upstream_tls::load(&config).err());
     let redis_ca = config.server.redis_ca.as_deref();
     wrong.extend(redis_ca.and_then(|path| hub_service::read_authorities(path).err()));

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::support::{Response, Server, Site};
+use crate::support::{Origin, PATIENCE, Response, Script, Server, Site, eventually, head_of, page};
 
 /// The response to a GET with these lines of fields.
 fn ask(server: &Server, target: &str, fields: &str) -> Response {
@@ -48,4 +48,101 @@ fn a_network_or_a_password_is_enough_where_the_route_says_so() {
         let challenge = response.header("WWW-Authenticate");
         assert_eq!(challenge.is_some(), status == 401, "{target} {fields}");
     }
+}
+
+/// Signed with [`SECRET`]: `{"sub":"anna","aud":"shop","exp":4102444800,"roles":["staff"]}`.
+const TOKEN: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.\
+    eyJzdWIiOiJhbm5hIiwiYXVkIjoic2hvcCIsImV4cCI6NDEwMjQ0NDgwMCwicm9sZXMiOlsic3RhZmYiXX0.\
+    eLw9guTt-8DaCFEy-HPW48LOjrh59Z5I6Fy3mt82Chk";
+const SECRET: &str = "a secret of more than 32 bytes for tests\n";
+
+#[test]
+fn a_token_names_the_user_of_an_application() {
+    let app = Origin::start(|seen| {
+        let field = |name| seen.field(name).unwrap_or_else(|| "-".to_owned());
+        let body = format!("{} {}", field("X-User"), field("X-Roles"));
+        let head = head_of("200 OK", "", body.len());
+        Script::raw(head + &body).keep()
+    });
+    let toml = format!(
+        "[server]\nthreads = 1\naccess_log = \"access.log\"\n[upstreams.app]\n\
+         servers = [\"{}\"]\n[[sites]]\n[[sites.routes]]\npath = \"/admin\"\nupstream = \"app\"\n\
+         jwt = {{ key = {{ file = \"key\" }}, require = {{ roles = \"admin\" }} }}\n\
+         [[sites.routes]]\nupstream = \"app\"\n\
+         jwt = {{ key = {{ file = \"key\" }}, audience = \"shop\", query = \"pass_it\", \
+         cookie = \"jwt\", claims = {{ X-User = \"sub\", X-Roles = \"roles\", X-None = \"none\" }} }}\n",
+        app.address(),
+    );
+    let server = Site::new().config(&toml).file("key", SECRET).serve(&[]);
+    let bearer = format!("Authorization: Bearer {TOKEN}\r\n");
+    for (target, fields) in [
+        (
+            "/",
+            bearer.clone() + "X-User: root\r\nX_Roles: admin\r\nX-None: x\r\n",
+        ),
+        ("/", format!("Cookie: jwt={TOKEN}\r\n")),
+        (&format!("/?pass_it={TOKEN}"), String::new()),
+    ] {
+        let response = ask(&server, target, &fields);
+        let found = (response.status, response.text());
+        assert_eq!(found, (200, "anna staff".to_owned()), "{target}");
+    }
+    assert_eq!(app.requests()[0].field("X-None"), None);
+    assert_eq!(app.requests()[0].field("X_Roles"), None);
+    for (target, fields, status, error) in [
+        ("/", "", 401, None),
+        (
+            "/",
+            "Authorization: Bearer a.b.c\r\n",
+            401,
+            Some("invalid_token"),
+        ),
+        ("/admin", &*bearer, 403, Some("insufficient_scope")),
+    ] {
+        let response = ask(&server, target, fields);
+        assert_eq!(response.status, status, "{target} {fields}");
+        let challenge = response.header("WWW-Authenticate").unwrap();
+        assert!(
+            challenge.starts_with("Bearer realm=\"restricted\""),
+            "{challenge}"
+        );
+        let found = challenge.split("error=\"").nth(1);
+        assert_eq!(found.map(|rest| rest.trim_end_matches('"')), error);
+    }
+    assert_eq!(app.requests().len(), 3);
+    eventually(PATIENCE, "the user and no token in the log", || {
+        let log = std::fs::read_to_string(server.site().dir().join("access.log")).unwrap();
+        log.contains(" - anna [") && log.contains("pass_it=***") && !log.contains(TOKEN)
+    });
+}
+
+#[test]
+fn a_set_of_keys_opens_nothing_before_it_is_there() {
+    use crate::streams::mercure::{KEY_ONE_TOKEN, key_set};
+    let origin = Origin::start(|seen| page(seen, key_set("one")));
+    let toml = |address: &str| {
+        format!(
+            "[server]\nthreads = 1\n[[sites]]\n[[sites.routes]]\nrespond = {{ body = \"in\" }}\n\
+             jwt = {{ jwks = \"http://{address}/keys\", issuer = \"https://id.example\" }}\n"
+        )
+    };
+    let bearer = format!("Authorization: Bearer {KEY_ONE_TOKEN}\r\n");
+    let site = Site::new().config(&toml("127.0.0.1:9"));
+    let server = site.serve(&[]);
+    assert_eq!(ask(&server, "/", &bearer).status, 503);
+    assert_eq!(ask(&server, "/", "").status, 401);
+    server.wait_log("jwt: the keys of http://127.0.0.1:9/keys have not been read yet");
+    drop(server);
+    let site = Site::new().config(&toml(&origin.address().to_string()));
+    let server = site.serve(&[]);
+    // Its key is good; the token has no end, which a route with `jwt` refuses.
+    eventually(PATIENCE, "the key is there", || {
+        ask(&server, "/", &bearer).status == 401
+    });
+    let refused = ask(&server, "/", &bearer);
+    let challenge = refused.header("WWW-Authenticate").unwrap();
+    assert!(
+        challenge.ends_with("error=\"invalid_token\""),
+        "{challenge}"
+    );
 }

@@ -12,7 +12,7 @@
 mod bounds;
 mod grip;
 mod memory;
-mod mercure;
+pub(crate) mod mercure;
 mod persistence;
 mod polls;
 mod publishing;

@@ -71,7 +71,7 @@ fn a_token_is_verified_with_the_key_that_it_names() {
         (
             "none of them",
             other.token(&unnamed, &claims),
-            Err(TokenError::UnknownKey),
+            Err(TokenError::SignedByNoKey),
         ),
         (
             "expired",

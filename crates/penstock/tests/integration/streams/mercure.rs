@@ -145,14 +145,14 @@ fn a_key_that_is_none_is_an_error_of_check() {
 
 /// `{"iss":"https://id.example","aud":["hub","shop"],"mercure":{"publish":["*"]}}`, signed with
 /// Ed25519 and the private key of RFC 8037, appendix A; `kid` is `one`, then `two`.
-const KEY_ONE_TOKEN: &str = "eyJhbGciOiJFZERTQSIsImtpZCI6Im9uZSJ9.eyJpc3MiOiJodHRwczovL2lkLmV4YW1wbGUiLCJhdWQ\
+pub(crate) const KEY_ONE_TOKEN: &str = "eyJhbGciOiJFZERTQSIsImtpZCI6Im9uZSJ9.eyJpc3MiOiJodHRwczovL2lkLmV4YW1wbGUiLCJhdWQ\
     iOlsiaHViIiwic2hvcCJdLCJtZXJjdXJlIjp7InB1Ymxpc2giOlsiKiJdfX0.W6d-PSTXlVSZiNxD4kD\
     Ut_15oT2Rsi7e67msMd9pyL3twbVWE3Uu5xw0gLd-sLPdMMWfOzhGP0fy32Odx5HDCQ";
-const KEY_TWO_TOKEN: &str = "eyJhbGciOiJFZERTQSIsImtpZCI6InR3byJ9.eyJpc3MiOiJodHRwczovL2lkLmV4YW1wbGUiLCJhdWQ\
+pub(crate) const KEY_TWO_TOKEN: &str = "eyJhbGciOiJFZERTQSIsImtpZCI6InR3byJ9.eyJpc3MiOiJodHRwczovL2lkLmV4YW1wbGUiLCJhdWQ\
     iOlsiaHViIiwic2hvcCJdLCJtZXJjdXJlIjp7InB1Ymxpc2giOlsiKiJdfX0.lIb_VQx0p8ODR0CepRb\
     dfJXViG31a0MIBS3JOam41OtnOtP_s_IpqEqQzbsQmSrXxtqKGvxjZhGIT4DMZiqdAg";
 
-fn key_set(id: &str) -> String {
+pub(crate) fn key_set(id: &str) -> String {
     format!(
         r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"{id}","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}}]}}"#
     )
