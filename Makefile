@@ -86,12 +86,12 @@ test-tls: build
 	@echo "== TLS, looked at by testssl.sh and sslyze"
 	@scripts/test-real test_tls
 
-# Separate: Caddy, HAProxy, Apache and php-fpm, each with its file and ours; those of nginx run
-# with the other tests.
+# Separate: Caddy, HAProxy, Apache and php-fpm, each with its file and ours, and a login service.
+# What needs nginx alone runs with the other tests.
 test-migrations: build
 	@scripts/setup migrations
 	@echo "== other servers and the translations of their files"
-	@scripts/test-real test_migrations
+	@scripts/test-real test_migrations test_logins
 
 fuzz:
 	@echo "== fuzz each target for $(FUZZ_SECONDS) s"
