@@ -1,9 +1,9 @@
 """Passwords and a login service in front of applications that know nothing of them.
 
 Django's admin behind `basic_auth`, in a browser: its own login, its forms and its session go on
-working. oauth2-proxy behind `forward_auth`: who has not logged in is sent to its page, and the
-application gets the name of who has. It takes a user from a file here, as no identity provider can
-be reached.
+working. oauth2-proxy behind `forward_auth`: visitors get its page first, and the application gets
+the names of those that have logged in. It takes a user from a file here, as no identity provider
+can be reached.
 """
 
 import http.client
