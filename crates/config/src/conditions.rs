@@ -12,7 +12,7 @@ use crate::headers::is_token;
 use crate::model::{Conditions, NamedCondition};
 use crate::route::check_name_exists;
 use crate::section::{Keys as _, Section};
-use crate::values::{HostPattern, PathPattern, ValuePattern};
+use crate::values::{HostPattern, PathPattern, PathRegex, ValuePattern};
 
 /// Reads every `[conditions.NAME]` table.
 pub(crate) fn read_named(top: &Section<'_>) -> BTreeMap<String, Conditions> {
@@ -42,7 +42,7 @@ fn read_table(table: &Section<'_>, known: &[String]) -> Conditions {
     conditions.read_keys(table);
     let hosts = table.list("host", HostPattern::parse).unwrap_or_default();
     conditions.hosts = hosts.into_iter().map(|host| host.value).collect();
-    let paths = table.list("path", PathPattern::parse).unwrap_or_default();
+    let paths = table.list("path", parse_path).unwrap_or_default();
     conditions.paths = paths.into_iter().map(|path| path.value).collect();
     conditions.headers = read_values(table, "header", is_token);
     conditions.query = read_values(table, "query", |name| !name.is_empty());
@@ -55,6 +55,14 @@ fn read_table(table: &Section<'_>, known: &[String]) -> Conditions {
         table.check_not_empty(key);
     }
     conditions
+}
+
+/// A path as a route has it, or a regular expression after a tilde.
+fn parse_path(text: &str) -> Option<PathPattern> {
+    match text.strip_prefix('~') {
+        Some(regex) => PathRegex::new(regex).ok().map(PathPattern::Regex),
+        None => PathPattern::parse(text),
+    }
 }
 
 /// Lists of which one item must hold.

@@ -61,6 +61,7 @@ fn conditions_that_cannot_be_meant_are_refused() {
             "`regex` is no regular expression: unclosed group",
         ),
         ("path = {}", "`regex` is missing"),
+        ("match = { path = [\"~(\"] }", "`path` cannot be \"~(\""),
         ("path = \"*php\"", "`path` cannot be \"*php\""),
     ] {
         let found = problems(&route(keys));

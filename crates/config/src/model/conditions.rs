@@ -21,9 +21,9 @@ section! {
         /// Hosts, without their port.
         "host" => hosts: Vec<HostPattern> = Vec::new(), Texts(SITE_HOST), default "any",
             example r#"["www.example.com"]"#, by hand;
-        /// Paths.
-        "path" => paths: Vec<PathPattern> = Vec::new(), Texts(ROUTE_PATH), default "any",
-            example r#"["/health", "*.php"]"#, by hand;
+        /// Paths, as a route has them; `~` begins a regular expression.
+        "path" => paths: Vec<PathPattern> = Vec::new(), Texts(CONDITION_PATH), default "any",
+            example r#"["/health", "*.php", "~^/v[0-9]+/"]"#, by hand;
         /// Fields of the header: all of these. Of several with one name, one must match.
         "header" => headers: BTreeMap<String, ValuePattern> = BTreeMap::new(), StringMap,
             shows "{}", example r#"{ X-Beta = "1" }"#, by hand;

@@ -30,6 +30,8 @@ pub(crate) const ALPN_PROTOCOL: &str = "a protocol such as \"postgresql\" or \"m
 pub(crate) const EMAIL_ADDRESS: &str = "an e-mail address such as \"ops@example.com\"";
 pub(crate) const HTTP_URL: &str = "a URL such as \"http://127.0.0.1:5000/allowed\"";
 pub(crate) const ROUTE_PATH: &str = "a path such as \"/about\", \"/assets/*\" or \"*.php\"";
+pub(crate) const CONDITION_PATH: &str =
+    "a path such as \"/about\", \"/assets/*\" or \"*.php\", or a regular expression after `~`";
 pub(crate) const REDIRECT_TARGET: &str =
     "a URL such as \"https://new.example{uri}\" or a path such as \"/new/{re.1}\"";
 pub(crate) const REALM: &str = "a text without quotes, backslashes and control characters";
