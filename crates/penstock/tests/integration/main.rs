@@ -51,6 +51,7 @@ mod isolation;
 mod joined_servers;
 mod listeners;
 mod logs;
+mod migration_tables;
 mod missing_syscalls;
 mod observability;
 mod overload;
