@@ -6,9 +6,10 @@ use crate::model::{Route, Satisfy, Site};
 use crate::section::Section;
 
 /// The keys of the rules that `satisfy` counts.
-const RULES: [&str; 5] = [
+const RULES: [&str; 6] = [
     "allow",
     "client_certificate",
+    "signed_url",
     "jwt",
     "basic_auth",
     "forward_auth",

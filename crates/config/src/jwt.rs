@@ -52,7 +52,13 @@ pub(crate) fn is_parameter(text: &str) -> bool {
 /// The parameters of queries that have secrets, for `server.log_mask`.
 pub(crate) fn secret_parameters(sites: &[Site]) -> Vec<String> {
     let routes = sites.iter().flat_map(|site| &site.routes);
-    let names = routes.filter_map(|route| route.jwt.as_ref()?.query.clone());
+    let names = routes.flat_map(|route| {
+        let of_token = route.jwt.as_ref().and_then(|jwt| jwt.query.clone());
+        let signed = route.signed_url.as_ref();
+        of_token
+            .into_iter()
+            .chain(signed.map(|signed| signed.signature_parameter.clone()))
+    });
     names.collect()
 }
 

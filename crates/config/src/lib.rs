@@ -55,6 +55,7 @@ mod schema;
 mod secret;
 mod section;
 mod server;
+mod signed_url;
 mod site;
 mod source_files;
 mod source_tree;
@@ -91,9 +92,10 @@ pub use model::{
     LogTarget, MemoryLimit, MercureKey, MercureKeys, Mirror, NamedCondition, OnDemand, Preload,
     Processes, Protocol, ProxyProtocol, QueryKey, RateLimitRule, Redirect, RefusalPolicy,
     RequestIdMode, RequestScheme, Respond, RetryPolicy, Rewrite, Route, RouteCache, RouteHub,
-    RouteMercure, Satisfy, ScalingConfig, Sendfile, Server, ServerAddr, ServerLogFormat, Site,
-    SiteTls, SlowPolicy, SocketPermissions, SplitBy, SplitCookie, SplitPart, Sticky, Symlinks,
-    TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
+    RouteMercure, Satisfy, ScalingConfig, Sendfile, Server, ServerAddr, ServerLogFormat, SignedUrl,
+    Site, SiteTls, SlowPolicy, SocketPermissions, SplitBy, SplitCookie, SplitPart, Sticky,
+    Symlinks, TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer,
+    UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use rate_limit::{RateKey, RequestRate};
@@ -101,6 +103,7 @@ pub use redacted::{EnvVariables, Secret};
 pub use resolve::{AdminOverride, Invocation, resolve_config};
 pub use rollout::Share;
 pub use schema::json_schema;
+pub use signed_url::{SignedPart, SignedText};
 pub use source_files::ConfigSources;
 pub use units::format_size;
 pub use values::{

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub(crate) use admission::JWT_KEY;
-pub use admission::{JwtAuth, JwtKeys, Satisfy};
+pub use admission::{JwtAuth, JwtKeys, Satisfy, SignedUrl};
 pub(crate) use app::{APP_MAX_MEMORY, APP_PROCESSES, APP_QUEUE, APP_THREADS};
 pub use app::{
     Access, App, AppKind, Concurrency, MemoryLimit, Preload, Processes, ScalingConfig, Sticky,

@@ -17,7 +17,7 @@ use crate::suggest::nearest_word;
 use crate::values::{PathPattern, PathRegex};
 use crate::{
     admission, basic_auth, cache, conditions, cors, files, fixed_responses, forward_auth, grants,
-    headers, hub, jwt, rate_limit, rollout,
+    headers, hub, jwt, rate_limit, rollout, signed_url,
 };
 
 /// Reads the routes of a site.
@@ -72,6 +72,7 @@ fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<LocatedValu
     route.cache = cache::read_route(table, known.caches);
     route.basic_auth = basic_auth::read(table);
     route.jwt = jwt::read(table);
+    route.signed_url = signed_url::read(table);
     route.forward_auth = forward_auth::read(table);
     route.cors = cors::read(table);
     route.rate_limit = rate_limit::read(table);

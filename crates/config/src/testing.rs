@@ -36,6 +36,7 @@ impl TestDir {
             ("rack/config.ru", ""),
             ("public/", ""),
             ("htpasswd", "anna:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n"),
+            ("link-secret", "a secret of an application\n"),
         ])
     }
 

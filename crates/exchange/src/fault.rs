@@ -54,6 +54,8 @@ pub enum FaultKind {
     ClientDisconnected,
     /// No such resource: 404.
     NotFound,
+    /// It was there until a time: 410.
+    Gone,
     /// There, but not served: 403.
     Forbidden,
     /// Only for clients that prove who they are: 401.
@@ -111,6 +113,7 @@ impl FaultKind {
             Self::ClientTooSlow => Status::REQUEST_TIMEOUT,
             Self::ClientDisconnected => CLIENT_CLOSED_REQUEST,
             Self::NotFound => Status::NOT_FOUND,
+            Self::Gone => Status::GONE,
             Self::Forbidden => Status::FORBIDDEN,
             Self::Unauthorized => Status::UNAUTHORIZED,
             Self::TooManyRequests => Status::TOO_MANY_REQUESTS,
@@ -140,6 +143,7 @@ impl FaultKind {
             | Self::ClientTooSlow
             | Self::ClientDisconnected
             | Self::NotFound
+            | Self::Gone
             | Self::Forbidden
             | Self::Unauthorized
             | Self::TooManyRequests
@@ -206,6 +210,7 @@ impl FaultKind {
             Self::ClientTooSlow => "The request took too long to arrive.",
             Self::ClientDisconnected => "The client closed the connection.",
             Self::NotFound => "There is nothing at this address.",
+            Self::Gone => "This link has expired.",
             Self::Forbidden => "This address is not open to you.",
             Self::Unauthorized => "This address is only for those who sign in.",
             Self::TooManyRequests => "You have asked too often. Please try again in a moment.",

@@ -8,7 +8,7 @@ use penstock_config::{Config, JwtAuth, JwtKeys, Route, Satisfy, Secret};
 use penstock_exchange::Handler;
 use penstock_rules::{
     AccessRule, AdmissionHandler, AdmissionRule, BasicAuthRule, ClientCertificateRule, CountedRule,
-    FailedAttempts, ForwardAuthRule, JwtRule,
+    FailedAttempts, ForwardAuthRule, JwtRule, SignedUrlRule,
 };
 use penstock_tokens::{TokenKeys, Verifier};
 
@@ -67,6 +67,9 @@ fn proofs(route: &Route, components: &Components, key_sets: &KeySets) -> Result<
     let mut rules = Rules::new();
     if route.client_certificate {
         rules.push(Arc::new(ClientCertificateRule));
+    }
+    if let Some(rule) = &route.signed_url {
+        rules.push(Arc::new(SignedUrlRule::new(rule)));
     }
     if let Some(rule) = &route.jwt {
         let (keys, name) = token_keys(rule, key_sets)?;

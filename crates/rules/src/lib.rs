@@ -1,6 +1,6 @@
 //! Rules for traffic: what a request must be ([`conditions`]), values with placeholders
 //! ([`template`]), rules about the clients of a route ([`admission`]: [`access`],
-//! [`basic_auth`], [`jwt`], [`forward_auth`]), and handlers that answer before others: [`rate_limit`], [`cors`],
+//! [`basic_auth`], [`signed_url`], [`jwt`], [`forward_auth`]), and handlers that answer before others: [`rate_limit`], [`cors`],
 //! [`fixed_responses`]. [`split`] chooses among back ends, and [`counted`] counts what rules decide.
 //!
 //! `penstock`'s wiring compiles them from the configuration, `edge` asks them for each request.
@@ -21,6 +21,7 @@ pub mod fixed_responses;
 pub mod forward_auth;
 pub mod jwt;
 pub mod rate_limit;
+pub mod signed_url;
 pub mod split;
 pub mod template;
 #[cfg(test)]
@@ -38,5 +39,6 @@ pub use fixed_responses::{RedirectHandler, RespondHandler};
 pub use forward_auth::ForwardAuthRule;
 pub use jwt::JwtRule;
 pub use rate_limit::{RateDecision, RateLimit, RateLimitHandler, RateTable, RateTables};
+pub use signed_url::SignedUrlRule;
 pub use split::{SplitHandler, SplitTarget};
 pub use template::{TemplateValues, render};

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 
 use super::{KeySetSource, TokenAlgorithm};
-use crate::options::OptionDefault::Described;
+use crate::options::OptionDefault::{Described, Required};
 use crate::options::OptionKind::*;
 use crate::options::expected::*;
 use crate::redacted::Secret;
+use crate::signed_url::SignedText;
 use crate::values::ValuePattern;
 
 choice! {
@@ -98,4 +99,42 @@ pub enum JwtKeys {
     },
     /// Those of a set (JWKS), which may change.
     Set(KeySetSource),
+}
+
+section! {
+    /// Links that are good until a time, since the application has signed them with a secret that it
+    /// shares with the server: `?expires=SECONDS&signature=...`, with the end in seconds since 1970
+    /// and HMAC-SHA256 over path and query without the signature, in base64 for URLs or in
+    /// hexadecimal digits. A wrong one gets 403, one that has expired 410.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct SignedUrl(secrets: Vec<Secret>)
+    in "sites.routes.signed_url", "signed_url = { ... } in [[sites.routes]]", "" {
+        /// The text that is signed by MD5 instead, for links in the form of nginx'
+        /// `secure_link_md5`: `{expires}`, `{path}` (decoded), `{client}` and `{secret}` stand for
+        /// their values.
+        md5: Option<SignedText> = None, Text(SIGNED_TEXT), default "none: HMAC-SHA256",
+            example r#""{expires}{path}{client} {secret}""#, by parse(SignedText::parse);
+        /// The parameter with the end of the link.
+        expires_parameter: String = "expires".to_owned(), Text(PARAMETER_NAME),
+            by check(crate::jwt::is_parameter);
+        /// The parameter with the signature. Logs mask its value.
+        signature_parameter: String = "signature".to_owned(), Text(PARAMETER_NAME),
+            default "`signature`, or `md5` beside `md5`", example r#""signature""#,
+            by check(crate::jwt::is_parameter);
+        /// Methods that links are for.
+        methods: Vec<String> = vec!["GET".to_owned(), "HEAD".to_owned()], Texts(METHOD_EXPECTED),
+            by items(crate::conditions::is_method);
+        /// Whether a link is good for one address alone: a line feed and the client's address then
+        /// follow the signed text.
+        client: bool = false, Bool, only "links without `md5`";
+    }
+    also {
+        /// The secrets, one a line, of at least 16 bytes each; links of all of them are good.
+        "secret": OrTable(&Text(SHARED_SECRET), "secret_file"), Required,
+            example r#""J8nC2vQm0dT5yWkX1bLrZ7fHsE4uPaG9oIeRjNqMtVw=""#;
+    }
+    plain {
+        /// The secrets.
+        secrets: Vec<Secret> = secrets;
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     ClientCertificates, Conditions, Files, Hsts, JwtAuth, Mirror, RouteCache, RouteHub,
-    RouteMercure, Satisfy, Sendfile, SiteTls, SplitBy, SplitCookie, SplitPart,
+    RouteMercure, Satisfy, Sendfile, SignedUrl, SiteTls, SplitBy, SplitCookie, SplitPart,
 };
 use crate::forward_auth::ServiceUrl;
 use crate::options::OptionDefault;
@@ -81,11 +81,11 @@ section! {
         deny: Vec<String> = Vec::new(), Texts(TRUSTED_NETWORK), default "none",
             example r#"["192.0.2.0/24"]"#, by items(crate::address::is_network_or_unix);
         /// Whether all rules about who may use the route must admit a request (`allow`,
-        /// `client_certificate`, `jwt`, `basic_auth`, `forward_auth`), or one of them. `deny` refuses in
+        /// `client_certificate`, `signed_url`, `jwt`, `basic_auth`, `forward_auth`), or one of them. `deny` refuses in
         /// both cases.
         satisfy: Satisfy = Satisfy::All, Choice(Satisfy::WORDS), example r#""any""#,
-            only "a route with two or more of `allow`, `client_certificate`, `jwt`, `basic_auth` \
-                and `forward_auth`";
+            only "a route with two or more of `allow`, `client_certificate`, `signed_url`, `jwt`, \
+                `basic_auth` and `forward_auth`";
         /// Whether clients must have shown a certificate that their site accepts; others get 403.
         client_certificate: bool = false, Bool;
         /// Users with passwords, who alone may ask (RFC 7617). Applications get the user's name as
@@ -98,6 +98,10 @@ section! {
         jwt: Option<JwtAuth> = None,
             OrTable(&Text(crate::hub::KEY_SET_EXPECTED), "sites.routes.jwt"), default "none",
             example r#"{ jwks = "https://id.example/keys", audience = "shop" }"#, by hand;
+        /// Links that are good until a time, signed by the application. A text alone is `secret`.
+        signed_url: Option<SignedUrl> = None,
+            OrTable(&Text(SHARED_SECRET), "sites.routes.signed_url"), default "none",
+            example r#"{ secret = { file = "link-secret" } }"#, by hand;
         /// A service that decides about each request, such as oauth2-proxy or Authelia; a URL alone
         /// is `url`.
         forward_auth: Option<ForwardAuth> = None,

@@ -42,6 +42,9 @@ pub(crate) const REQUEST_RATE: &str =
     "a rate of requests such as \"10/s\", \"100/m\", \"1000/h\" or \"5000/d\"";
 pub(crate) const RATE_KEY: &str =
     "\"client\", \"host\", \"path\", \"route\", \"header:NAME\" or \"cookie:NAME\"";
+pub(crate) const SIGNED_TEXT: &str =
+    "a text with {path} and {secret}, such as \"{expires}{path} {secret}\"";
+pub(crate) const SHARED_SECRET: &str = "a secret of at least 16 bytes";
 pub(crate) const PLAIN_TEXT: &str = "a text without control characters";
 pub(crate) const PARAMETER_NAME: &str = "a parameter such as \"access_token\"";
 pub(crate) const BODY_TEXT: &str = "a text";

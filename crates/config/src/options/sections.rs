@@ -61,6 +61,7 @@ pub(crate) const SECTIONS: &[&SectionDoc] = &[
     &BASIC_AUTH_USERS,
     &JwtAuth::DOC,
     &JWT_KEY,
+    &SignedUrl::DOC,
     &ForwardAuth::DOC,
     &RateLimitRule::DOC,
     &Cors::DOC,

@@ -63,6 +63,7 @@ match = { not = {} }
 basic_auth = { users = {} }
 forward_auth = { url = "http://a" }
 jwt = { key = {} }
+signed_url = {}
 cors = {}
 rate_limit = {}
 redirect = {}

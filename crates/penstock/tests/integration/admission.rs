@@ -146,3 +146,45 @@ fn a_set_of_keys_opens_nothing_before_it_is_there() {
         "{challenge}"
     );
 }
+
+#[test]
+fn a_folder_is_open_to_links_that_the_application_has_signed() {
+    let toml = "[server]\nthreads = 1\naccess_log = \"access.log\"\n[[sites]]\n\
+         [[sites.routes]]\npath = \"/s/*\"\nsigned_url = { secret = { file = \"secrets\" } }\n\
+         files = { root = \"private\" }\nrewrite = { strip_prefix = \"/s\" }\n\
+         [[sites.routes]]\npath = \"/old/*\"\nrespond = { body = \"old\" }\n\
+         signed_url = { secret = \"secret\", md5 = \"{expires}{path} {secret}\" }\n";
+    let server = Site::new()
+        .config(toml)
+        .file(
+            "secrets",
+            "the next secret of the app\na secret of thirty-two bytes.....\n",
+        )
+        .file("private/a.zip", "zip")
+        .serve(&[]);
+    // Signed by Python's `hmac`; the second one ended in 2001.
+    let good = "/s/a.zip?expires=2000000000&signature=nxFkS2HVNjCOmM131Ec1TbVkfac3Tdx4CE62TMq4cDQ";
+    let old = "/s/a.zip?expires=1000000000&signature=0SS9ygY2q9pdYXctCqIcEDene0Hhgh4K4yMZRq7bcyU";
+    for (target, status) in [
+        (good.to_owned(), 200),
+        (old.to_owned(), 410),
+        (format!("{good}&x=1"), 403),
+        (good.replace("a.zip", "b.zip"), 403),
+        ("/s/a.zip".to_owned(), 403),
+        (
+            "/old/x?expires=1&md5=AAAAAAAAAAAAAAAAAAAAAA".to_owned(),
+            403,
+        ),
+    ] {
+        assert_eq!(ask(&server, &target, "").status, status, "{target}");
+    }
+    let mut client = server.connect();
+    client.send(format!(
+        "POST {good} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+    ));
+    assert_eq!(client.response().status, 403);
+    eventually(PATIENCE, "no signature in the log", || {
+        let log = std::fs::read_to_string(server.site().dir().join("access.log")).unwrap();
+        log.contains("signature=***") && log.contains("md5=***") && !log.contains("nxFkS2")
+    });
+}
