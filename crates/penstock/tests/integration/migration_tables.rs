@@ -5,8 +5,8 @@
 //! # Invariants
 //!
 //! - Each word stands in one row, and each row names words of the list alone.
-//! - An answer is a key, `built in: ...`, `not needed: ...` or `not offered: because ...`.
-//! - Each key, verb and flag that an answer names exists.
+//! - An answer is a key, a placeholder, `built in: ...`, `not needed: ...` or `not offered: because ...`.
+//! - Each key, placeholder, verb and flag that an answer names exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -66,9 +66,11 @@ fn each_word_of_another_server_stands_in_one_row() {
 #[test]
 fn answers_name_keys_and_commands_that_exist() {
     let (keys, commands) = (Keys::read(), Commands::read());
+    let placeholders = read("docs/traffic.md");
     let exists = |name: &str| match name.strip_prefix("penstock ") {
         Some(command) => commands.has(command),
         None if name.starts_with("--") => commands.has_flag(name),
+        None if name.starts_with('{') => placeholders.contains(name),
         None => !is_key(name) || keys.has(name),
     };
     let mut problems = Vec::new();
@@ -76,17 +78,17 @@ fn answers_name_keys_and_commands_that_exist() {
         for row in rows(server) {
             let at = format!("{}:{}", table_path(server), row.line);
             let names: Vec<&str> = row.answer.split('`').skip(1).step_by(2).collect();
-            let begins_with_name =
-                row.answer.starts_with('`') && (is_key(names[0]) || names[0].starts_with("--"));
+            let begins_with_name = row.answer.starts_with('`')
+                && (is_key(names[0]) || names[0].starts_with("--") || names[0].starts_with('{'));
             let has_phrase = PHRASES.iter().any(|phrase| row.answer.starts_with(phrase));
             if !begins_with_name && !has_phrase {
                 problems.push(format!(
-                    "{at}: {:?}: begin with a key in backticks, or with one of {PHRASES:?}",
+                    "{at}: {:?}: begin with a key or placeholder in backticks, or with one of {PHRASES:?}",
                     row.answer
                 ));
             }
             problems.extend(names.into_iter().filter(|name| !exists(name)).map(|name| {
-                format!("{at}: `{name}` is neither in docs/configuration.md nor in the help of a verb: correct it")
+                format!("{at}: `{name}` is neither in docs/configuration.md, docs/traffic.md nor in the help of a verb: correct it")
             }));
         }
     }
