@@ -54,6 +54,7 @@ mod route;
 mod schema;
 mod secret;
 mod section;
+mod security_headers;
 mod server;
 mod signed_url;
 mod site;
@@ -92,10 +93,10 @@ pub use model::{
     LogTarget, MemoryLimit, MercureKey, MercureKeys, Mirror, NamedCondition, OnDemand, Preload,
     Processes, Protocol, ProxyProtocol, QueryKey, RateLimitRule, Redirect, RefusalPolicy,
     RequestIdMode, RequestScheme, Respond, RetryPolicy, Rewrite, Route, RouteCache, RouteHub,
-    RouteMercure, Satisfy, ScalingConfig, Sendfile, Server, ServerAddr, ServerLogFormat, SignedUrl,
-    Site, SiteTls, SlowPolicy, SocketPermissions, SplitBy, SplitCookie, SplitPart, Sticky,
-    Symlinks, TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream, UpstreamServer,
-    UpstreamTls,
+    RouteMercure, Satisfy, ScalingConfig, SecurityHeaders, Sendfile, Server, ServerAddr,
+    ServerLogFormat, SignedUrl, Site, SiteTls, SlowPolicy, SocketPermissions, SplitBy, SplitCookie,
+    SplitPart, Sticky, Symlinks, TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream,
+    UpstreamServer, UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use rate_limit::{RateKey, RequestRate};

@@ -16,8 +16,8 @@ use crate::site::RouteContext;
 use crate::suggest::nearest_word;
 use crate::values::{PathPattern, PathRegex};
 use crate::{
-    admission, basic_auth, cache, conditions, cors, files, fixed_responses, forward_auth, grants,
-    headers, hub, jwt, rate_limit, rollout, signed_url,
+    admission, basic_auth, cache, conditions, cors, error_pages, files, fixed_responses,
+    forward_auth, grants, headers, hub, jwt, rate_limit, rollout, security_headers, signed_url,
 };
 
 /// Reads the routes of a site.
@@ -80,6 +80,9 @@ fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<LocatedValu
     route.respond = fixed_responses::read_respond(table, &path);
     admission::check_satisfy(table, &route);
     route.sendfile = grants::read_sendfile(table);
+    route.error_pages = error_pages::read(table);
+    route.intercept_errors = error_pages::read_intercepted(table);
+    route.security_headers = security_headers::read(table);
     for part in route.parts() {
         check_grants(table, known, &part);
     }
@@ -166,6 +169,7 @@ fn check_handlers(table: &Section<'_>, path: &PathPattern) {
         table.report(table.offset, problem);
     } else if !has_any(&["app", "upstream", "split"]) {
         table.report_not_applicable("mirror");
+        table.report_not_applicable("intercept_errors");
         table.report_not_applicable("cache");
         table.report_not_applicable("grip");
         table.report_not_applicable("sendfile");

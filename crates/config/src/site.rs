@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 
 use crate::findings::LocatedValue;
 use crate::hide::HidePattern;
-use crate::model::{App, BlockingPool, Cache, Files, Hub, Route, Site, Upstream};
+use crate::model::{App, BlockingPool, Cache, Files, Hub, Route, SecurityHeaders, Site, Upstream};
 use crate::section::{Keys as _, Section};
 use crate::values::{HostPattern, PathPattern};
-use crate::{admission, error_pages, route, tls};
+use crate::{admission, error_pages, route, security_headers, tls};
 
 /// What routes may refer to.
 pub(crate) struct RouteContext<'a> {
@@ -69,11 +69,16 @@ pub(crate) fn read(top: &Section<'_>, known: &RouteContext<'_>) -> Vec<Site> {
             check_canonical_host(table, &site, &hosts);
             tls::read_site(table, &mut site);
             admission::check_client_certificates(table, &site);
-            Site {
+            let site = Site {
                 hosts,
                 error_pages: error_pages::read(table),
+                intercept_errors: error_pages::read_intercepted(table).unwrap_or_default(),
+                security_headers: security_headers::read(table)
+                    .unwrap_or_else(SecurityHeaders::off),
                 ..site
-            }
+            };
+            error_pages::check_intercepted(table, &site);
+            site
         })
         .collect()
 }

@@ -6,20 +6,25 @@
 //! # Invariants
 //! - No file is read while requests are answered.
 //! - A page is no larger than its bound.
-//! - Status and fields stay those of the fault.
+//! - Status and fields stay those of the fault, or of the response that is intercepted.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use penstock_config::MAX_ERROR_PAGE_BYTES;
 use penstock_exchange::{Body, Response};
 use penstock_http::Status;
 
-/// The pages of a site, by status or class.
+/// The pages of a site or a route, by status or class.
 #[derive(Debug, Default)]
-pub struct ErrorPages(BTreeMap<u16, ErrorPage>);
+pub struct ErrorPages {
+    pages: BTreeMap<u16, ErrorPage>,
+    /// Those of a route's site, for what the route has no page for.
+    outer: Option<Arc<Self>>,
+}
 
 #[derive(Debug)]
 struct ErrorPage {
@@ -39,19 +44,50 @@ impl ErrorPages {
             });
             Ok((*code, page?))
         };
-        files.iter().map(load).collect::<io::Result<_>>().map(Self)
+        let pages = files.iter().map(load).collect::<io::Result<_>>()?;
+        Ok(Self { pages, outer: None })
+    }
+
+    /// The pages of a route, before those of its site.
+    #[must_use]
+    pub fn before(self, outer: Arc<Self>) -> Self {
+        Self {
+            outer: Some(outer),
+            ..self
+        }
     }
 
     /// The response with this status, where there is a page for it or for its class.
     pub(crate) fn response_for(&self, status: Status) -> Option<Response> {
-        let (code, pages) = (status.code(), &self.0);
-        let page = pages.get(&code).or_else(|| pages.get(&(code / 100)))?;
+        let page = self.find(status.code())?;
         let mut response = Response::new(status, Body::Bytes(page.body.clone()));
         // Types of the table are valid fields.
         let _ = response
             .fields
             .push("Content-Type", page.content_type.as_bytes());
         Some(response)
+    }
+
+    fn find(&self, code: u16) -> Option<&ErrorPage> {
+        let own = self.pages.get(&code);
+        let own = own.or_else(|| self.pages.get(&(code / 100)));
+        own.or_else(|| self.outer.as_ref()?.find(code))
+    }
+}
+
+#[cfg(test)]
+impl ErrorPages {
+    /// Pages of HTML with these texts.
+    pub(crate) fn from_pages<const N: usize>(pages: [(u16, &'static str); N]) -> Self {
+        let page = |text: &'static str| ErrorPage {
+            content_type: "text/html; charset=utf-8".to_owned(),
+            body: Bytes::from_static(text.as_bytes()),
+        };
+        let pages = pages.into_iter().map(|(code, text)| (code, page(text)));
+        Self {
+            pages: pages.collect(),
+            outer: None,
+        }
     }
 }
 
@@ -119,6 +155,21 @@ mod tests {
         ] {
             assert_eq!(content_type(Path::new(name)), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn a_routes_page_goes_before_its_sites() {
+        let site = ErrorPages::from_pages([(404, "site 404"), (5, "site 5xx"), (502, "site 502")]);
+        let route = ErrorPages::from_pages([(5, "route 5xx")]).before(Arc::new(site));
+        let rows = [(404, "site 404"), (502, "route 5xx"), (500, "route 5xx")];
+        for (status, expected) in rows {
+            let page = route.response_for(Status::new(status).unwrap()).unwrap();
+            let Body::Bytes(body) = page.body else {
+                panic!("{status}");
+            };
+            assert_eq!(&body[..], expected.as_bytes(), "{status}");
+        }
+        assert!(route.response_for(Status::new(403).unwrap()).is_none());
     }
 
     #[test]

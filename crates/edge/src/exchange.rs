@@ -43,6 +43,7 @@ use self::request::HandlerRequest;
 use crate::accept::ConnectionSource;
 use crate::faults::FailedRequest;
 use crate::filters::Filters;
+use crate::response_policy::ResponsePolicy;
 use crate::router::{HandlerChain, OwnedRoute, Route, RouteMatch};
 use crate::{Edge, Settings, faults};
 
@@ -82,8 +83,8 @@ pub(crate) struct Exchange {
     arrived: Instant,
     /// Those of the client's route.
     filters: Option<Arc<Filters>>,
-    /// The value of `Strict-Transport-Security` over HTTPS.
-    hsts: Option<Arc<str>>,
+    /// What is done with its response; `None` for a request of no site.
+    policy: Option<Arc<ResponsePolicy>>,
     redirects: Option<Box<RedirectChain>>,
 }
 
@@ -236,8 +237,8 @@ impl<'s> ReceivedRequest<'s> {
             return None;
         };
         let scheme = connection.scheme(self.forwarded.as_deref());
-        let needs_hsts = route.hsts.is_some() && scheme == "https";
-        if needs_hsts
+        let policy = route.policy.as_ref();
+        if policy.is_some_and(|policy| !policy.is_silent(scheme))
             || self.settings.request_id == RequestIdMode::Respond
             || route.filters.is_some()
             || path.is_ambiguous()
@@ -261,6 +262,11 @@ impl<'s> ReceivedRequest<'s> {
     ) -> (Exchange, RouteMatch<OwnedRoute>) {
         let correlation = connection.correlate(self.settings, &self.head);
         connection.client_state.set_correlation(correlation.clone());
+        let policy = match &self.route {
+            RouteMatch::Route(_, route) => route.policy.as_ref(),
+            RouteMatch::EdgeResponse(_) => None,
+        };
+        let policy = policy.or_else(|| self.settings.routes.response_policy(self.head.host()));
         let exchange = Exchange {
             correlation,
             settings: Arc::clone(self.settings),
@@ -269,7 +275,7 @@ impl<'s> ReceivedRequest<'s> {
             forwarded: self.forwarded,
             arrived: self.arrived,
             filters: None,
-            hsts: None,
+            policy: policy.cloned(),
             redirects: None,
         };
         (exchange, self.route.into_owned())
@@ -298,7 +304,6 @@ impl Exchange {
             RouteMatch::EdgeResponse(response) => HandlerOutcome::Finished(response),
             RouteMatch::Route(path, route) => {
                 self.filters = route.filters;
-                self.hsts = route.hsts;
                 self.run_route(connection, path, route.handlers, body)
                     .unwrap_or_else(HandlerOutcome::failed)
             }
@@ -404,7 +409,14 @@ impl Exchange {
         let result = result.and_then(|response| check_sendable(response, refusal));
         let mut is_request_invalid = false;
         let mut response = match result {
-            Ok(response) => response,
+            Ok(mut response) => {
+                if let Some(policy) = &self.policy
+                    && !self.settings.is_development
+                {
+                    policy.intercept_error(&mut response);
+                }
+                response
+            }
             Err(fault) if fault.kind == FaultKind::ClientDisconnected => return Err(fault),
             Err(fault) => {
                 is_request_invalid = fault.kind == FaultKind::BadRequest;
@@ -415,6 +427,7 @@ impl Exchange {
                 let request = FailedRequest {
                     head: &self.head,
                     settings: &self.settings,
+                    pages: self.policy.as_ref().map(|policy| &*policy.error_pages),
                     id: self.correlation.request_id.as_ref(),
                 };
                 let throttle = &connection.edge.log_throttle;
@@ -431,11 +444,9 @@ impl Exchange {
             let target = self.head.target_path_query();
             filters.apply_to_response(&mut response.fields, &values, target);
         }
-        if let Some(hsts) = &self.hsts
-            && connection.scheme(self.forwarded.as_deref()) == "https"
-            && !response.fields.contains(HSTS_FIELD)
-        {
-            let _ = response.fields.push(HSTS_FIELD, hsts.as_bytes());
+        if let Some(policy) = &self.policy {
+            let scheme = connection.scheme(self.forwarded.as_deref());
+            policy.add_default_fields(&mut response.fields, scheme);
         }
         if self.settings.request_id == RequestIdMode::Respond
             && let Some(id) = &self.correlation.request_id
@@ -452,9 +463,6 @@ impl Exchange {
         })
     }
 }
-
-/// RFC 6797 §6.1.
-const HSTS_FIELD: &str = "Strict-Transport-Security";
 
 impl HandlerOutcome {
     fn failed(fault: Fault) -> Self {

@@ -20,6 +20,7 @@ use penstock_sys::net::PeerAddress;
 use self::builtin_error_page::BuiltinErrorPage;
 use crate::Settings;
 use crate::access_log::{EscapedBytes, format_peer};
+use crate::error_pages::ErrorPages;
 
 /// Bytes of a refused request's first line that are logged.
 pub(crate) const MAX_LOGGED_LINE_BYTES: usize = 200;
@@ -32,6 +33,8 @@ const RETRY_AFTER: &str = "1";
 pub(crate) struct FailedRequest<'a> {
     pub(crate) head: &'a RequestHead,
     pub(crate) settings: &'a Settings,
+    /// The error pages of its route or site.
+    pub(crate) pages: Option<&'a ErrorPages>,
     /// Its id, where requests have one.
     pub(crate) id: Option<&'a RequestId>,
 }
@@ -44,7 +47,7 @@ pub(crate) fn respond_to_fault(
 ) -> Response {
     log_fault(&fault, asked, repeats);
     let status = fault.kind.status();
-    let page = asked.and_then(|it| site_error_page(status, it.head, it.settings));
+    let page = asked.and_then(|it| configured_error_page(status, it));
     let mut response = page.unwrap_or_else(|| builtin_error_page(status, &fault, asked));
     let mut field = |name, value: &str| {
         // Literals are valid fields.
@@ -99,13 +102,13 @@ pub(crate) fn refuse_event_source(
     Some(response)
 }
 
-/// The page of the request's site for a status. In development the built-in page says more.
-fn site_error_page(status: Status, head: &RequestHead, settings: &Settings) -> Option<Response> {
-    if settings.is_development {
-        return None;
+/// The page of the request's route or site for a status. In development the built-in page says
+/// more.
+fn configured_error_page(status: Status, asked: FailedRequest<'_>) -> Option<Response> {
+    match asked.settings.is_development {
+        true => None,
+        false => asked.pages?.response_for(status),
     }
-    let pages = settings.routes.error_pages(head.host())?;
-    pages.response_for(status)
 }
 
 fn builtin_error_page(status: Status, fault: &Fault, asked: Option<FailedRequest<'_>>) -> Response {

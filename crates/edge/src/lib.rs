@@ -22,6 +22,7 @@ mod handover;
 mod http1;
 mod idle_connections;
 mod proxy_protocol;
+mod response_policy;
 mod router;
 mod tls_handshake;
 mod transfer_rate;
@@ -51,6 +52,7 @@ pub use error_pages::{ErrorPages, load_page};
 pub use exchange::shared_challenge_route;
 pub use filters::Filters;
 pub use handover::EdgeAdopter;
+pub use response_policy::ResponsePolicy;
 pub use router::{HandlerChain, Route, RouteTable, Site};
 pub use tunnel_switch::{TunnelSwitch, TunnelTarget};
 

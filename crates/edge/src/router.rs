@@ -14,9 +14,9 @@ use penstock_exchange::{Fault, FaultKind, ForwardedInfo, Handler, Mount, Request
 use penstock_http::{Method, RequestHead, strip_port};
 use penstock_rules::{RequestConditions, RequestFacts};
 
-use crate::error_pages::ErrorPages;
 use crate::faults;
 use crate::filters::Filters;
+use crate::response_policy::ResponsePolicy;
 use path_index::PathIndex;
 
 /// The handlers of a route, shared with requests in progress.
@@ -33,14 +33,14 @@ pub struct RouteTable {
     has_site_redirects: bool,
 }
 
-/// One site: its routes in order, and its error pages.
+/// One site: its routes in order, and what it does with responses.
 #[derive(Debug, Default)]
 pub struct Site {
     routes: Vec<Route>,
     path_index: PathIndex,
     /// Whether any of them redirects to the path with its slash.
     has_folder_redirects: bool,
-    error_pages: ErrorPages,
+    policy: Arc<ResponsePolicy>,
     /// The port of HTTPS that requests without TLS are redirected to.
     https_port: Option<u16>,
     /// The host that requests for others are redirected to.
@@ -63,8 +63,8 @@ pub struct Route {
     pub max_body_bytes: Option<u64>,
     /// Changes to requests and responses; `None` when there are none.
     pub filters: Option<Arc<Filters>>,
-    /// The value of `Strict-Transport-Security` in responses over HTTPS.
-    pub hsts: Option<Arc<str>>,
+    /// What is done with its responses; `None` for what its site does.
+    pub policy: Option<Arc<ResponsePolicy>>,
     /// The handlers.
     pub handlers: HandlerChain,
 }
@@ -82,7 +82,6 @@ pub(crate) struct OwnedRoute {
     pub(crate) handlers: HandlerChain,
     pub(crate) filters: Option<Arc<Filters>>,
     pub(crate) max_body_bytes: Option<u64>,
-    pub(crate) hsts: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,9 +221,10 @@ impl RouteTable {
         !self.exact_hosts.is_empty() || !self.wildcard_hosts.is_empty()
     }
 
-    pub(crate) fn error_pages(&self, authority: &str) -> Option<&ErrorPages> {
+    /// What the site of a host does with responses.
+    pub(crate) fn response_policy(&self, authority: &str) -> Option<&Arc<ResponsePolicy>> {
         let site = self.find_site(strip_port(authority))?;
-        Some(&site.error_pages)
+        Some(&site.policy)
     }
 
     fn find_site(&self, host: &str) -> Option<&Site> {
@@ -251,13 +251,14 @@ impl RouteTable {
 }
 
 impl Site {
-    /// A site with these routes; the first that matches a path is used.
-    pub fn new(routes: Vec<Route>, error_pages: ErrorPages) -> Self {
+    /// A site with these routes, of which the first that matches a path is used, and with a policy
+    /// for routes that have none.
+    pub fn new(routes: Vec<Route>, policy: Arc<ResponsePolicy>) -> Self {
         Self {
             path_index: PathIndex::new(routes.iter().map(|route| &route.path)),
             has_folder_redirects: routes.iter().any(|route| route.redirects_directories),
             routes,
-            error_pages,
+            policy,
             https_port: None,
             canonical_host: None,
         }
@@ -334,7 +335,6 @@ impl RouteMatch<&Route> {
                     handlers: Arc::clone(&route.handlers),
                     filters: route.filters.clone(),
                     max_body_bytes: route.max_body_bytes,
-                    hsts: route.hsts.clone(),
                 };
                 RouteMatch::Route(path, kept)
             }
@@ -402,11 +402,11 @@ mod tests {
             is_internal: false,
             redirects_directories: false,
             max_body_bytes: None,
-            hsts: None,
+            policy: None,
             filters: None,
             handlers: Arc::default(),
         };
-        Site::new(vec![route], ErrorPages::default())
+        Site::new(vec![route], Arc::default())
     }
 
     #[test]
@@ -449,11 +449,11 @@ mod tests {
             is_internal: false,
             redirects_directories: false,
             max_body_bytes: None,
-            hsts: None,
+            policy: None,
             filters: None,
             handlers: Arc::default(),
         });
-        routing.add_site(&[], Site::new(routes.into(), ErrorPages::default()));
+        routing.add_site(&[], Site::new(routes.into(), Arc::default()));
         for (path, found) in [
             ("/assets/a", true),
             ("/assets", false),
@@ -487,14 +487,14 @@ mod tests {
             let routes = routes.into_iter().map(|path| Route {
                 redirects_directories: path == prefix("/shop/"),
                 max_body_bytes: None,
-                hsts: None,
+                policy: None,
                 path,
                 conditions: None,
                 is_internal: false,
                 filters: None,
                 handlers: Arc::default(),
             });
-            let site = Site::new(routes.collect(), ErrorPages::default());
+            let site = Site::new(routes.collect(), Arc::default());
             routing.add_site(&[], site);
             // An internal redirect goes to routes for that very path.
             let redirected = routing.find_route(
@@ -533,13 +533,13 @@ mod tests {
             is_internal: internal,
             redirects_directories: false,
             max_body_bytes: None,
-            hsts: None,
+            policy: None,
             filters: None,
             handlers: Arc::default(),
         };
         let routes = vec![route("/kept/", true), route("/", false)];
         let mut routing = RouteTable::default();
-        let site = Site::new(routes, ErrorPages::default());
+        let site = Site::new(routes, Arc::default());
         routing.add_site(&[], site);
         for (whose, expected) in [
             (LookupOrigin::Client, false),

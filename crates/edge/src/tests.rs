@@ -31,8 +31,7 @@ use penstock_runtime::{Drain, EventLoops};
 use penstock_sys::net;
 
 use crate::{
-    Edge, ErrorPages, Route, RouteTable, Settings, Site, TunnelSwitch, TunnelTarget,
-    accept_connections,
+    Edge, Route, RouteTable, Settings, Site, TunnelSwitch, TunnelTarget, accept_connections,
 };
 
 /// How long anything may take that should happen at once.
@@ -61,7 +60,7 @@ impl TestEdge {
     /// One with a socket that nothing accepts on yet.
     fn without_acceptor(routes: Vec<Route>, adjust: impl FnOnce(&mut Settings)) -> (Self, OwnedFd) {
         let mut routing = RouteTable::default();
-        let site = Site::new(routes, ErrorPages::default());
+        let site = Site::new(routes, Arc::default());
         routing.add_site(&[], site);
         let mut settings = Settings {
             limits: penstock_config::Limits::default(),
@@ -259,7 +258,7 @@ fn route(path: &str, handler: Arc<dyn Handler>) -> Route {
     Route {
         redirects_directories: false,
         max_body_bytes: None,
-        hsts: None,
+        policy: None,
         path: PathPattern::Prefix(path.into()),
         conditions: None,
         is_internal: false,

@@ -28,9 +28,7 @@ use std::time::{Duration, Instant};
 use penstock_apps::App;
 use penstock_cache::CachedRoute;
 use penstock_config::{Config, Invocation, Limits, LogTarget, PathPattern};
-use penstock_edge::{
-    DescriptorBudget, Edge, EdgeAdopter, ErrorPages, Route, RouteTable, Settings, Site,
-};
+use penstock_edge::{DescriptorBudget, Edge, EdgeAdopter, Route, RouteTable, Settings, Site};
 use penstock_exchange::Handler;
 use penstock_hub::HubTransfer;
 use penstock_proxy::{JoinListener, Joiner};
@@ -354,7 +352,7 @@ fn internal_edge(config: &Config, handler: Arc<dyn Handler>, shows_causes: bool)
     let route = Route {
         redirects_directories: false,
         max_body_bytes: None,
-        hsts: None,
+        policy: None,
         path: PathPattern::any(),
         conditions: None,
         is_internal: false,
@@ -362,7 +360,7 @@ fn internal_edge(config: &Config, handler: Arc<dyn Handler>, shows_causes: bool)
         handlers: [handler].into(),
     };
     let mut routes = RouteTable::default();
-    routes.add_site(&[], Site::new(vec![route], ErrorPages::default()));
+    routes.add_site(&[], Site::new(vec![route], Arc::default()));
     let settings = Settings {
         limits: internal_limits(&config.limits),
         routes,

@@ -4,15 +4,16 @@
 //! in. Nothing is changed here: a failure leaves the server as it was.
 
 mod back_ends;
+mod response_policies;
 
 use std::sync::Arc;
 
 use penstock_apps::WebSocketMessageLimits;
 use penstock_cache::CachedRoute;
 use penstock_config::{
-    AccessLog as AccessLogConfig, Config, Hsts, Limits, PathPattern, Protocol, SiteTls, TryPattern,
+    AccessLog as AccessLogConfig, Config, Limits, PathPattern, Protocol, SiteTls, TryPattern,
 };
-use penstock_edge::{AccessLog, ErrorPages, Filters, Route, RouteTable, Settings, Site, load_page};
+use penstock_edge::{AccessLog, Filters, Route, RouteTable, Settings, Site, load_page};
 use penstock_exchange::buffering::{BufferingSettings, TempSpace};
 use penstock_exchange::metrics::RuleUsage;
 use penstock_exchange::{
@@ -40,6 +41,7 @@ use crate::tls_service::{AcmeChallenges, PreparedTls};
 
 use self::back_ends::BackEnds;
 pub(crate) use self::back_ends::upstream_handler;
+use self::response_policies::SitePolicies;
 
 #[derive(Debug)]
 pub(crate) struct BuiltSettings {
@@ -90,7 +92,7 @@ pub(crate) fn build_settings(
     };
     for site in &config.sites {
         let mut routes = Vec::new();
-        let hsts = site.hsts.as_ref().map(hsts_value);
+        let policies = SitePolicies::load(site)?;
         for route in &site.routes {
             let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
             handlers.extend(rule_handlers(
@@ -118,14 +120,12 @@ pub(crate) fn build_settings(
                 is_internal: route.internal,
                 redirects_directories: strips_own_prefix(route),
                 max_body_bytes: route.max_body_size,
-                hsts: hsts.clone(),
+                policy: Some(policies.for_route(route)?),
                 filters: Filters::compile(route, own_cookies),
                 handlers: handlers.into(),
             });
         }
-        let error_pages = ErrorPages::load(&site.error_pages);
-        let error_pages = error_pages.map_err(|error| format!("error_pages: {error}"))?;
-        let mut built = Site::new(routes, error_pages);
+        let mut built = Site::new(routes, Arc::clone(&policies.plain));
         if redirects_to_https(site, config)
             && let Some(port) = tls.https_port
         {
@@ -166,18 +166,6 @@ pub(crate) fn build_settings(
 fn redirects_to_https(site: &penstock_config::Site, config: &Config) -> bool {
     let has_https = site.tls != SiteTls::Off && config.server.has_tls_listener();
     has_https && site.redirect_to_https.unwrap_or(true)
-}
-
-/// The value of `Strict-Transport-Security` (RFC 6797 §6.1).
-fn hsts_value(hsts: &Hsts) -> Arc<str> {
-    let mut value = format!("max-age={}", hsts.max_age.as_secs());
-    if hsts.include_subdomains {
-        value.push_str("; includeSubDomains");
-    }
-    if hsts.preload {
-        value.push_str("; preload");
-    }
-    value.into()
 }
 
 /// The proxies whose headers about clients are trusted.

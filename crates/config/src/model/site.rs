@@ -1,7 +1,7 @@
 //! Sites and their routes: the `[[sites]]` and `[[sites.routes]]` tables.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -50,11 +50,86 @@ section! {
         /// Routes, tried in order.
         routes: Vec<Route> = routes, Tables("sites.routes"), default required, by hand;
         /// Files, of at most 1MiB, that take the place of the server's own error pages, by
-        /// status or by class (`4xx`, `5xx`); what an application or upstream answers is sent
-        /// as it is, and so is the server's page for a request that is too broken to tell its
-        /// site. They are read at start and at a reload.
+        /// status or by class (`4xx`, `5xx`); with `intercept_errors` also of those of
+        /// applications and upstreams. The server's page for a request that is too broken to tell
+        /// its site stays. They are read at start and at a reload.
         error_pages: BTreeMap<u16, PathBuf> = BTreeMap::new(), StringMap, shows "{}",
             example r#"{ 404 = "errors/404.html", 5xx = "errors/50x.html" }"#, by hand;
+        /// Whether errors of applications and upstreams get these pages in place of their own
+        /// bodies: all that have one, or those of the list.
+        intercept_errors: BTreeSet<u16> = BTreeSet::new(),
+            FlagOrTexts(crate::error_pages::INTERCEPTED_EXPECTED), shows "false",
+            example r#"["404", "5xx"]"#, only "a site with `error_pages`", by hand;
+        /// Whether every response gets the fields that tell browsers to be careful, where it does
+        /// not have them itself.
+        security_headers: SecurityHeaders = SecurityHeaders::off(),
+            OrTable(&Bool, "sites.security_headers"), shows "false", example "true", by hand;
+    }
+}
+
+section! {
+    /// Fields that responses of every kind get which do not have them. `"off"` leaves one out.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct SecurityHeaders
+    in "sites.security_headers", "security_headers = { ... } in [[sites]] and [[sites.routes]]", "" {
+        /// Whether `X-Content-Type-Options: nosniff` is sent: browsers believe the media type.
+        content_type_options: bool = true, Bool;
+        /// `Referrer-Policy`: how much of its address a page tells others.
+        referrer_policy: String = "strict-origin-when-cross-origin".to_owned(), Text(POLICY),
+            by check(crate::security_headers::is_policy);
+        /// `X-Frame-Options`: which pages may show this one in a frame. It is left out where the
+        /// response has `frame-ancestors` in a `Content-Security-Policy`.
+        frame_options: String = "SAMEORIGIN".to_owned(),
+            Text("\"SAMEORIGIN\", \"DENY\" or \"off\""), example r#""DENY""#,
+            by check(crate::security_headers::is_frame_option);
+        /// `Cross-Origin-Opener-Policy`: which pages reach the window of this one.
+        opener_policy: String = "same-origin-allow-popups".to_owned(), Text(POLICY),
+            example r#""same-origin""#, by check(crate::security_headers::is_policy);
+        /// `Permissions-Policy`: what a page may use of the device.
+        permissions_policy: String = "off".to_owned(), Text(POLICY),
+            example r#""camera=(), geolocation=(), microphone=()""#,
+            by check(crate::security_headers::is_policy);
+        /// `Content-Security-Policy`: where a page may load from.
+        content_security_policy: String = "off".to_owned(), Text(POLICY),
+            example r#""frame-ancestors 'self'""#, by check(crate::security_headers::is_policy);
+    }
+}
+
+const POLICY: &str = "the value of the field, or \"off\"";
+
+impl SecurityHeaders {
+    /// None of the fields.
+    #[must_use]
+    pub fn off() -> Self {
+        let off = || "off".to_owned();
+        Self {
+            content_type_options: false,
+            referrer_policy: off(),
+            frame_options: off(),
+            opener_policy: off(),
+            permissions_policy: off(),
+            content_security_policy: off(),
+        }
+    }
+
+    /// The fields that are sent.
+    #[must_use]
+    pub fn fields(&self) -> Vec<(&'static str, String)> {
+        let nosniff = if self.content_type_options {
+            "nosniff"
+        } else {
+            "off"
+        };
+        let all = [
+            ("X-Content-Type-Options", nosniff),
+            ("Referrer-Policy", &self.referrer_policy),
+            ("X-Frame-Options", &self.frame_options),
+            ("Cross-Origin-Opener-Policy", &self.opener_policy),
+            ("Permissions-Policy", &self.permissions_policy),
+            ("Content-Security-Policy", &self.content_security_policy),
+        ];
+        let sent = all.into_iter().filter(|(_, value)| *value != "off");
+        sent.map(|(name, value)| (name, value.to_owned())).collect()
     }
 }
 
@@ -176,6 +251,17 @@ section! {
         response_headers: HeaderRules = HeaderRules::default(),
             Table("sites.routes.response_headers"), default "no change",
             example r#"{ set = { X-Frame-Options = "DENY" } }"#, by hand;
+        /// Error pages of this route, before those of its site.
+        error_pages: BTreeMap<u16, PathBuf> = BTreeMap::new(), StringMap, shows "{}",
+            example r#"{ 404 = "errors/404.html" }"#, by hand;
+        /// Whether errors of its application or upstream get the pages of `error_pages`.
+        intercept_errors: Option<BTreeSet<u16>> = None,
+            FlagOrTexts(crate::error_pages::INTERCEPTED_EXPECTED), default "the site's",
+            example r#"["404", "5xx"]"#, only ONLY_ROUTE_WITH_BACKEND, by hand;
+        /// Whether its responses get the fields of `security_headers` of its site, or which.
+        security_headers: Option<SecurityHeaders> = None,
+            OrTable(&Bool, "sites.security_headers"), default "the site's", example "false",
+            by hand;
         /// Whether request bodies are read whole before a back end hears of them.
         request_buffering: Option<bool> = None, Bool, default "the upstream's", only ONLY_PROXIED;
         /// Whether responses are taken off the back end faster than the client takes them.

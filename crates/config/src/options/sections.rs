@@ -49,6 +49,7 @@ pub(crate) const SECTIONS: &[&SectionDoc] = &[
     &CertificateFiles::DOC,
     &ClientCertificates::DOC,
     &Hsts::DOC,
+    &SecurityHeaders::DOC,
     &Route::DOC,
     &ROUTE_PATH_REGEX,
     &Conditions::DOC,

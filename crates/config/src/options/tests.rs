@@ -49,6 +49,7 @@ history = {}
 tls = { certificate = "c.pem" }
 client_certificates = { ca = "c.pem" }
 hsts = { max_age = "1d" }
+security_headers = {}
 [[sites.routes]]
 files = { root = "public" }
 app = "hello"

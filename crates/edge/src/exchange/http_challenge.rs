@@ -47,7 +47,7 @@ pub fn shared_challenge_route(challenges: Arc<dyn SharedChallenges>) -> Route {
         redirects_directories: false,
         max_body_bytes: None,
         filters: None,
-        hsts: None,
+        policy: None,
         handlers: [Arc::new(SharedChallengeHandler(challenges)) as Arc<dyn Handler>].into(),
     }
 }

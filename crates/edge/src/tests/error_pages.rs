@@ -6,7 +6,7 @@ use penstock_config::HostPattern;
 use penstock_exchange::{Fault, FaultKind};
 
 use super::*;
-use crate::ErrorPages;
+use crate::{ErrorPages, ResponsePolicy};
 
 /// A folder of pages that goes away with it.
 struct TestDir(PathBuf);
@@ -57,7 +57,11 @@ fn test_edge(error_pages: ErrorPages, development: bool) -> TestEdge {
         route("/refused", failing(FaultKind::Forbidden)),
         route("/app", handler_fn(move |_| answer())),
     ];
-    let mut site = Some(Site::new(routes, error_pages));
+    let policy = ResponsePolicy {
+        error_pages: Arc::new(error_pages),
+        ..ResponsePolicy::default()
+    };
+    let mut site = Some(Site::new(routes, Arc::new(policy)));
     TestEdge::with_settings(Vec::new(), |settings| {
         settings.is_development = development;
         settings.routes = RouteTable::default();
