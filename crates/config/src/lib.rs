@@ -19,6 +19,7 @@ mod basic_auth;
 mod cache;
 mod channel;
 mod command_line;
+mod compression;
 mod conditions;
 mod cores;
 mod cors;
@@ -86,17 +87,17 @@ pub use hide::{DEFAULT_HIDE_PATTERNS, HidePattern};
 pub use model::{
     Access, AccessLog, Acme, AcmeStorage, App, AppKind, Balance, BasicAuth, BlockingPool, Cache,
     CacheBypass, CacheKey, CertificateFiles, ChallengeKind, ClientCertificateMode,
-    ClientCertificates, Concurrency, Conditions, Config, ConnectionLimits, ContentCoding,
-    ControlSocket, Cors, EjectPolicy, ExternalAccount, Files, ForwardAuth, ForwardedHeaders, Grip,
-    HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hsts, HttpListener, HttpScheme,
-    Hub, HubHistory, JoinEndpoint, JoinTarget, JwtAuth, JwtKeys, KeySetSource, Limits, LogFormat,
-    LogTarget, MemoryLimit, MercureKey, MercureKeys, Mirror, NamedCondition, OnDemand, Preload,
-    Processes, Protocol, ProxyProtocol, QueryKey, RateLimitRule, Redirect, RefusalPolicy,
-    RequestIdMode, RequestScheme, Respond, RetryPolicy, Rewrite, Route, RouteCache, RouteHub,
-    RouteMercure, Satisfy, ScalingConfig, SecurityHeaders, Sendfile, Server, ServerAddr,
-    ServerLogFormat, SignedUrl, Site, SiteTls, SlowPolicy, SocketPermissions, SplitBy, SplitCookie,
-    SplitPart, Sticky, Symlinks, TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream,
-    UpstreamServer, UpstreamTls,
+    ClientCertificates, Compression, Concurrency, Conditions, Config, ConnectionLimits,
+    ContentCoding, ControlSocket, Cors, EjectPolicy, ExternalAccount, Files, ForwardAuth,
+    ForwardedHeaders, Grip, HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hsts,
+    HttpListener, HttpScheme, Hub, HubHistory, JoinEndpoint, JoinTarget, JwtAuth, JwtKeys,
+    KeySetSource, Limits, LogFormat, LogTarget, MemoryLimit, MercureKey, MercureKeys, Mirror,
+    NamedCondition, OnDemand, Preload, Processes, Protocol, ProxyProtocol, QueryKey, RateLimitRule,
+    Redirect, RefusalPolicy, RequestIdMode, RequestScheme, Respond, RetryPolicy, Rewrite, Route,
+    RouteCache, RouteHub, RouteMercure, Satisfy, ScalingConfig, SecurityHeaders, Sendfile, Server,
+    ServerAddr, ServerLogFormat, SignedUrl, Site, SiteTls, SlowPolicy, SocketPermissions, SplitBy,
+    SplitCookie, SplitPart, Sticky, Symlinks, TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames,
+    Upstream, UpstreamServer, UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use rate_limit::{RateKey, RequestRate};

@@ -12,6 +12,7 @@
 mod admission;
 mod app;
 mod cache;
+mod compression;
 mod conditions;
 mod files;
 mod hub;
@@ -34,6 +35,7 @@ pub use app::{
 };
 pub(crate) use cache::CACHE_KEY_QUERY;
 pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
+pub use compression::Compression;
 pub(crate) use conditions::{CONDITIONS_NOT, NAMED_CONDITIONS};
 pub use conditions::{Conditions, NamedCondition, RequestScheme};
 pub use files::{ContentCoding, Files, Symlinks};

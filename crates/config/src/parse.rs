@@ -116,14 +116,17 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
             hub: &hub,
             conditions: &condition_names,
             hide: &server.config.hide,
+            compress: server.config.compress.as_ref(),
             blocking: &blocking,
         },
     );
     if !top.has("sites") {
         sites = default_sites(&top, &app_names, &apps, &upstream_names, &streams);
-        let routes = sites.iter_mut().flat_map(|site| &mut site.routes);
-        for files in routes.filter_map(|route| route.files.as_mut()) {
-            files.hide.clone_from(&server.config.hide);
+        for route in sites.iter_mut().flat_map(|site| &mut site.routes) {
+            route.compress.clone_from(&server.config.compress);
+            if let Some(files) = &mut route.files {
+                files.hide.clone_from(&server.config.hide);
+            }
         }
         if sites.is_empty() && !streams.is_empty() {
             server.remove_default_listener();

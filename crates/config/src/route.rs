@@ -10,25 +10,31 @@ use std::collections::BTreeMap;
 
 use crate::error::did_you_mean;
 use crate::findings::LocatedValue;
-use crate::model::Route;
+use crate::model::{Compression, Route};
 use crate::section::{Keys as _, Section};
 use crate::site::RouteContext;
 use crate::suggest::nearest_word;
 use crate::values::{PathPattern, PathRegex};
 use crate::{
-    admission, basic_auth, cache, conditions, cors, error_pages, files, fixed_responses,
-    forward_auth, grants, headers, hub, jwt, rate_limit, rollout, security_headers, signed_url,
+    admission, basic_auth, cache, compression, conditions, cors, error_pages, files,
+    fixed_responses, forward_auth, grants, headers, hub, jwt, rate_limit, rollout,
+    security_headers, signed_url,
 };
 
-/// Reads the routes of a site.
-pub(crate) fn read(site: &Section<'_>, known: &RouteContext<'_>) -> Vec<Route> {
+/// Reads the routes of a site, which has the rule `compress`.
+pub(crate) fn read(
+    site: &Section<'_>,
+    known: &RouteContext<'_>,
+    compress: Option<&Compression>,
+) -> Vec<Route> {
     let tables = site.tables("routes");
     if tables.is_empty() && (!site.has("routes") || site.is_empty_list("routes")) {
         site.report(site.offset, "a site needs at least one [[sites.routes]]");
     }
     let mut routes: Vec<LocatedValue<Route>> = Vec::with_capacity(tables.len());
     for table in &tables {
-        if let Some(route) = read_one(table, known) {
+        if let Some(mut route) = read_one(table, known) {
+            route.value.compress = compression::read(table, compress);
             check_reachable(table, &routes, &route);
             routes.push(route);
         }
@@ -173,6 +179,9 @@ fn check_handlers(table: &Section<'_>, path: &PathPattern) {
         table.report_not_applicable("cache");
         table.report_not_applicable("grip");
         table.report_not_applicable("sendfile");
+    }
+    if !has_any(&["app", "upstream", "split", "files"]) {
+        table.report_not_applicable("compress");
     }
     if has_any(&["app", "upstream", "split", "files"]) {
         table.report_not_applicable("hub");

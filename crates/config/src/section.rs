@@ -96,7 +96,7 @@ impl<'a> Section<'a> {
     /// Reports a value of the right type that its reader could not make sense of.
     pub(crate) fn report_invalid(&self, key: &str, value: &LocatedValue<&str>) {
         let kind = self.option(key).map(|option| option.kind);
-        let suggestion = match kind {
+        let suggestion = match kind.map(OptionKind::without_table) {
             Some(OptionKind::Choice(words) | OptionKind::FlagOrChoices(words)) => {
                 nearest_word(value.value, words.iter().copied())
             }

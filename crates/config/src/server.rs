@@ -20,7 +20,7 @@ use crate::parse::report_unusable_dir;
 use crate::redacted::Secret;
 use crate::section::{Keys as _, Section, TextOrTable};
 use crate::values::{ListenAddr, MAX_UNIX_PATH_BYTES};
-use crate::{hide, join};
+use crate::{compression, hide, join};
 
 pub(crate) use redis::REDIS_EXPECTED;
 
@@ -89,6 +89,7 @@ pub(crate) fn read(top: &Section<'_>) -> ServerSection {
         offsets.join = Some(join.offset);
     }
     read_process(&table, &mut server);
+    server.compress = compression::read(&table, None);
     if let Some(hide) = hide::read(&table) {
         server.hide = hide;
     }

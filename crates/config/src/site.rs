@@ -9,10 +9,12 @@ use std::collections::BTreeMap;
 
 use crate::findings::LocatedValue;
 use crate::hide::HidePattern;
-use crate::model::{App, BlockingPool, Cache, Files, Hub, Route, SecurityHeaders, Site, Upstream};
+use crate::model::{
+    App, BlockingPool, Cache, Compression, Files, Hub, Route, SecurityHeaders, Site, Upstream,
+};
 use crate::section::{Keys as _, Section};
 use crate::values::{HostPattern, PathPattern};
-use crate::{admission, error_pages, route, security_headers, tls};
+use crate::{admission, compression, error_pages, route, security_headers, tls};
 
 /// What routes may refer to.
 pub(crate) struct RouteContext<'a> {
@@ -32,6 +34,8 @@ pub(crate) struct RouteContext<'a> {
     pub(crate) conditions: &'a [String],
     /// Names of files that are hidden where a route does not say which.
     pub(crate) hide: &'a [HidePattern],
+    /// The rule of sites that have none of their own.
+    pub(crate) compress: Option<&'a Compression>,
     /// Pools by name.
     pub(crate) blocking: &'a BTreeMap<String, BlockingPool>,
 }
@@ -64,7 +68,9 @@ pub(crate) fn read(top: &Section<'_>, known: &RouteContext<'_>) -> Vec<Site> {
             }
             check_hosts(table, &hosts, &mut hosts_seen);
             let hosts: Vec<_> = hosts.into_iter().map(|host| host.value).collect();
-            let mut site = Site::new(route::read(table, known));
+            let compress = compression::read(table, known.compress);
+            let mut site = Site::new(route::read(table, known, compress.as_ref()));
+            site.compress = compress;
             site.read_keys(table);
             check_canonical_host(table, &site, &hosts);
             tls::read_site(table, &mut site);

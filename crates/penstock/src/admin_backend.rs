@@ -280,7 +280,9 @@ fn snapshot(server: &Server) -> Snapshot {
             .collect(),
         cached_routes: live.cached_routes.clone(),
         rules: live.components.rule_counts.snapshot(),
+        compression: live.components.compressor.snapshot(),
         pools: (live.components.pools.values())
+            .chain([live.components.compressor.pool()])
             .map(Pool::snapshot)
             .collect(),
         limits: {

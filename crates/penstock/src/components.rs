@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use penstock_apps::{App, AppResources as AppSetup, AppSize, QueueUsage, ServerSet};
+use penstock_compress::Compressor;
 use penstock_config as config;
 use penstock_config::Config;
 use penstock_exchange::buffering::TempSpace;
@@ -51,6 +52,8 @@ pub(crate) struct Components {
     pub(crate) rule_counts: Arc<RuleCountTable>,
     /// For the life of the server, too.
     pub(crate) password_pool: PasswordPool,
+    /// The encoders of `compress`; for the life of the server.
+    pub(crate) compressor: Compressor,
 }
 
 /// The pool that verifies passwords. Its threads are few and its queue is short: a flood of wrong
@@ -112,6 +115,7 @@ pub(crate) fn start_components(
     started.components.rates = Arc::clone(&old.rates);
     started.components.rule_counts = Arc::clone(&old.rule_counts);
     started.components.password_pool = old.password_pool.clone();
+    started.components.compressor = old.compressor.clone();
     let store = wiring::buffering_settings(&config.limits, pool, space);
     let running = (&old.caches, &old.pool_limits);
     started.components.caches =

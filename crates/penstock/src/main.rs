@@ -14,6 +14,7 @@ mod caches;
 mod cli;
 mod code;
 mod components;
+mod compression;
 mod control;
 mod dev;
 mod hardening;

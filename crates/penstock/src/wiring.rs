@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use penstock_apps::WebSocketMessageLimits;
 use penstock_cache::CachedRoute;
+use penstock_compress::BodySecrecy;
 use penstock_config::{
     AccessLog as AccessLogConfig, Config, Limits, PathPattern, Protocol, SiteTls, TryPattern,
 };
@@ -32,6 +33,7 @@ use penstock_runtime::logger::{LogMask, LogWriter};
 use crate::admission::admission_handlers;
 use crate::caches;
 use crate::components::{Components, ThreadPools};
+use crate::compression::with_compression;
 use crate::dev;
 use crate::hub_service::HubService;
 use crate::key_sets::KeySets;
@@ -100,7 +102,10 @@ pub(crate) fn build_settings(
                 components,
                 hub_service.key_sets(),
             )?);
-            handlers.extend(files_handler(route, components, loops, &mut folders)?);
+            let files = files_handler(route, components, loops, &mut folders)?;
+            handlers.extend(files.map(|files| {
+                with_compression(files, (config, route), BodySecrecy::Public, components)
+            }));
             handlers.extend(of_hub.route_handler((site, route))?);
             if let Some(built) = back_ends.build((site, route), &mut folders)? {
                 handlers.push(built.handler);

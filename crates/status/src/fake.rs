@@ -16,6 +16,7 @@ use penstock_cache::{
     CacheCounters, CachedRoute, PurgeTarget, StoreCounts, StoreSnapshot, StoreState,
 };
 use penstock_cluster::ClusterSnapshot;
+use penstock_compress::CompressionSnapshot;
 use penstock_exchange::metrics::{
     AppMetrics, EdgeMetrics, LimitUsage, OutcomeCount, RuleCountsSnapshot,
 };
@@ -381,6 +382,13 @@ impl AdminOperations for FakeServer {
                     in_use: None,
                 },
             ],
+            compression: CompressionSnapshot {
+                gzip: 3,
+                input_bytes: 30_000,
+                output_bytes: 6000,
+                max_memory_bytes: 128 << 20,
+                ..CompressionSnapshot::default()
+            },
             pools: vec![PoolSnapshot {
                 name: "default".into(),
                 queued: 0,

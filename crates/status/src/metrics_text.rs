@@ -15,6 +15,7 @@ use std::fmt::{self, Write};
 use penstock_apps::APP_METRICS;
 use penstock_cache::{CACHED_ROUTE_METRICS, STORE_METRICS};
 use penstock_cluster::CLUSTER_METRICS;
+use penstock_compress::COMPRESSION_METRICS;
 use penstock_exchange::metrics::{
     EDGE_METRICS, HistogramValues, Metric, MetricValue, RULE_METRICS,
 };
@@ -77,6 +78,7 @@ pub(crate) fn render_metrics(now: &Snapshot) -> String {
         (labels, rule)
     });
     page.push_table(RULE_METRICS, &rules.collect::<Vec<_>>());
+    page.push_table(COMPRESSION_METRICS, &[(Vec::new(), &now.compression)]);
     page.push_table(tables::POOLS, &labelled(&now.pools, "pool", |it| &it.name));
     page.text
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use penstock_apps::AppSnapshot;
 use penstock_cache::{CachedRoute, StoreSnapshot};
 use penstock_cluster::ClusterSnapshot;
+use penstock_compress::CompressionSnapshot;
 use penstock_exchange::metrics::{EdgeMetrics, LimitUsage, RuleCountsSnapshot, serialize_seconds};
 use penstock_hub::HubSnapshot;
 use penstock_proxy::UpstreamSnapshot;
@@ -77,6 +78,8 @@ pub struct Snapshot {
     pub cached_routes: Vec<CachedRoute>,
     /// The rules of routes with the requests that they have decided.
     pub rules: Vec<RuleCountsSnapshot>,
+    /// Responses compressed while they were sent.
+    pub compression: CompressionSnapshot,
     /// The thread pools for blocking work.
     pub pools: Vec<PoolSnapshot>,
     /// Every limit by its configuration key.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::{Compression, ContentCoding};
 use crate::cores::usable_cpus;
 use crate::hide::HidePattern;
 use crate::options::OptionDefault::{Described, Required, Toml};
@@ -113,6 +114,10 @@ section! {
         /// where it is left out, and what `X-Sendfile` may not name.
         hide: Vec<HidePattern> = HidePattern::defaults(), Texts(HIDE_PATTERN), shows r#"["default"]"#,
             example r#"["default", "*.psd"]"#, by hand;
+        /// Whether responses are compressed, where neither the site nor the route says it.
+        compress: Option<Compression> = None,
+            OrTable(&FlagOrChoices(ContentCoding::WORDS), "compress"), shows "false",
+            example "true", by hand;
         /// Where `penstock work` on other machines dials in, to become a server of an upstream
         /// that is `joinable`.
         join: Option<JoinEndpoint> = None, Table("server.join"), default "nowhere",

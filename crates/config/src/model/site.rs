@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    ClientCertificates, Conditions, Files, Hsts, JwtAuth, Mirror, RouteCache, RouteHub,
-    RouteMercure, Satisfy, Sendfile, SignedUrl, SiteTls, SplitBy, SplitCookie, SplitPart,
+    ClientCertificates, Compression, Conditions, ContentCoding, Files, Hsts, JwtAuth, Mirror,
+    RouteCache, RouteHub, RouteMercure, Satisfy, Sendfile, SignedUrl, SiteTls, SplitBy,
+    SplitCookie, SplitPart,
 };
 use crate::forward_auth::ServiceUrl;
 use crate::options::OptionDefault;
@@ -47,6 +48,10 @@ section! {
         canonical_host: Option<String> = None, Text(CANONICAL_HOST), default "none",
             example r#""example.com""#, only "a site with `hosts`",
             by parse(crate::site::parse_canonical_host);
+        /// Whether responses are compressed, where the route does not say it.
+        compress: Option<Compression> = None,
+            OrTable(&FlagOrChoices(ContentCoding::WORDS), "compress"), default "the server's",
+            example "true", by hand;
         /// Routes, tried in order.
         routes: Vec<Route> = routes, Tables("sites.routes"), default required, by hand;
         /// Files, of at most 1MiB, that take the place of the server's own error pages, by
@@ -269,6 +274,13 @@ section! {
         /// Longest request body; above it the answer is 413.
         max_body_size: Option<u64> = None, Size(1), default "`limits.body_bytes`",
             example r#""2GiB""#;
+        /// Whether responses are compressed for clients that accept it: what the app or upstream
+        /// sends without a coding, and files that `files` does not compress. A cache stores what
+        /// was made.
+        compress: Option<Compression> = None,
+            OrTable(&FlagOrChoices(ContentCoding::WORDS), "compress"), default "the site's",
+            example r#"{ algorithms = ["gzip"], min_size = "2KiB" }"#,
+            only "a route with `files`, an `app` or an `upstream`", by hand;
         /// Caches in front of the app or upstream; a list alone is `stores`.
         cache: Option<RouteCache> = None, OrTable(&Texts(CACHE_EXPECTED), "sites.routes.cache"),
             default "no cache", example r#"["disk1"]"#, only ONLY_ROUTE_WITH_BACKEND, by hand;

@@ -49,6 +49,9 @@ pub(crate) const PLAIN_TEXT: &str = "a text without control characters";
 pub(crate) const PARAMETER_NAME: &str = "a parameter such as \"access_token\"";
 pub(crate) const BODY_TEXT: &str = "a text";
 pub(crate) const MEDIA_TYPE: &str = "a media type such as \"application/json\"";
+pub(crate) const CODING: &str = "\"zstd\", \"br\" or \"gzip\"";
+pub(crate) const MEDIA_TYPE_PATTERN: &str =
+    "a media type such as \"application/json\", \"text/*\" or \"*+json\"";
 pub(crate) const CANONICAL_HOST: &str = "a host such as \"example.com\", without scheme and port";
 pub(crate) const METHOD_EXPECTED: &str = "a method such as \"GET\", in capitals";
 pub(crate) const PROTOCOL_EXPECTED: &str = "\"HTTP/1.0\" or \"HTTP/1.1\"";

@@ -72,6 +72,7 @@ pub(crate) const SECTIONS: &[&SectionDoc] = &[
     &Rewrite::DOC,
     &HeaderRules::DOC,
     &ROUTE_RESPONSE_HEADERS,
+    &Compression::DOC,
     &RouteCache::DOC,
     &CacheKey::DOC,
     &CACHE_KEY_QUERY,

@@ -12,6 +12,7 @@ const EVERY_TABLE: &str = r#"
 [server]
 listen = [{}]
 join = {}
+compress = {}
 admin_token = {}
 env_file = {}
 redis = {}
@@ -46,12 +47,14 @@ eject = {}
 [hub]
 history = {}
 [[sites]]
+compress = {}
 tls = { certificate = "c.pem" }
 client_certificates = { ca = "c.pem" }
 hsts = { max_age = "1d" }
 security_headers = {}
 [[sites.routes]]
 files = { root = "public" }
+compress = {}
 app = "hello"
 cache = { key = { query = {} }, bypass = {} }
 rewrite = {}

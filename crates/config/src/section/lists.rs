@@ -94,7 +94,7 @@ impl<'a> Section<'a> {
     /// The option's words that are set: with `true` all of them, with `false` none. A word that
     /// stands twice is reported.
     pub(crate) fn choices(&self, key: &'static str) -> Option<Vec<&'static str>> {
-        let OptionKind::FlagOrChoices(words) = self.option(key)?.kind else {
+        let OptionKind::FlagOrChoices(words) = self.option(key)?.kind.without_table() else {
             return None;
         };
         if !self.is_list(key) {

@@ -2,14 +2,15 @@
 //! GRIP, explanations of development, caches; and of a `split` all of that for each part.
 //!
 //! # Invariants
-//! - From the inside out: back end, `sendfile`, GRIP, explanations, cache. A cache must store the
-//!   response, not the instruction.
+//! - From the inside out: back end, `sendfile`, GRIP, explanations, compression, cache. A cache must
+//!   store the response, not the instruction, and what the encoders made.
 //! - A part of a `split` is built as the back end of a route of its own.
 
 use std::sync::Arc;
 
 use penstock_apps::App;
 use penstock_cache::CachedRoute;
+use penstock_compress::BodySecrecy;
 use penstock_config::{AppKind, Config, Route, Sendfile, Site, SplitPart};
 use penstock_exchange::Handler;
 use penstock_grip::WebSocketSupport;
@@ -19,6 +20,7 @@ use penstock_rules::{ConditionSet, RequestConditions, SplitHandler, SplitTarget}
 use crate::app_kind_handler::AppKindHandler;
 use crate::caches::{self, RouteName};
 use crate::components::{Components, ServerAppHandler, default_pool};
+use crate::compression::with_compression;
 use crate::dev;
 use crate::hub_service::HubRouteBuilder;
 use crate::sendfile_grant;
@@ -107,6 +109,9 @@ impl BackEnds<'_> {
             }
             _ => handler,
         };
+        let rule = (self.config, route);
+        let secrecy = BodySecrecy::PerUser;
+        let handler = with_compression(handler, rule, secrecy, self.components);
         let name = RouteName { route: name, part };
         let stores = &self.components.caches;
         let (handler, cached) =

@@ -27,6 +27,7 @@ mod boot;
 mod cache;
 mod clock_jump;
 mod command_line;
+mod compression;
 mod config_files;
 mod connections;
 mod contract;

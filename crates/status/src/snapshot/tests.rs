@@ -110,7 +110,9 @@ const KEYS: &str = "\
     certificates.list[].issuer certificates.list[].last_error certificates.list[].names[]
     certificates.list[].not_after certificates.list[].not_before
     certificates.list[].path certificates.list[].problem certificates.list[].source
-    certificates.list[].state certificates.total certificates.warning config config_generation config_reloads connections.max connections.used
+    certificates.list[].state certificates.total certificates.warning config config_generation config_reloads connections.max
+    compression.br compression.gzip compression.input_bytes compression.max_memory_bytes
+    compression.memory_bytes compression.output_bytes compression.skipped compression.zstd connections.used
     connections_limited_by control_socket event_loop_stalls event_loops front_end.address
     front_end.cause front_end.is_joined front_end.upstream hub.backlog_bytes.max
     hub.backlog_bytes.used hub.bytes_per_stream hub.channels.max hub.channels.used
