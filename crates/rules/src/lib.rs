@@ -1,7 +1,10 @@
 //! Rules for traffic: what a request must be ([`conditions`]), values with placeholders
 //! ([`template`]), rules about the clients of a route ([`admission`]: [`access`],
-//! [`basic_auth`], [`signed_url`], [`jwt`], [`forward_auth`]), and handlers that answer before others: [`rate_limit`], [`cors`],
-//! [`fixed_responses`]. [`split`] chooses among back ends, and [`counted`] counts what rules decide.
+//! [`basic_auth`], [`signed_url`], [`jwt`], [`forward_auth`]), and handlers that answer before
+//! others: [`rate_limit`], [`cors`], [`fixed_responses`].
+//!
+//! [`split`] chooses among back ends, [`mirror`] copies requests, and [`counted`] counts what rules
+//! decide.
 //!
 //! `penstock`'s wiring compiles them from the configuration, `edge` asks them for each request.
 //!
@@ -20,6 +23,7 @@ pub mod failed_attempts;
 pub mod fixed_responses;
 pub mod forward_auth;
 pub mod jwt;
+pub mod mirror;
 pub mod rate_limit;
 pub mod signed_url;
 pub mod split;
@@ -38,6 +42,7 @@ pub use failed_attempts::FailedAttempts;
 pub use fixed_responses::{RedirectHandler, RespondHandler};
 pub use forward_auth::ForwardAuthRule;
 pub use jwt::JwtRule;
+pub use mirror::MirrorHandler;
 pub use rate_limit::{RateDecision, RateLimit, RateLimitHandler, RateTable, RateTables};
 pub use signed_url::SignedUrlRule;
 pub use split::{SplitHandler, SplitTarget};

@@ -15,7 +15,7 @@ use penstock_config::{AppKind, Config, Route, Sendfile, Site, SplitPart};
 use penstock_exchange::Handler;
 use penstock_grip::WebSocketSupport;
 use penstock_proxy::{BufferingMode, Upstream};
-use penstock_rules::{ConditionSet, RequestConditions, SplitHandler, SplitTarget};
+use penstock_rules::{ConditionSet, MirrorHandler, RequestConditions, SplitHandler, SplitTarget};
 
 use crate::app_kind_handler::AppKindHandler;
 use crate::caches::{self, RouteName};
@@ -53,14 +53,39 @@ impl BackEnds<'_> {
         folders: &mut ServedDirs,
     ) -> Result<Option<BuiltBackEnd>, String> {
         let name = caches::route_name(site, route);
-        if route.split.is_empty() {
-            return self.build_part(&name, None, route, folders);
-        }
+        let built = match route.split.is_empty() {
+            true => self.build_part(&name, None, route, folders)?,
+            false => Some(self.build_split(&name, route, folders)?),
+        };
+        let Some(mut built) = built else {
+            return Ok(None);
+        };
+        let Some(rule) = &route.mirror else {
+            return Ok(Some(built));
+        };
+        let target = Route {
+            app: rule.app.clone(),
+            upstream: rule.upstream.clone(),
+            ..Route::new(route.path.clone())
+        };
+        let target = back_end_handler(&target, self.components)?;
+        let target = target.ok_or("a mirror has no back end")?;
+        let place = (&*self.components.rule_counts, name.as_str());
+        built.handler = Arc::new(MirrorHandler::new(built.handler, rule, target, place));
+        Ok(Some(built))
+    }
+
+    fn build_split(
+        self,
+        name: &str,
+        route: &Route,
+        folders: &mut ServedDirs,
+    ) -> Result<BuiltBackEnd, String> {
         let mut cached_routes = Vec::new();
         let mut targets = Vec::new();
         for (settings, part) in route.split.iter().zip(route.parts()) {
             let name_of_part = back_end_name(&part);
-            let built = self.build_part(&name, Some(&name_of_part), &part, folders)?;
+            let built = self.build_part(name, Some(&name_of_part), &part, folders)?;
             let built = built.ok_or("a part of a split has no back end")?;
             cached_routes.extend(built.cached_routes);
             targets.push(SplitTarget {
@@ -72,12 +97,12 @@ impl BackEnds<'_> {
             });
         }
         let outcomes: Vec<&str> = targets.iter().map(|target| &*target.name).collect();
-        let counts = (self.components.rule_counts).counts(&name, "split", &outcomes);
+        let counts = (self.components.rule_counts).counts(name, "split", &outcomes);
         let handler = SplitHandler::new(targets, route.split_by.clone(), counts);
-        Ok(Some(BuiltBackEnd {
+        Ok(BuiltBackEnd {
             handler: Arc::new(handler),
             cached_routes,
-        }))
+        })
     }
 
     fn conditions_of(self, part: &SplitPart) -> Result<Option<RequestConditions>, String> {

@@ -244,3 +244,60 @@ redirect = "/new"
         (&"a /inside".into(), &1.into())
     );
 }
+
+#[test]
+fn a_mirror_gets_copies_and_holds_up_no_request() {
+    let main = origin("main");
+    let copies = Origin::start(|seen| match seen.target.as_str() {
+        "/stuck" => Script::early().gate("never").send(""),
+        _ => Script::raw(head_of("500 Internal Server Error", "", 0)).keep(),
+    });
+    let toml = format!(
+        "[server]\nthreads = 1\n[upstreams.main]\nservers = [\"{}\"]\n\
+         [upstreams.copies]\nservers = [\"{}\"]\n[[sites]]\n[[sites.routes]]\nupstream = \"main\"\n\
+         mirror = {{ upstream = \"copies\", max_body_size = 10, max_active = 1, timeout = \"60s\" }}\n",
+        main.address(),
+        copies.address()
+    );
+    let server = Site::new().config(&toml).serve(&[]);
+    let post = |path: &str, fields: &str, body: &str| {
+        let length = body.len();
+        let mut client = server.connect();
+        client.send(format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
+        ));
+        let response = client.response();
+        assert_eq!(
+            (response.status, response.text().as_str()),
+            (200, "main"),
+            "{path}"
+        );
+    };
+    post("/a?b=1", "X-Mirror: 7\r\nCookie: c=1\r\n", "0123456789");
+    copies.wait_requests(1);
+    let (copy, original) = (copies.last(), main.last());
+    assert_eq!(copy.line(), "POST /a?b=1");
+    assert_eq!(copy.field("X-Mirror").as_deref(), Some("1"));
+    assert_eq!(copy.field("Cookie").as_deref(), Some("c=1"));
+    assert_eq!(copy.body, b"0123456789");
+    assert_eq!(
+        (original.field("X-Mirror"), original.body),
+        (None, copy.body)
+    );
+    post("/long", "", "01234567890");
+    let is_counted = |expected: [u64; 5]| {
+        crate::support::eventually("the copies are counted", || {
+            let counts = rule_counts(&server, "mirror");
+            counts.iter().map(|(_, count)| *count).eq(expected)
+        });
+    };
+    is_counted([1, 0, 0, 1, 0]);
+    // One hangs, and the next is dropped.
+    post("/stuck", "", "");
+    copies.wait_at("never", 1);
+    post("/b", "", "");
+    is_counted([1, 0, 1, 1, 0]);
+    assert_eq!(main.lines().len(), 4);
+    assert_eq!(copies.lines(), ["POST /a?b=1", "POST /stuck"]);
+    copies.open_gate("never");
+}
