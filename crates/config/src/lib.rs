@@ -107,7 +107,7 @@ pub use rollout::Share;
 pub use schema::json_schema;
 pub use signed_url::{SignedPart, SignedText};
 pub use source_files::ConfigSources;
-pub use units::format_size;
+pub use units::{format_size, parse_duration};
 pub use values::{
     HostPattern, InvalidListenAddr, ListenAddr, PathPattern, PathRegex, Placeholder, Template,
     TemplatePart, TryPattern, ValuePattern,

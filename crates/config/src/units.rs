@@ -24,8 +24,9 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
     number.checked_mul(unit_factor(&SIZE_UNITS, unit)?)
 }
 
-/// Reads `500ms`, `10s`, `5m`, `1h`, `1d`, `1w` or `1y`.
-pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+/// Reads `500ms`, `10s`, `5m`, `1h`, `1d`, `1w` or `1y`; `None` for any other text.
+#[must_use]
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let (number, unit) = split_number_and_unit(text)?;
     number
         .checked_mul(unit_factor(&DURATION_UNITS, unit)?)

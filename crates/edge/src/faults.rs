@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 use log::Level;
 use penstock_exchange::{AddressPrefix, Body, Fault, FaultKind, FaultSide, RequestId, Response};
-use penstock_http::{Method, RequestHead, Status};
+use penstock_http::{FieldBlock, Method, RequestHead, Status};
 use penstock_runtime::clock;
 use penstock_runtime::log_throttle::{LogThrottle, suppressed_suffix};
 use penstock_sys::net::PeerAddress;
@@ -54,7 +54,9 @@ pub(crate) fn respond_to_fault(
         let _ = response.fields.push(name, value.as_bytes());
     };
     field("Cache-Control", "no-store");
+    let has_retry_after = |fields: &FieldBlock| fields.contains("Retry-After");
     match fault.kind {
+        _ if fault.fields.as_deref().is_some_and(has_retry_after) => {}
         FaultKind::QueueFull
         | FaultKind::QueueTimeout
         | FaultKind::Unavailable

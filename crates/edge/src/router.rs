@@ -12,7 +12,7 @@ use std::sync::Arc;
 use penstock_config::{HostPattern, PathPattern};
 use penstock_exchange::{Fault, FaultKind, ForwardedInfo, Handler, Mount, RequestPath, Response};
 use penstock_http::{Method, RequestHead, strip_port};
-use penstock_rules::{RequestConditions, RequestFacts};
+use penstock_rules::{Maintenance, RequestConditions, RequestFacts};
 
 use crate::faults;
 use crate::filters::Filters;
@@ -31,11 +31,14 @@ pub struct RouteTable {
     default_site: Option<Arc<Site>>,
     /// Whether a site redirects to HTTPS or to its canonical host.
     has_site_redirects: bool,
+    maintenance: Arc<Maintenance>,
 }
 
 /// One site: its routes in order, and what it does with responses.
 #[derive(Debug, Default)]
 pub struct Site {
+    /// Its hosts, as the configuration writes them; `*` for any.
+    hosts: Vec<String>,
     routes: Vec<Route>,
     path_index: PathIndex,
     /// Whether any of them redirects to the path with its slash.
@@ -93,9 +96,22 @@ pub(crate) enum LookupOrigin {
 }
 
 impl RouteTable {
+    /// A table whose sites this switch takes out of service.
+    #[must_use]
+    pub fn with_maintenance(maintenance: Arc<Maintenance>) -> Self {
+        Self {
+            maintenance,
+            ..Self::default()
+        }
+    }
+
     /// Adds a site; without hosts it is for any host that no other site names.
-    pub fn add_site(&mut self, hosts: &[HostPattern], site: Site) {
+    pub fn add_site(&mut self, hosts: &[HostPattern], mut site: Site) {
         self.has_site_redirects |= site.https_port.is_some() || site.canonical_host.is_some();
+        site.hosts = match hosts.is_empty() {
+            true => vec!["*".to_owned()],
+            false => hosts.iter().map(ToString::to_string).collect(),
+        };
         let site = Arc::new(site);
         if hosts.is_empty() {
             self.default_site = Some(site);
@@ -145,6 +161,12 @@ impl RouteTable {
         if let Some(location) = self.site_location(request, forwarded) {
             let response = faults::redirect_to_site(&location);
             return RouteMatch::EdgeResponse(Ok(Box::new(response)));
+        }
+        if self.maintenance.is_on()
+            && let Some(site) = self.find_site(strip_port(head.host()))
+            && let Some(fault) = self.maintenance.refusal(&site.hosts, request.client)
+        {
+            return RouteMatch::EdgeResponse(Err(fault));
         }
         match self.find_route(host, bytes, request, LookupOrigin::Client) {
             Ok(route) if route.is_directory_redirect(bytes) => {
@@ -255,6 +277,7 @@ impl Site {
     /// for routes that have none.
     pub fn new(routes: Vec<Route>, policy: Arc<ResponsePolicy>) -> Self {
         Self {
+            hosts: Vec::new(),
             path_index: PathIndex::new(routes.iter().map(|route| &route.path)),
             has_folder_redirects: routes.iter().any(|route| route.redirects_directories),
             routes,

@@ -74,6 +74,8 @@ pub enum FaultKind {
     QueueTimeout,
     /// No worker is up: the application does not boot, or stops: 503.
     Unavailable,
+    /// The site is in maintenance: 503.
+    Maintenance,
     /// The application raised: 500.
     AppRaised,
     /// The application broke the rules of its interface: 502.
@@ -120,9 +122,11 @@ impl FaultKind {
             Self::UnknownHost => Status::MISDIRECTED_REQUEST,
             Self::MethodNotAllowed => Status::METHOD_NOT_ALLOWED,
             Self::NotImplemented => Status::NOT_IMPLEMENTED,
-            Self::QueueFull | Self::QueueTimeout | Self::Unavailable | Self::Overloaded => {
-                Status::SERVICE_UNAVAILABLE
-            }
+            Self::QueueFull
+            | Self::QueueTimeout
+            | Self::Unavailable
+            | Self::Maintenance
+            | Self::Overloaded => Status::SERVICE_UNAVAILABLE,
             Self::AppRaised | Self::Internal => Status::INTERNAL_SERVER_ERROR,
             Self::AppProtocolError
             | Self::WorkerDied
@@ -149,7 +153,8 @@ impl FaultKind {
             | Self::TooManyRequests
             | Self::UnknownHost
             | Self::MethodNotAllowed
-            | Self::NotImplemented => FaultSide::Client,
+            | Self::NotImplemented
+            | Self::Maintenance => FaultSide::Client,
             Self::AppRaised | Self::AppProtocolError | Self::WorkerDied | Self::AppTimeout => {
                 FaultSide::Worker
             }
@@ -189,6 +194,7 @@ impl FaultKind {
             Self::QueueFull
                 | Self::QueueTimeout
                 | Self::Unavailable
+                | Self::Maintenance
                 | Self::WorkerDied
                 | Self::AppTimeout
                 | Self::ConnectFailed
@@ -230,6 +236,7 @@ impl FaultKind {
             }
             Self::BackendProtocolError => "The application gave an invalid response.",
             Self::Overloaded => "The server is overloaded. Please try again in a moment.",
+            Self::Maintenance => "This site is in maintenance.",
             Self::Internal => "The server failed on this request.",
         }
     }

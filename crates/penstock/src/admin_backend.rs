@@ -6,9 +6,11 @@
 mod caches;
 mod certificates;
 mod hub;
+mod traffic;
 mod upstreams;
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use penstock_cluster::RedisBus;
 use penstock_config::{Limits, ListenAddr};
@@ -17,11 +19,13 @@ use penstock_exchange::buffering::TempSpaceSnapshot;
 use penstock_exchange::metrics::LimitUsage;
 use penstock_hub::{ChannelFilter, ChannelPresence};
 use penstock_proxy::{Joiner, JoinerState};
+use penstock_rules::BackEndName;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{clock, loops};
 use penstock_status::{
-    AdminOperations, BoxFuture, ChangeError, FrontEndStatus, HubStatus, LimitStatus, PublishError,
-    PurgeRequest, ServerChangeRequest, ServerState, Snapshot, Traffic,
+    AdminOperations, BoxFuture, ChangeError, FrontEndStatus, HubStatus, LimitStatus,
+    MaintenanceChange, PublishError, PurgeRequest, ServerChangeRequest, ServerState, Snapshot,
+    Traffic,
 };
 use tokio::sync::oneshot;
 
@@ -44,6 +48,12 @@ impl AdminBackend {
             server,
             purge_pool: caches::purge_pool(),
         }
+    }
+
+    /// The server, unless it has stopped.
+    fn running(&self) -> Result<Arc<Server>, ChangeError> {
+        let server = self.server.upgrade();
+        server.ok_or_else(|| ChangeError::unavailable(STOPPED_ERROR.to_owned()))
     }
 
     /// Makes a change in a task of its own, unless the server has stopped.
@@ -111,6 +121,18 @@ impl AdminOperations for AdminBackend {
             ))),
         };
         Box::pin(std::future::ready(done))
+    }
+
+    fn pause(&self, name: BackEndName, max_wait: Duration) -> Result<String, ChangeError> {
+        traffic::pause(&*self.running()?, name, max_wait)
+    }
+
+    fn resume(&self, name: BackEndName) -> Result<String, ChangeError> {
+        traffic::resume(&*self.running()?, &name)
+    }
+
+    fn set_maintenance(&self, change: MaintenanceChange) -> Result<String, ChangeError> {
+        traffic::set_maintenance(&*self.running()?, change)
     }
 
     fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, ChangeError>> {
@@ -279,6 +301,8 @@ fn snapshot(server: &Server) -> Snapshot {
             .map(|cache| cache.snapshot())
             .collect(),
         cached_routes: live.cached_routes.clone(),
+        pauses: live.components.pauses.snapshot(),
+        maintenance: live.components.maintenance.snapshot(),
         rules: live.components.rule_counts.snapshot(),
         compression: live.components.compressor.snapshot(),
         pools: (live.components.pools.values())

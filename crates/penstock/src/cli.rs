@@ -13,11 +13,13 @@ mod publish;
 mod serve;
 mod status_text;
 mod target;
+mod traffic;
 mod trust;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::error::ContextKind;
 use clap::{Args, Parser, Subcommand};
@@ -92,6 +94,30 @@ enum Verb {
     Restart {
         /// The application's name
         app: String,
+        #[command(flatten)]
+        to: ServerLocation,
+    },
+    /// Let new requests to an application or upstream wait; those in progress finish
+    Pause {
+        /// The application's or upstream's name
+        name: String,
+        /// How long a request may wait; after that time requests get 503 until `resume`
+        #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+        max_wait: Duration,
+        #[command(flatten)]
+        to: ServerLocation,
+    },
+    /// Send requests to a paused application or upstream again
+    Resume {
+        /// The application's or upstream's name
+        name: String,
+        #[command(flatten)]
+        to: ServerLocation,
+    },
+    /// Answer 503 to all clients but those of some networks, or end that
+    Maintenance {
+        #[command(flatten)]
+        what: traffic::MaintenanceArguments,
         #[command(flatten)]
         to: ServerLocation,
     },
@@ -395,6 +421,9 @@ fn run_verb(arguments: Arguments) -> Result<String, CliError> {
         Verb::Upgrade { binary, to } => admin::upgrade(&to, binary.as_deref()),
         Verb::Reopen { to } => admin::reopen(&to),
         Verb::Restart { app, to } => admin::restart(&to, &app),
+        Verb::Pause { name, max_wait, to } => traffic::pause(&to, &name, max_wait),
+        Verb::Resume { name, to } => traffic::resume(&to, &name),
+        Verb::Maintenance { what, to } => traffic::maintenance(&to, &what),
         Verb::Publish { what, to } => publish::run(&to, &what),
         Verb::Channels {
             channel,
@@ -458,6 +487,12 @@ impl ProcessArguments {
 fn parse_host(text: &str) -> Result<HostPattern, String> {
     let expected = "expected a host such as example.com or *.example.com, without scheme and port";
     HostPattern::parse(text).ok_or_else(|| expected.to_owned())
+}
+
+/// Parses a time such as `30s` or `10m`.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let expected = "expected a time such as 500ms, 30s or 10m";
+    penstock_config::parse_duration(text).ok_or_else(|| expected.to_owned())
 }
 
 /// Parses the value of `--kind`.

@@ -16,7 +16,7 @@ use penstock_exchange::buffering::TempSpace;
 use penstock_exchange::metrics::RuleCountTable;
 use penstock_exchange::{Handler, HandlerProgress, InlineResponse, Request, RequestView};
 use penstock_proxy::{Upstream, UpstreamSetup, UpstreamTls};
-use penstock_rules::RateTables;
+use penstock_rules::{Maintenance, PauseGates, RateTables};
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
 
@@ -48,6 +48,10 @@ pub(crate) struct Components {
     pub(crate) temp_space: Arc<TempSpace>,
     /// What `rate_limit` and `basic_auth` have counted; for the life of the server.
     pub(crate) rates: Arc<RateTables>,
+    /// The gates in front of back ends, for the life of the server.
+    pub(crate) pauses: Arc<PauseGates>,
+    /// Which sites are in maintenance; for the life of the server.
+    pub(crate) maintenance: Arc<Maintenance>,
     /// What the rules of routes have counted; for the life of the server.
     pub(crate) rule_counts: Arc<RuleCountTable>,
     /// For the life of the server, too.
@@ -113,6 +117,8 @@ pub(crate) fn start_components(
     let space = &old.temp_space;
     started.components.temp_space = Arc::clone(space);
     started.components.rates = Arc::clone(&old.rates);
+    started.components.pauses = Arc::clone(&old.pauses);
+    started.components.maintenance = Arc::clone(&old.maintenance);
     started.components.rule_counts = Arc::clone(&old.rule_counts);
     started.components.password_pool = old.password_pool.clone();
     started.components.compressor = old.compressor.clone();

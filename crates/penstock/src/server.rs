@@ -377,6 +377,18 @@ fn internal_edge(config: &Config, handler: Arc<dyn Handler>, shows_causes: bool)
     Arc::new(Edge::new(settings, 1))
 }
 
+/// Continues the pauses and the maintenance of the previous server.
+fn restore_traffic(components: &Components, old: &Predecessor) {
+    for (name, remaining) in &old.pauses {
+        components.pauses.pause(name.clone(), *remaining);
+    }
+    for rule in &old.maintenance {
+        if let Err(error) = components.maintenance.switch_on(rule.clone()) {
+            log::error!("upgrade: maintenance is not continued: {error}");
+        }
+    }
+}
+
 impl Server {
     fn start(
         invocation: Invocation,
@@ -405,6 +417,9 @@ impl Server {
         };
         components::start_components(&config, &none, pools, context, &mut started)?;
         let components = started.components;
+        if let Some(old) = predecessor {
+            restore_traffic(&components, old);
+        }
         let temp_max = config.limits.max_temp_size.unwrap_or(u64::MAX);
         components.temp_space.set_max(temp_max);
         let hub_service = HubService::start(&config, Arc::clone(&publishing.keys), loops.handles());

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! old: hello, socket (one for each), app_size, admin_token_digest, publish_secret,
-//! ticket_keys, stderr, hub,
+//! ticket_keys, pause, maintenance, stderr, hub,
 //!      end
 //! new: ready
 //! old: go                 from here on both accept
@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use penstock_apps::AppSize;
 use penstock_config::ListenAddr;
+use penstock_rules::{BackEndName, MaintenanceRule};
 use penstock_runtime::{RegisteredFd, clock};
 use penstock_sys::poll::Interest;
 use penstock_sys::{daemon, fd_packets};
@@ -81,6 +82,14 @@ pub(crate) enum UpgradeMessage {
     PublishSecret(PublishSecret),
     /// The keys of TLS session tickets: clients of this server resume at the next.
     TicketKeys(SecretBytes),
+    /// A pause of a back end, with the time that is left of it.
+    Pause {
+        is_app: bool,
+        name: String,
+        remaining_millis: u64,
+    },
+    /// A site that is in maintenance, or all of them.
+    Maintenance(MaintenanceRule),
     /// Carries the stream for errors.
     Stderr,
     /// Carries the socket by which the hub moves ([`penstock_hub::HubTransfer`]).
@@ -255,6 +264,10 @@ pub(crate) struct Predecessor {
     pub(crate) hub: Option<OwnedFd>,
     /// The sizes of its applications under load.
     pub(crate) app_sizes: AppSizes,
+    /// The back ends that are paused, with the time that is left.
+    pub(crate) pauses: Vec<(BackEndName, Duration)>,
+    /// Its sites in maintenance.
+    pub(crate) maintenance: Vec<MaintenanceRule>,
     /// The SHA-256 of its token for changes over TCP.
     pub(crate) token_digest: Option<[u8; 32]>,
     /// The secret of the keys by which its applications publish.
@@ -282,6 +295,8 @@ impl Predecessor {
             stderr: None,
             hub: None,
             app_sizes: AppSizes::new(),
+            pauses: Vec::new(),
+            maintenance: Vec::new(),
             token_digest: None,
             publish_secret: None,
             ticket_keys: None,
@@ -346,6 +361,22 @@ impl Predecessor {
                     old.publish_secret = Some(secret);
                 }
                 (UpgradeMessage::TicketKeys(keys), _) => old.ticket_keys = Some(keys),
+                (
+                    UpgradeMessage::Pause {
+                        is_app,
+                        name,
+                        remaining_millis,
+                    },
+                    _,
+                ) => {
+                    let name = match is_app {
+                        true => BackEndName::App(name),
+                        false => BackEndName::Upstream(name),
+                    };
+                    let remaining = Duration::from_millis(remaining_millis);
+                    old.pauses.push((name, remaining));
+                }
+                (UpgradeMessage::Maintenance(rule), _) => old.maintenance.push(rule),
                 (UpgradeMessage::Stderr, Some(errors)) => old.stderr = Some(errors),
                 (UpgradeMessage::Hub, Some(socket)) => old.hub = Some(socket),
                 (UpgradeMessage::End, _) => break,

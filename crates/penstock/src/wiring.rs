@@ -80,7 +80,7 @@ pub(crate) fn build_settings(
     let of_hub = hub_service.route_builder(config, Arc::clone(&trusted_proxies))?;
     let own_cookies = sticky_cookies(config);
     let mut folders = ServedDirs::default();
-    let mut routing = RouteTable::default();
+    let mut routing = RouteTable::with_maintenance(Arc::clone(&components.maintenance));
     let mut cached_routes = Vec::new();
     let named = ConditionSet::compile(&config.conditions)?;
     let back_ends = BackEnds {

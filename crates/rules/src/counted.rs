@@ -32,7 +32,7 @@ pub struct CountedHandler {
     counter: OutcomeCounter,
 }
 
-/// A rule about who may use a route, with its counts.
+/// A rule of admission with its counts.
 #[derive(Debug)]
 pub struct CountedRule {
     inner: Arc<dyn AdmissionRule>,

@@ -3,8 +3,8 @@
 //! [`basic_auth`], [`signed_url`], [`jwt`], [`forward_auth`]), and handlers that answer before
 //! others: [`rate_limit`], [`cors`], [`fixed_responses`].
 //!
-//! [`split`] chooses among back ends, [`mirror`] copies requests, and [`counted`] counts what rules
-//! decide.
+//! [`split`] chooses among back ends, [`mirror`] copies requests, [`maintenance`] refuses them,
+//! [`pause`] holds them back, and [`counted`] counts what rules decide.
 //!
 //! `penstock`'s wiring compiles them from the configuration, `edge` asks them for each request.
 //!
@@ -23,7 +23,9 @@ pub mod failed_attempts;
 pub mod fixed_responses;
 pub mod forward_auth;
 pub mod jwt;
+pub mod maintenance;
 pub mod mirror;
+pub mod pause;
 pub mod rate_limit;
 pub mod signed_url;
 pub mod split;
@@ -42,7 +44,9 @@ pub use failed_attempts::FailedAttempts;
 pub use fixed_responses::{RedirectHandler, RespondHandler};
 pub use forward_auth::ForwardAuthRule;
 pub use jwt::JwtRule;
+pub use maintenance::{Maintenance, MaintenanceRule, MaintenanceSnapshot};
 pub use mirror::MirrorHandler;
+pub use pause::{BackEndName, PauseGates, PauseHandler, PauseSnapshot};
 pub use rate_limit::{RateDecision, RateLimit, RateLimitHandler, RateTable, RateTables};
 pub use signed_url::SignedUrlRule;
 pub use split::{SplitHandler, SplitTarget};

@@ -237,7 +237,7 @@ async fn send(handler: &dyn Handler, copy: Request) -> bool {
             Body::Stream(body) => discard(body).await,
             _ => true,
         },
-        // Its body is elsewhere, which nobody asks for.
+        // Its body is elsewhere and is not needed.
         Ok(Reply::Redirect(_)) => true,
         Ok(Reply::Pass(_)) | Err(_) => false,
     }

@@ -5,8 +5,8 @@
 //! its client, else one by weight.
 //!
 //! # Invariants
-//! - A part with weight 0 gets only requests that its conditions force there: a cookie from before
-//!   keeps nobody at a part that is to be empty.
+//! - A part with weight 0 gets only requests that its conditions force there: an older cookie
+//!   keeps no client at a part that is to be empty.
 //! - The ids of parts depend on their names alone: they mean the same after a reload, a restart and
 //!   on another server.
 //! - A part's caches and back end see no difference to a route of its own: where it has a cache the

@@ -21,6 +21,7 @@ use penstock_exchange::{
 };
 use penstock_http::{Method, RequestHead, Status};
 use penstock_hub::{ChannelFilter, ChannelPresence};
+use penstock_rules::BackEndName;
 use penstock_runtime::{LogThrottle, clock};
 use serde::Serialize;
 
@@ -29,7 +30,7 @@ use crate::event_stream::{EVENT_INTERVAL, EventFeed};
 use crate::page::{ASSETS, Asset, CONTENT_SECURITY_POLICY};
 use crate::{
     AdminOperations, BoxFuture, ChangeError, PublishError, browser_guard, metrics_text, publish,
-    purge, server_changes,
+    purge, server_changes, traffic_changes,
 };
 
 /// The handler of the admin API.
@@ -214,6 +215,14 @@ impl AdminHandler {
             ChangeRoute::Servers(upstream) => {
                 Box::pin(handle_server_change(operations, upstream.to_owned(), body))
             }
+            ChangeRoute::Pause(back_end) => {
+                Box::pin(handle_pause(operations, back_end.name(), body))
+            }
+            ChangeRoute::Resume(back_end) => {
+                let done = operations.resume(back_end.name());
+                return self.respond_now(sentence_response(done));
+            }
+            ChangeRoute::Maintenance => Box::pin(handle_maintenance(operations, body)),
             ChangeRoute::Purge => Box::pin(handle_purge(operations, body)),
         };
         HandlerProgress::Pending(Box::pin(async move { with_handler_name(work.await) }))
@@ -356,6 +365,11 @@ fn message_response(done: Result<String, String>) -> Result<Response, Fault> {
     change_response(outcome.map_err(ChangeError::conflict))
 }
 
+/// The response with the sentence of a change.
+fn sentence_response(done: Result<String, ChangeError>) -> Result<Response, Fault> {
+    change_response(done.map(|message| ChangeOutcome::succeeded(Some(message))))
+}
+
 /// The maximum size of the body of a change: far more than any needs.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
@@ -408,6 +422,27 @@ async fn handle_server_change(
     change_response(done.map(|message| ChangeOutcome::succeeded(Some(message))))
 }
 
+/// Reads and makes a pause.
+async fn handle_pause(
+    source: Arc<dyn AdminOperations>,
+    name: BackEndName,
+    body: RequestBody,
+) -> Result<Response, Fault> {
+    let text = read_body(body).await?;
+    let max_wait = text.and_then(|text| traffic_changes::parse_pause(&text));
+    sentence_response(max_wait.and_then(|max_wait| source.pause(name, max_wait)))
+}
+
+/// Reads and makes a change of maintenance.
+async fn handle_maintenance(
+    source: Arc<dyn AdminOperations>,
+    body: RequestBody,
+) -> Result<Response, Fault> {
+    let text = read_body(body).await?;
+    let change = text.and_then(|text| traffic_changes::parse_maintenance(&text));
+    sentence_response(change.and_then(|change| source.set_maintenance(change)))
+}
+
 /// Reads and makes a purge.
 async fn handle_purge(
     source: Arc<dyn AdminOperations>,
@@ -449,8 +484,27 @@ enum ChangeRoute<'a> {
     ReopenLogs,
     Restart(&'a str),
     Servers(&'a str),
+    Pause(BackEndPath<'a>),
+    Resume(BackEndPath<'a>),
+    Maintenance,
     Purge,
     Stop,
+}
+
+/// A back end that a path names.
+#[derive(Debug, Clone, Copy)]
+enum BackEndPath<'a> {
+    App(&'a str),
+    Upstream(&'a str),
+}
+
+impl BackEndPath<'_> {
+    fn name(self) -> BackEndName {
+        match self {
+            Self::App(name) => BackEndName::App(name.to_owned()),
+            Self::Upstream(name) => BackEndName::Upstream(name.to_owned()),
+        }
+    }
 }
 
 /// Why a request was refused before routing.
@@ -506,6 +560,7 @@ fn find_route<'a>(path: &'a str, head: &'a RequestHead) -> Option<AdminRoute<'a>
         "/stop" => AdminRoute::Change(ChangeRoute::Stop),
         "/upgrade" => AdminRoute::Change(ChangeRoute::Upgrade),
         "/logs/reopen" => AdminRoute::Change(ChangeRoute::ReopenLogs),
+        "/maintenance" => AdminRoute::Change(ChangeRoute::Maintenance),
         "/cache/purge" => AdminRoute::Change(ChangeRoute::Purge),
         "/publish" | "/publish/" => {
             let form = publish::ResponseFormat::from_accept(head.field("accept"));
@@ -521,8 +576,15 @@ fn find_route<'a>(path: &'a str, head: &'a RequestHead) -> Option<AdminRoute<'a>
 /// A change of a part that the path names.
 fn find_named_change(path: &str) -> Option<ChangeRoute<'_>> {
     let restart = path_segment_between(path, "/apps/", "/restart").map(ChangeRoute::Restart);
+    let back_end = |action| {
+        let app = path_segment_between(path, "/apps/", action).map(BackEndPath::App);
+        let upstream = || path_segment_between(path, "/upstreams/", action);
+        app.or_else(|| upstream().map(BackEndPath::Upstream))
+    };
     restart
         .or_else(|| path_segment_between(path, "/upstreams/", "/servers").map(ChangeRoute::Servers))
+        .or_else(|| back_end("/pause").map(ChangeRoute::Pause))
+        .or_else(|| back_end("/resume").map(ChangeRoute::Resume))
 }
 
 /// The single segment between a prefix and a suffix.

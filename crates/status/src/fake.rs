@@ -28,13 +28,14 @@ use penstock_proxy::{
     QueueSnapshot, ServerCounters, ServerSnapshot, UpstreamCounters, UpstreamSnapshot,
     UpstreamTlsCounters,
 };
+use penstock_rules::{BackEndName, MaintenanceRule, MaintenanceSnapshot, PauseSnapshot};
 use penstock_runtime::blocking::{DurationStats, PoolSnapshot};
 use penstock_sys::net::PeerAddress;
 
 use crate::{
     AdminOperations, BoxFuture, CertificateSnapshot, CertificatesSnapshot, ChangeError,
-    FrontEndStatus, HubStatus, LimitStatus, MachineStatus, PublishError, PurgeRequest,
-    ServerChangeRequest, ServerState, Snapshot, Traffic,
+    FrontEndStatus, HubStatus, LimitStatus, MachineStatus, MaintenanceChange, PublishError,
+    PurgeRequest, ServerChangeRequest, ServerState, Snapshot, Traffic,
 };
 
 /// The name of the application that does not boot.
@@ -368,6 +369,23 @@ impl AdminOperations for FakeServer {
             ],
             caches: vec![cache("disk1"), out_of_service(cache(NAME_TO_ESCAPE))],
             cached_routes: vec![cached_route("example.com /*"), cached_route(NAME_TO_ESCAPE)],
+            pauses: vec![PauseSnapshot {
+                kind: "app",
+                name: NAME_TO_ESCAPE.into(),
+                paused_seconds: 2.5,
+                remaining_seconds: 27.5,
+                waiting: 3,
+                max_waiting: 1000,
+                refused: 0,
+            }],
+            maintenance: MaintenanceSnapshot {
+                rules: vec![MaintenanceRule::new(
+                    Some(NAME_TO_ESCAPE.into()),
+                    vec!["10.0.0.0/8".into()],
+                    Duration::from_secs(600),
+                )],
+                refused: 9,
+            },
             rules: vec![
                 RuleCountsSnapshot {
                     route: "example.com /*".into(),
@@ -463,6 +481,24 @@ impl AdminOperations for FakeServer {
             _ => Ok("done".into()),
         };
         Box::pin(std::future::ready(done))
+    }
+
+    fn pause(&self, name: BackEndName, max_wait: Duration) -> Result<String, ChangeError> {
+        self.record_call(&format!("pause {name:?} {max_wait:?}"));
+        match name {
+            BackEndName::App(name) if name == "guestbook" => Ok("paused".into()),
+            name => Err(ChangeError::not_found(format!("no {}", name.name()))),
+        }
+    }
+
+    fn resume(&self, name: BackEndName) -> Result<String, ChangeError> {
+        self.record_call(&format!("resume {name:?}"));
+        Err(ChangeError::conflict("it is not paused".into()))
+    }
+
+    fn set_maintenance(&self, change: MaintenanceChange) -> Result<String, ChangeError> {
+        self.record_call(&format!("{change:?}"));
+        Ok("done".into())
     }
 
     fn purge(&self, wanted: PurgeRequest) -> BoxFuture<'static, Result<u64, ChangeError>> {

@@ -12,7 +12,9 @@ use penstock_http::{HeadLimits, ParseProgress, RequestHead, parse_head};
 
 use crate::authorization::{self, Permission};
 use crate::publish::ResponseFormat;
-use crate::{AdminToken, ChangeAuthorization, browser_guard, publish, purge, server_changes};
+use crate::{
+    AdminToken, ChangeAuthorization, browser_guard, publish, purge, server_changes, traffic_changes,
+};
 
 const TOKEN: &str = "dGhlIGZ1enplciBtYXkgaGF2ZSB0aGlzIG9uZQ==";
 
@@ -73,6 +75,12 @@ fn read_head(head: &RequestHead, text: &[u8]) {
 fn read_body(text: &[u8]) {
     if let Ok(change) = server_changes::parse_server_change(text) {
         assert!(format!("{change:?}").len() <= 4 * text.len() + 256);
+    }
+    if let Ok(time) = traffic_changes::parse_pause(text) {
+        assert!(!time.is_zero() && time.as_secs() <= 3600);
+    }
+    if let Ok(change) = traffic_changes::parse_maintenance(text) {
+        assert!(format!("{change:?}").len() <= 8 * text.len() + 256);
     }
     let Ok(wish) = purge::parse_purge(text) else {
         return;

@@ -24,6 +24,7 @@ mod publish;
 mod purge;
 mod server_changes;
 mod snapshot;
+mod traffic_changes;
 
 pub use api::{AdminHandler, ForbiddenHandler};
 pub use authorization::{AdminToken, ChangeAuthorization};
@@ -37,3 +38,4 @@ pub use snapshot::{
     FrontEndStatus, HubStatus, LimitStatus, LimitUnit, MachineStatus, ServerState, Snapshot,
     Traffic,
 };
+pub use traffic_changes::MaintenanceChange;

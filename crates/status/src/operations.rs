@@ -8,11 +8,13 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use penstock_http::Status;
 use penstock_hub::{ChannelFilter, ChannelPresence};
+use penstock_rules::BackEndName;
 
-use crate::{PublishError, PurgeRequest, ServerChangeRequest, Snapshot};
+use crate::{MaintenanceChange, PublishError, PurgeRequest, ServerChangeRequest, Snapshot};
 
 /// Why a change was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,6 +85,25 @@ pub trait AdminOperations: Send + Sync + Debug {
         upstream: &str,
         change: ServerChangeRequest,
     ) -> BoxFuture<'static, Result<String, ChangeError>>;
+
+    /// Lets new requests to a back end wait, for at most this time each, and returns a sentence on
+    /// the result.
+    ///
+    /// # Errors
+    /// There is no such back end.
+    fn pause(&self, name: BackEndName, max_wait: Duration) -> Result<String, ChangeError>;
+
+    /// Ends the pause of a back end and returns a sentence on the result.
+    ///
+    /// # Errors
+    /// There is no such back end, or it is not paused.
+    fn resume(&self, name: BackEndName) -> Result<String, ChangeError>;
+
+    /// Takes sites out of service or serves them again, and returns a sentence on the result.
+    ///
+    /// # Errors
+    /// There is no such site or network, or it is not in maintenance.
+    fn set_maintenance(&self, change: MaintenanceChange) -> Result<String, ChangeError>;
 
     /// Purges caches and returns the number of objects. None of them is served any more when the
     /// future is done.

@@ -15,6 +15,7 @@ use penstock_compress::CompressionSnapshot;
 use penstock_exchange::metrics::{EdgeMetrics, LimitUsage, RuleCountsSnapshot, serialize_seconds};
 use penstock_hub::HubSnapshot;
 use penstock_proxy::UpstreamSnapshot;
+use penstock_rules::{MaintenanceSnapshot, PauseSnapshot};
 use penstock_runtime::blocking::PoolSnapshot;
 use serde::Serialize;
 
@@ -76,6 +77,10 @@ pub struct Snapshot {
     pub caches: Vec<StoreSnapshot>,
     /// The routes with caches.
     pub cached_routes: Vec<CachedRoute>,
+    /// The back ends that are paused.
+    pub pauses: Vec<PauseSnapshot>,
+    /// The sites in maintenance.
+    pub maintenance: MaintenanceSnapshot,
     /// The rules of routes with the requests that they have decided.
     pub rules: Vec<RuleCountsSnapshot>,
     /// Responses compressed while they were sent.

@@ -139,7 +139,7 @@ pub(super) fn reopen(to: &ServerLocation) -> Result<String, String> {
 }
 
 /// The message in a response.
-fn message_of(answer: &str) -> String {
+pub(super) fn message_of(answer: &str) -> String {
     let value: Value = serde_json::from_str(answer).unwrap_or_default();
     format_value(&value["message"])
 }

@@ -18,6 +18,8 @@ pub(super) fn format_status(status: &Value) -> String {
     )];
     lines.extend(format_front_end(&status["front_end"]));
     lines.extend(format_certificates(&status["certificates"]));
+    lines.extend(format_maintenance(&status["maintenance"]));
+    lines.extend(array_items(&status["pauses"]).map(format_pause));
     for app in array_items(&status["apps"]) {
         format_app(app, &mut lines);
     }
@@ -52,6 +54,37 @@ fn format_certificates(certificates: &Value) -> Option<String> {
         ));
     }
     Some(line)
+}
+
+/// The sites in maintenance, a line each.
+fn format_maintenance(maintenance: &Value) -> Vec<String> {
+    let format_rule = |rule: &Value| {
+        let site = match rule["site"].as_str() {
+            Some(site) => format!("of {site}"),
+            None => "of all sites".to_owned(),
+        };
+        let allowed: Vec<_> = array_items(&rule["allow"]).map(format_value).collect();
+        let others = match allowed.is_empty() {
+            true => String::new(),
+            false => format!(", but for {}", allowed.join(", ")),
+        };
+        format!("maintenance {site}: clients get 503{others}")
+    };
+    array_items(&maintenance["rules"])
+        .map(format_rule)
+        .collect()
+}
+
+fn format_pause(pause: &Value) -> String {
+    let [kind, name, waiting, max] =
+        format_values(pause, ["kind", "name", "waiting", "max_waiting"]);
+    let seconds = |key: &str| pause[key].as_f64().unwrap_or_default().round();
+    let state = match seconds("remaining_seconds") {
+        0.0 => "new requests get 503".to_owned(),
+        left => format!("{waiting} requests wait (at most {max}), for up to {left} s"),
+    };
+    let since = seconds("paused_seconds");
+    format!("{kind} {name} is paused for {since} s: {state} (penstock resume {name})")
 }
 
 fn format_app(app: &Value, lines: &mut Vec<String>) {

@@ -18,6 +18,7 @@ use std::time::Duration;
 use penstock_apps::{App, AppSize};
 use penstock_config::{Invocation, ListenAddr};
 use penstock_hub::HubTransfer;
+use penstock_rules::BackEndName;
 use penstock_runtime::{clock, loops, process};
 use penstock_sys::fd_packets;
 use penstock_sys::process::CommandLine;
@@ -368,8 +369,26 @@ impl Server {
             .await?;
         let keys = SecretBytes(self.tls.tickets().export().to_vec());
         line.send(&UpgradeMessage::TicketKeys(keys), None).await?;
+        for message in self.traffic_messages() {
+            line.send(&message, None).await?;
+        }
         line.send(&UpgradeMessage::Stderr, Some(std::io::stderr().as_fd()))
             .await
+    }
+
+    /// The pauses and the maintenance, which the new server keeps.
+    fn traffic_messages(&self) -> Vec<UpgradeMessage> {
+        let components = self.live_state().components.clone();
+        let pauses = components.pauses.pauses().into_iter();
+        let pauses = pauses.map(|(name, remaining)| UpgradeMessage::Pause {
+            is_app: matches!(name, BackEndName::App(_)),
+            name: name.name().to_owned(),
+            remaining_millis: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
+        });
+        let rules = components.maintenance.snapshot().rules.into_iter();
+        pauses
+            .chain(rules.map(UpgradeMessage::Maintenance))
+            .collect()
     }
 
     /// The transfer of the hub, and the new server's end of its socket.
@@ -396,6 +415,7 @@ impl Server {
         admin: Option<ListenAddr>,
     ) -> UpgradeOutcome {
         let pid = new.pid;
+        self.live_state().components.pauses.leave_to_successor();
         match new.signal_target() {
             Ok(reach) => drop(self.successor_channel.set(reach)),
             Err(error) => log::warn!("upgrade: cannot notify the new server: {error} (pid={pid})"),

@@ -2,8 +2,8 @@
 //! GRIP, explanations of development, caches; and of a `split` all of that for each part.
 //!
 //! # Invariants
-//! - From the inside out: back end, `sendfile`, GRIP, explanations, compression, cache. A cache must
-//!   store the response, not the instruction, and what the encoders made.
+//! - From the inside out: back end, its gate, `sendfile`, GRIP, explanations, compression, cache. A
+//!   cache must store the response, not the instruction, and what the encoders made.
 //! - A part of a `split` is built as the back end of a route of its own.
 
 use std::sync::Arc;
@@ -15,7 +15,10 @@ use penstock_config::{AppKind, Config, Route, Sendfile, Site, SplitPart};
 use penstock_exchange::Handler;
 use penstock_grip::WebSocketSupport;
 use penstock_proxy::{BufferingMode, Upstream};
-use penstock_rules::{ConditionSet, MirrorHandler, RequestConditions, SplitHandler, SplitTarget};
+use penstock_rules::{
+    BackEndName, ConditionSet, MirrorHandler, PauseHandler, RequestConditions, SplitHandler,
+    SplitTarget,
+};
 
 use crate::app_kind_handler::AppKindHandler;
 use crate::caches::{self, RouteName};
@@ -198,6 +201,7 @@ pub(super) fn back_end_name(route: &Route) -> String {
     }
 }
 
+/// The handler of a route's only back end, behind the gate that pauses it.
 fn back_end_handler(
     route: &Route,
     components: &Components,
@@ -212,12 +216,17 @@ fn back_end_handler(
             )),
             _ => Arc::clone(app) as Arc<dyn Handler>,
         };
-        return Ok(Some(handler));
+        let name = BackEndName::App(name.clone());
+        let gate = components.pauses.gate(name, app.config().max_queued);
+        return Ok(Some(Arc::new(PauseHandler::new(handler, gate))));
     }
     if let Some(name) = &route.upstream {
         let upstream = components.upstreams.get(name);
         let upstream = upstream.ok_or_else(|| format!("no upstream `{name}`"))?;
-        return Ok(Some(upstream_handler(upstream, route)));
+        let name = BackEndName::Upstream(name.clone());
+        let gate = components.pauses.gate(name, upstream.config().max_queued);
+        let handler = upstream_handler(upstream, route);
+        return Ok(Some(Arc::new(PauseHandler::new(handler, gate))));
     }
     Ok(None)
 }

@@ -56,6 +56,7 @@ mod migration_tables;
 mod missing_syscalls;
 mod observability;
 mod overload;
+mod pauses;
 mod private_files;
 mod probes;
 mod process_inheritance;

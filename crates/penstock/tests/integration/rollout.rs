@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::support::{Origin, Response, Script, Server, Site, head_of};
+use crate::support::{Origin, PATIENCE, Response, Script, Server, Site, eventually, head_of};
 
 /// An origin that names itself, in responses that a cache may store.
 fn origin(name: &'static str) -> Origin {
@@ -229,7 +229,7 @@ redirect = "/new"
         counts.iter().map(owned).collect()
     };
     for (rule, counts) in [
-        ("access", &[("refused", 1)][..]),
+        ("access", &[("refused", 1), ("unavailable", 0)][..]),
         ("rate_limit", &[("refused", 1), ("delayed", 0)]),
         ("cors", &[("answered", 1)]),
         ("respond", &[("answered", 1)]),
@@ -286,7 +286,7 @@ fn a_mirror_gets_copies_and_holds_up_no_request() {
     );
     post("/long", "", "01234567890");
     let is_counted = |expected: [u64; 5]| {
-        crate::support::eventually("the copies are counted", || {
+        eventually(PATIENCE, "the copies are counted", || {
             let counts = rule_counts(&server, "mirror");
             counts.iter().map(|(_, count)| *count).eq(expected)
         });

@@ -1,4 +1,4 @@
-//! Requests and their copies over two back ends, one of which answers when it is told.
+//! Requests and their copies over two back ends, one of which may hang.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

@@ -233,7 +233,12 @@ fn refuses_by_host_path_method_and_origin_in_that_order() {
 }
 
 /// All changes.
-const CHANGES: [&str; 7] = [
+const CHANGES: [&str; 12] = [
+    "/apps/guestbook/pause",
+    "/apps/guestbook/resume",
+    "/upstreams/backends/pause",
+    "/upstreams/backends/resume",
+    "/maintenance",
     "/reload",
     "/stop",
     "/upgrade",
@@ -895,5 +900,36 @@ fn the_page_loads_nothing_that_is_not_here() {
                 asset.path
             );
         }
+    }
+}
+
+#[test]
+fn pauses_and_maintenance_are_changes() {
+    let (source, admin) = admin_without_authorization();
+    for (path, body, status) in [
+        ("/apps/guestbook/pause", "{\"for_seconds\": 2}", Status::OK),
+        ("/apps/guestbook/pause", "{\"for\": 2}", Status::BAD_REQUEST),
+        ("/upstreams/backends/pause", "", Status::NOT_FOUND),
+        ("/upstreams/backends/resume", "", Status::CONFLICT),
+        (
+            "/maintenance",
+            "{\"on\": true, \"site\": \"a\"}",
+            Status::OK,
+        ),
+        ("/maintenance", "{\"on\": false}", Status::OK),
+        ("/maintenance", "", Status::BAD_REQUEST),
+    ] {
+        let response = post_change(&admin, path, whole_piece(body));
+        assert_eq!(response.status, status, "{path} {body}");
+    }
+    let calls = source.recorded_calls().join("\n");
+    for expected in [
+        "pause App(\"guestbook\") 2s",
+        "pause Upstream(\"backends\") 30s",
+        "resume Upstream(\"backends\")",
+        "On(MaintenanceRule { site: Some(\"a\"), allow: [], retry_after_seconds: 600 })",
+        "Off(None)",
+    ] {
+        assert!(calls.contains(expected), "{expected}: {calls}");
     }
 }

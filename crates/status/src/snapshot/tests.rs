@@ -126,6 +126,9 @@ const KEYS: &str = "\
     machine.load_average machine.tcp_buffer_bytes pid pools[].active_threads
     pools[].max_queue_time_seconds pools[].max_queued pools[].max_threads pools[].name
     pools[].oldest_running_seconds pools[].queued pools[].refused reload_error resident_bytes
+    maintenance.refused maintenance.rules[].allow[] maintenance.rules[].retry_after_seconds
+    maintenance.rules[].site pauses[].kind pauses[].max_waiting pauses[].name
+    pauses[].paused_seconds pauses[].refused pauses[].remaining_seconds pauses[].waiting
     rules[].counts[].outcome rules[].counts[].requests rules[].in_use rules[].route rules[].rule
     state traffic.accepted traffic.active traffic.client_disconnects traffic.evicted
     traffic.malformed_requests traffic.received_bytes traffic.refused traffic.requests_total

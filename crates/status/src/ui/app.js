@@ -13,7 +13,7 @@ import { chartsView } from "./charts.js";
 import { make, setClass, setText, table } from "./elements.js";
 import { History } from "./history.js";
 import { age } from "./numbers.js";
-import { rulesView } from "./rules.js";
+import { maintenanceText, pauseText, rulesView } from "./rules.js";
 import { hubView } from "./streams.js";
 import { upstreamState, upstreamView } from "./upstreams.js";
 import { appView, LIMIT_COLUMNS, serverView, stateTone } from "./views.js";
@@ -45,6 +45,7 @@ const page = {
   state: null,
   lastEventAt: null,
   isConnected: false,
+  heldBack: [],
 };
 
 function show(now) {
@@ -87,6 +88,7 @@ function show(now) {
   document.title = troubled > 0 ? `(${troubled}) Penstock` : "Penstock";
   page.reloadError = now.reload_error;
   page.frontEnd = now.front_end;
+  page.heldBack = [...now.maintenance.rules.map(maintenanceText), ...now.pauses.map(pauseText)];
 }
 
 /** Shows one view per element of `parts`, by name, in `parent`, and removes the others. */
@@ -141,6 +143,7 @@ function noticeText(isLost, silent) {
   if (page.reloadError) {
     return [`The last reload failed. The previous configuration is still in use.\n${page.reloadError}`, "warn"];
   }
+  if (page.heldBack.length > 0) return [page.heldBack.join("\n"), "warn"];
   const frontEnd = page.frontEnd;
   return frontEnd && !frontEnd.is_joined
     ? [`Not connected to the front end at ${frontEnd.address} (upstream ${frontEnd.upstream}): ${frontEnd.cause}.`, "warn"]

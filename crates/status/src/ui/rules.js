@@ -1,10 +1,10 @@
-// View of the rules of routes, with the requests that each has decided.
+// View of the rules of routes, with the requests that each has decided; pauses and maintenance.
 //
 // app.js makes the view and passes each snapshot to it; elements.js draws. The card is hidden
 // where no route has a rule.
 
 import { table } from "./elements.js";
-import { count } from "./numbers.js";
+import { age, count } from "./numbers.js";
 
 const TONES = { refused: "warn", unavailable: "bad", failed: "bad", dropped: "warn" };
 /** Rows that are shown: a site with thousands of routes has as many. */
@@ -28,6 +28,16 @@ const COLUMNS = [
   ["requests", true, countsText, tone],
   ["in use", false, (r) => (r.in_use === null ? "" : count(r.in_use))],
 ];
+
+export function maintenanceText({ site, allow }) {
+  const others = allow.length > 0 ? ` Clients of ${allow.join(", ")} are served.` : "";
+  return `Maintenance of ${site === null ? "all sites" : site}: clients get 503.${others}`;
+}
+
+export function pauseText({ kind, name, waiting, remaining_seconds: left }) {
+  const state = left > 0 ? `${count(waiting)} requests wait, for up to ${age(left)}` : "new requests get 503";
+  return `The ${kind === "app" ? "application" : kind} ${name} is paused: ${state}.`;
+}
 
 /** The rules in the card `root`: all of a short list, of a long one those with most requests. */
 export function rulesView(root, rows) {
