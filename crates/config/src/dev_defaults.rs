@@ -30,8 +30,8 @@ pub(crate) fn apply_to_server(server: &mut Server, root: Option<&DeTable<'_>>) {
     let says = |key: &str| table.is_some_and(|table| table.contains_key(key));
     if !says("access_log") {
         server.access_log = Some(AccessLog {
-            path: LogTarget::Stdout,
             format: LogFormat::Dev,
+            ..AccessLog::new(LogTarget::Stdout)
         });
     }
     if !says("shutdown_timeout") {

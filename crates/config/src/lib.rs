@@ -12,6 +12,7 @@
 #[macro_use]
 mod declare;
 
+mod access_log;
 mod address;
 mod admission;
 mod app;
@@ -91,13 +92,14 @@ pub use model::{
     ContentCoding, ControlSocket, Cors, EjectPolicy, ExternalAccount, Files, ForwardAuth,
     ForwardedHeaders, Grip, HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hsts,
     HttpListener, HttpScheme, Hub, HubHistory, JoinEndpoint, JoinTarget, JwtAuth, JwtKeys,
-    KeySetSource, Limits, LogFormat, LogTarget, MemoryLimit, MercureKey, MercureKeys, Mirror,
-    NamedCondition, OnDemand, Preload, Processes, Protocol, ProxyProtocol, QueryKey, RateLimitRule,
-    Redirect, RefusalPolicy, RequestIdMode, RequestScheme, Respond, RetryPolicy, Rewrite, Route,
-    RouteCache, RouteHub, RouteMercure, Satisfy, ScalingConfig, SecurityHeaders, Sendfile, Server,
-    ServerAddr, ServerLogFormat, SignedUrl, Site, SiteTls, SlowPolicy, SocketPermissions, SplitBy,
-    SplitCookie, SplitPart, Sticky, Symlinks, TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames,
-    Upstream, UpstreamServer, UpstreamTls,
+    KeySetSource, Limits, LogField, LogFormat, LogTarget, MemoryLimit, MercureKey, MercureKeys,
+    Mirror, NamedCondition, OnDemand, Preload, Processes, Protocol, ProxyProtocol, QueryKey,
+    RateLimitRule, Redirect, RefusalPolicy, RequestIdMode, RequestScheme, Respond, RetryPolicy,
+    Rewrite, Route, RouteCache, RouteHub, RouteMercure, SampleShare, Satisfy, ScalingConfig,
+    SecurityHeaders, Sendfile, Server, ServerAddr, ServerLogFormat, SignedUrl, Site, SiteTls,
+    SlowPolicy, SocketPermissions, SplitBy, SplitCookie, SplitPart, StatusPattern, Sticky,
+    Symlinks, SyslogAddress, TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream,
+    UpstreamServer, UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use rate_limit::{RateKey, RequestRate};
@@ -109,8 +111,8 @@ pub use signed_url::{SignedPart, SignedText};
 pub use source_files::ConfigSources;
 pub use units::{format_size, parse_duration};
 pub use values::{
-    HostPattern, InvalidListenAddr, ListenAddr, PathPattern, PathRegex, Placeholder, Template,
-    TemplatePart, TryPattern, ValuePattern,
+    HostPattern, InvalidListenAddr, ListenAddr, LogPart, LogTemplate, LogValue, LogWord,
+    PathPattern, PathRegex, Placeholder, Template, TemplatePart, TryPattern, ValuePattern,
 };
 pub use work::WorkOptions;
 

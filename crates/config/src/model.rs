@@ -9,6 +9,7 @@
 //!   and `Default` of a type is what an empty table gives.
 //! - Everything compares, because a reload restarts only the applications that differ.
 
+mod access_log;
 mod admission;
 mod app;
 mod cache;
@@ -27,6 +28,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+pub(crate) use access_log::NAMED_ACCESS_LOGS;
+pub use access_log::{
+    AccessLog, LogField, LogFormat, LogTarget, SampleShare, StatusPattern, SyslogAddress,
+};
 pub(crate) use admission::JWT_KEY;
 pub use admission::{JwtAuth, JwtKeys, Satisfy, SignedUrl};
 pub(crate) use app::{APP_MAX_MEMORY, APP_PROCESSES, APP_QUEUE, APP_THREADS};
@@ -47,12 +52,10 @@ pub(crate) use hub::{MERCURE_KEY, TokenAlgorithm};
 pub use limits::{BlockingPool, Limits};
 pub(crate) use rollout::SPLIT_MATCH;
 pub use rollout::{Mirror, SplitBy, SplitCookie, SplitPart};
-pub(crate) use server::{
-    ACCESS_LOG, ADMIN_TOKEN, AccessLogFormat, ENV_FILE, SERVER_JOIN, SERVER_LISTEN,
-};
+pub(crate) use server::{ADMIN_TOKEN, ENV_FILE, SERVER_JOIN, SERVER_LISTEN};
 pub use server::{
-    AccessLog, ControlSocket, HttpListener, JoinEndpoint, LogFormat, LogTarget, RequestIdMode,
-    Server, ServerLogFormat, SocketPermissions,
+    ControlSocket, HttpListener, JoinEndpoint, RequestIdMode, Server, ServerLogFormat,
+    SocketPermissions,
 };
 pub(crate) use site::{BASIC_AUTH_USERS, ROUTE_PATH_REGEX};
 pub use site::{
@@ -101,6 +104,8 @@ pub struct Config {
     pub hub: Hub,
     /// Conditions that routes name.
     pub conditions: BTreeMap<String, Conditions>,
+    /// Access logs by name, beside that of the server.
+    pub access_logs: BTreeMap<String, AccessLog>,
     /// Caches by name; their directories do not overlap.
     pub caches: BTreeMap<String, Cache>,
     /// Back ends by name.
@@ -210,6 +215,8 @@ keys! {
         "caches": NamedTables("caches.NAME"), Described("none");
         /// Held streams.
         "hub": Table("hub"), Described("every default");
+        /// Access logs beside `server.access_log`.
+        "access_logs": NamedTables("access_logs.NAME"), Described("none");
         /// Conditions that several routes and rules share.
         "conditions": NamedTables("conditions.NAME"), Described("none");
         /// Sites.

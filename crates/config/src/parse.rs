@@ -19,8 +19,8 @@ use crate::section::{Keys as _, Section};
 use crate::source_files::{ConfigSources, SourceFiles};
 use crate::variables::Variables;
 use crate::{
-    app, cache, conditions, dev_defaults, disk, forward_auth, hub, join, jwt, server, site,
-    source_tree, tcp, tls, upstream,
+    access_log, app, cache, conditions, dev_defaults, disk, forward_auth, hub, join, jwt, server,
+    site, source_tree, tcp, tls, upstream,
 };
 
 /// Reads, parses and checks a file.
@@ -86,7 +86,11 @@ pub(crate) fn parent_dir(file: &Path) -> PathBuf {
 
 fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Option<Config> {
     let top = Section::new(found, "", String::new(), LocatedValue::new(root, 0));
-    let mut server = server::read(&top);
+    let conditions = conditions::read_named(&top);
+    let condition_names: Vec<String> = conditions.keys().cloned().collect();
+    let mut server = server::read(&top, &condition_names);
+    let access_logs = access_log::read_named(&top, &condition_names);
+    let access_log_names: Vec<String> = access_logs.keys().cloned().collect();
     if found.is_development() {
         dev_defaults::apply_to_server(&mut server.config, Some(root));
     }
@@ -102,8 +106,6 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
     for cache in caches.values() {
         blocking.entry(cache.blocking.clone()).or_default();
     }
-    let conditions = conditions::read_named(&top);
-    let condition_names: Vec<String> = conditions.keys().cloned().collect();
     let streams = tcp::read(&top, &upstream_names, &upstreams);
     let mut sites = site::read(
         &top,
@@ -115,6 +117,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
             caches: &caches,
             hub: &hub,
             conditions: &condition_names,
+            access_logs: &access_log_names,
             hide: &server.config.hide,
             compress: server.config.compress.as_ref(),
             blocking: &blocking,
@@ -154,6 +157,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         acme,
         hub,
         conditions,
+        access_logs,
         caches,
         upstreams,
         sites,

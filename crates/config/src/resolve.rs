@@ -399,6 +399,7 @@ fn empty_config(dir: &Path) -> Config {
         acme: Acme::default(),
         hub: Hub::default(),
         conditions: BTreeMap::new(),
+        access_logs: BTreeMap::new(),
         caches: BTreeMap::new(),
         upstreams: BTreeMap::new(),
         sites: Vec::new(),

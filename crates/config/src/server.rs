@@ -13,14 +13,13 @@ use std::path::Path;
 
 use crate::findings::{Findings, LocatedValue, make_absolute};
 use crate::model::{
-    AccessLog, AccessLogFormat, Config, ControlSocket, HttpListener, LogFormat, LogTarget, Server,
-    SocketPermissions, TcpFrontend,
+    Config, ControlSocket, HttpListener, LogTarget, Server, SocketPermissions, TcpFrontend,
 };
 use crate::parse::report_unusable_dir;
 use crate::redacted::Secret;
 use crate::section::{Keys as _, Section, TextOrTable};
 use crate::values::{ListenAddr, MAX_UNIX_PATH_BYTES};
-use crate::{compression, hide, join};
+use crate::{access_log, compression, hide, join};
 
 pub(crate) use redis::REDIS_EXPECTED;
 
@@ -46,8 +45,9 @@ struct AddressOffsets {
     join: Option<usize>,
 }
 
-/// Reads the table, or gives the defaults when there is none.
-pub(crate) fn read(top: &Section<'_>) -> ServerSection {
+/// Reads the table, or gives the defaults when there is none. `conditions` are the names of the
+/// file's conditions.
+pub(crate) fn read(top: &Section<'_>, conditions: &[String]) -> ServerSection {
     let mut server = Server::default();
     let mut offsets = AddressOffsets::default();
     let Some(table) = top.table("server") else {
@@ -80,7 +80,7 @@ pub(crate) fn read(top: &Section<'_>) -> ServerSection {
     if let Some(token) = table.table("admin_token") {
         server.admin_token = token.secret_path().map(|file| file.value);
     }
-    server.access_log = read_access_log(&table);
+    server.access_log = access_log::read_of_server(&table, conditions);
     let redis = redis::read(&table);
     server.redis_ca = redis::read_authorities(&table, redis.as_deref());
     server.redis = redis.map(Secret::from);
@@ -436,38 +436,6 @@ pub(crate) fn restrict_ports_to_ipv4(mut listen: Vec<&mut ListenAddr>) {
             *listen[index] = ListenAddr::Tcp((std::net::Ipv4Addr::UNSPECIFIED, port).into());
         }
     }
-}
-
-fn read_access_log(table: &Section<'_>) -> Option<AccessLog> {
-    if !table.has("access_log") {
-        return None;
-    }
-    if !table.is_table("access_log") {
-        let target = table.parse_text("access_log", |text| match text {
-            "off" => Some(None),
-            _ => parse_log_target(table.findings, text).map(Some),
-        })?;
-        return target.value.map(|path| AccessLog {
-            path,
-            format: LogFormat::default(),
-        });
-    }
-    let log = table.table("access_log")?;
-    let format = log.get("format").unwrap_or(AccessLogFormat::Combined);
-    let path = log.parse_text("path", |text| parse_log_target(log.findings, text));
-    let format = match format {
-        AccessLogFormat::Off => return None,
-        AccessLogFormat::Json => LogFormat::Json,
-        AccessLogFormat::Dev => LogFormat::Dev,
-        AccessLogFormat::Combined => LogFormat::Combined,
-    };
-    if !log.has("path") {
-        log.report_missing("path");
-    }
-    path.map(|path| AccessLog {
-        path: path.value,
-        format,
-    })
 }
 
 pub(crate) fn parse_log_target(found: &Findings<'_>, text: &str) -> Option<LogTarget> {

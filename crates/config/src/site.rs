@@ -32,6 +32,8 @@ pub(crate) struct RouteContext<'a> {
     pub(crate) hub: &'a Hub,
     /// Names of conditions.
     pub(crate) conditions: &'a [String],
+    /// Names of access logs.
+    pub(crate) access_logs: &'a [String],
     /// Names of files that are hidden where a route does not say which.
     pub(crate) hide: &'a [HidePattern],
     /// The rule of sites that have none of their own.
@@ -75,6 +77,7 @@ pub(crate) fn read(top: &Section<'_>, known: &RouteContext<'_>) -> Vec<Site> {
             check_canonical_host(table, &site, &hosts);
             tls::read_site(table, &mut site);
             admission::check_client_certificates(table, &site);
+            site.access_logs = read_access_logs(table, known.access_logs);
             let site = Site {
                 hosts,
                 error_pages: error_pages::read(table),
@@ -87,6 +90,16 @@ pub(crate) fn read(top: &Section<'_>, known: &RouteContext<'_>) -> Vec<Site> {
             site
         })
         .collect()
+}
+
+/// The names of the site's own access logs; `None` if it has the server's.
+fn read_access_logs(table: &Section<'_>, known: &[String]) -> Option<Vec<String>> {
+    let names = table.list("access_logs", |text| Some(text.to_owned()))?;
+    for name in &names {
+        let text = LocatedValue::new(name.value.as_str(), name.offset);
+        route::check_name_exists(table, "access log", &text, known.iter().map(String::as_str));
+    }
+    Some(names.into_iter().map(|name| name.value).collect())
 }
 
 /// A host without wildcard.

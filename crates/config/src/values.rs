@@ -10,6 +10,7 @@
 //! - `expand_into` returns a path that starts with `/` and holds no `..` that was not in the
 //!   request's own path.
 
+mod log_value;
 mod path_pattern;
 mod template;
 mod value_pattern;
@@ -19,6 +20,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+pub(crate) use log_value::LOG_VALUES;
+pub use log_value::{LogPart, LogTemplate, LogValue, LogWord};
 pub use path_pattern::{PathPattern, PathRegex};
 pub(crate) use template::{PLACEHOLDER_EXPECTED, UnknownPlaceholder};
 pub use template::{Placeholder, Template, TemplatePart};

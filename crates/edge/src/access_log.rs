@@ -7,7 +7,9 @@
 //! # Invariants
 //! - A client cannot forge a line: control and non-ASCII bytes, quotes and backslashes are escaped.
 
+mod custom_format;
 mod dev_format;
+mod filter;
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -15,13 +17,18 @@ use std::time::Duration;
 use penstock_config::LogFormat;
 use penstock_exchange::{RequestId, RequestTiming, TlsInfo};
 use penstock_http::{LogMask, RequestHead};
+use penstock_rules::RequestFacts;
 use penstock_runtime::{clock, logger::LogWriter};
 use penstock_sys::net::PeerAddress;
 
+use self::custom_format::LineWriter;
+use crate::RouteObservation;
 use crate::accept::ConnectionSource;
 
+pub use filter::LogFilter;
+
 /// Where and how requests are logged.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct AccessLog {
     /// The queue of lines.
     pub writer: LogWriter,
@@ -31,6 +38,28 @@ pub struct AccessLog {
     pub colours: bool,
     /// Masks the values of query parameters.
     pub mask: LogMask,
+    /// Which requests are logged.
+    pub filter: LogFilter,
+    /// Whether it has the requests of sites that name no logs of their own.
+    pub is_default: bool,
+}
+
+/// What a line is about.
+#[derive(Debug, Clone, Copy)]
+enum LogSubject<'a> {
+    Exchange(&'a AccessRecord<'a>),
+    Refused(&'a RefusedRecord<'a>),
+}
+
+/// A head that was refused or did not arrive whole.
+#[derive(Debug)]
+struct RefusedRecord<'a> {
+    client: PeerAddress,
+    peer: PeerAddress,
+    status: u16,
+    /// The beginning of its first line.
+    line: &'a [u8],
+    reason: &'a str,
 }
 
 /// An exchange at its end.
@@ -48,6 +77,12 @@ pub(crate) struct AccessRecord<'a> {
     pub(crate) tls: Option<&'a TlsInfo>,
     /// Its id, where requests have one.
     pub(crate) request_id: Option<&'a RequestId>,
+    /// Its route, where a log shows it.
+    pub(crate) route: Option<&'a RouteObservation>,
+    /// The authority that the client asked for, as trusted proxies name it.
+    pub(crate) host: &'a str,
+    /// The scheme that the client used.
+    pub(crate) scheme: &'static str,
     /// The user that the client has proved to be.
     pub(crate) user: Option<&'a str>,
     pub(crate) timing: &'a RequestTiming,
@@ -55,46 +90,107 @@ pub(crate) struct AccessRecord<'a> {
 }
 
 impl AccessLog {
+    /// Writes the line of an exchange, if the log has such requests.
     pub(crate) fn write(&self, record: &AccessRecord<'_>) {
-        let line = match self.format {
-            LogFormat::Combined => {
-                format_combined(record, clock::wall_time().as_secs(), &self.mask)
-            }
-            LogFormat::Json => format_json(record, clock::wall_time(), &self.mask),
+        let facts = RequestFacts {
+            head: record.head,
+            client: record.client,
+            scheme: record.scheme,
+            tls: record.tls,
+        };
+        if !self.filter.admits(&facts, record.status, record.total_time) {
+            return;
+        }
+        let now = clock::wall_time();
+        let line = match &self.format {
+            LogFormat::Combined => format_combined(record, now.as_secs(), &self.mask),
+            LogFormat::Common => format_common(record, now.as_secs(), &self.mask) + "\n",
+            LogFormat::Json => format_json(record, now, &self.mask),
             LogFormat::Dev => dev_format::format_line(record, self.colours, &self.mask),
+            LogFormat::Template(template) => {
+                let subject = LogSubject::Exchange(record);
+                self.line_writer(subject, now).format_template(template)
+            }
+            LogFormat::Fields(fields) => {
+                let subject = LogSubject::Exchange(record);
+                self.line_writer(subject, now).format_fields(fields)
+            }
         };
         self.writer.write(line.into_bytes());
     }
 
-    /// Writes a line for a head that was refused or did not arrive whole, with the beginning of its
-    /// first line.
-    pub(crate) fn write_refused(&self, sender: &ConnectionSource, status: u16, line: &[u8]) {
-        let from = sender.client_address();
+    /// Writes a line for a head that was refused or did not arrive whole, with the reason and the
+    /// beginning of its first line.
+    pub(crate) fn write_refused(
+        &self,
+        sender: &ConnectionSource,
+        status: u16,
+        reason: &str,
+        line: &[u8],
+    ) {
+        if !self.filter.admits_refused(status) {
+            return;
+        }
         let now = clock::wall_time();
-        let line = self.mask.apply_url(line);
-        let line = line.as_ref();
-        let line = match self.format {
+        let refused = RefusedRecord {
+            client: sender.client_address(),
+            peer: sender.peer_address(),
+            status,
+            line,
+            reason,
+        };
+        let line = match &self.format {
             LogFormat::Combined => {
-                let date = format_log_date(now.as_secs());
-                let line = if line.is_empty() { b"-" } else { line };
-                let (from, line) = (format_peer(from), EscapedBytes(line));
-                format!("{from} - - [{date}] \"{line}\" {status} 0 \"-\" \"-\"\n")
+                let line = refused.format_common(now.as_secs(), &self.mask);
+                let reason = EscapedBytes(reason.as_bytes());
+                format!("{line} \"-\" \"-\" reason=\"{reason}\"\n")
             }
-            LogFormat::Json => {
-                let value = serde_json::json!({
-                    "time": now.as_secs_f64(),
-                    "client": format_peer(from),
-                    "peer": format_peer(sender.peer_address()),
-                    "method": null,
-                    "target": null,
-                    "line": String::from_utf8_lossy(line),
-                    "status": status,
-                });
-                escape_controls(value.to_string()) + "\n"
+            LogFormat::Common => refused.format_common(now.as_secs(), &self.mask) + "\n",
+            LogFormat::Json => refused.format_json(now, &self.mask),
+            LogFormat::Dev => dev_format::format_refused(&refused, self.colours),
+            LogFormat::Template(template) => {
+                let subject = LogSubject::Refused(&refused);
+                self.line_writer(subject, now).format_template(template)
             }
-            LogFormat::Dev => dev_format::format_refused(from, status, self.colours),
+            LogFormat::Fields(fields) => {
+                let subject = LogSubject::Refused(&refused);
+                self.line_writer(subject, now).format_fields(fields)
+            }
         };
         self.writer.write(line.into_bytes());
+    }
+
+    fn line_writer<'a>(&'a self, subject: LogSubject<'a>, now: Duration) -> LineWriter<'a> {
+        LineWriter {
+            subject,
+            now,
+            mask: &self.mask,
+        }
+    }
+}
+
+impl RefusedRecord<'_> {
+    /// The common format, without the end of its line.
+    fn format_common(&self, now: u64, mask: &LogMask) -> String {
+        let date = format_log_date(now);
+        let line = mask.apply_url(self.line);
+        let line = EscapedBytes(if line.is_empty() { b"-" } else { &line });
+        let (client, status) = (format_peer(self.client), self.status);
+        format!("{client} - - [{date}] \"{line}\" {status} 0")
+    }
+
+    fn format_json(&self, now: Duration, mask: &LogMask) -> String {
+        let value = serde_json::json!({
+            "time": now.as_secs_f64(),
+            "client": format_peer(self.client),
+            "peer": format_peer(self.peer),
+            "method": null,
+            "target": null,
+            "line": String::from_utf8_lossy(&mask.apply_url(self.line)),
+            "status": self.status,
+            "reason": self.reason,
+        });
+        escape_controls(value.to_string()) + "\n"
     }
 }
 
@@ -111,13 +207,14 @@ fn format_log_date(now: u64) -> String {
     )
 }
 
-fn format_combined(record: &AccessRecord<'_>, now: u64, mask: &LogMask) -> String {
+/// The common format, without the end of its line.
+fn format_common(record: &AccessRecord<'_>, now: u64, mask: &LogMask) -> String {
     let mut line = String::with_capacity(256);
     let head = record.head;
     // Writing to a String cannot fail.
     let _ = write!(
         line,
-        "{} - {} [{}] \"{} {} {}\" {} {} \"",
+        "{} - {} [{}] \"{} {} {}\" {} {}",
         format_peer(record.client),
         EscapedBytes(record.user.unwrap_or("-").as_bytes()),
         format_log_date(now),
@@ -127,6 +224,13 @@ fn format_combined(record: &AccessRecord<'_>, now: u64, mask: &LogMask) -> Strin
         record.status,
         record.body_bytes,
     );
+    line
+}
+
+fn format_combined(record: &AccessRecord<'_>, now: u64, mask: &LogMask) -> String {
+    let mut line = format_common(record, now, mask);
+    let head = record.head;
+    line.push_str(" \"");
     for (name, end) in [("referer", "\" \""), ("user-agent", "\"")] {
         let value = head.field(name).map(|value| match name {
             "referer" => mask.apply_url(value),
@@ -289,6 +393,9 @@ mod tests {
         let mask = LogMask::default();
         let mut record = AccessRecord {
             request_id: None,
+            route: None,
+            host: "h",
+            scheme: "http",
             user: None,
             head: &head,
             client: PeerAddress::Unix,
@@ -342,6 +449,9 @@ mod tests {
         };
         let mut record = AccessRecord {
             request_id: None,
+            route: None,
+            host: "h",
+            scheme: "http",
             user: None,
             head: &head,
             client: PeerAddress::Unix,
@@ -382,6 +492,9 @@ mod tests {
         let timing = RequestTiming::default();
         let record = AccessRecord {
             request_id: None,
+            route: None,
+            host: "h",
+            scheme: "http",
             user: None,
             head: &head,
             client: PeerAddress::Unix,

@@ -188,7 +188,7 @@ mod tests {
         let settings = crate::Settings {
             limits: penstock_config::Limits::default(),
             routes: crate::RouteTable::default(),
-            access_log: None,
+            access_logs: Vec::new(),
             request_id: penstock_config::RequestIdMode::Off,
             log_mask: penstock_http::LogMask::default(),
             trusted_proxies: Arc::default(),

@@ -44,7 +44,7 @@ use crate::accept::ConnectionSource;
 use crate::faults::FailedRequest;
 use crate::filters::Filters;
 use crate::response_policy::ResponsePolicy;
-use crate::router::{HandlerChain, OwnedRoute, Route, RouteMatch};
+use crate::router::{HandlerChain, OwnedRoute, Route, RouteMatch, RouteObservation};
 use crate::{Edge, Settings, faults};
 
 pub use http_challenge::shared_challenge_route;
@@ -85,6 +85,8 @@ pub(crate) struct Exchange {
     filters: Option<Arc<Filters>>,
     /// What is done with its response; `None` for a request of no site.
     policy: Option<Arc<ResponsePolicy>>,
+    /// The client's route, where logs or metrics need it.
+    observation: Option<Arc<RouteObservation>>,
     redirects: Option<Box<RedirectChain>>,
 }
 
@@ -96,6 +98,7 @@ pub(crate) struct RequestMeta<'a> {
     pub(crate) forwarded: Option<&'a ForwardedInfo>,
     /// `None` where nothing has needed it yet.
     pub(crate) correlation: Option<&'a Correlation>,
+    pub(crate) route: Option<&'a RouteObservation>,
     pub(crate) arrived: Instant,
 }
 
@@ -223,6 +226,10 @@ impl<'s> ReceivedRequest<'s> {
             head: &self.head,
             forwarded: self.forwarded.as_deref(),
             correlation: None,
+            route: match &self.route {
+                RouteMatch::Route(_, route) => route.observation.as_deref(),
+                RouteMatch::EdgeResponse(_) => None,
+            },
             arrived: self.arrived,
         }
     }
@@ -276,6 +283,7 @@ impl<'s> ReceivedRequest<'s> {
             arrived: self.arrived,
             filters: None,
             policy: policy.cloned(),
+            observation: None,
             redirects: None,
         };
         (exchange, self.route.into_owned())
@@ -289,6 +297,7 @@ impl Exchange {
             head: &self.head,
             forwarded: self.forwarded.as_deref(),
             correlation: Some(&self.correlation),
+            route: self.observation.as_deref(),
             arrived: self.arrived,
         }
     }
@@ -304,6 +313,7 @@ impl Exchange {
             RouteMatch::EdgeResponse(response) => HandlerOutcome::Finished(response),
             RouteMatch::Route(path, route) => {
                 self.filters = route.filters;
+                self.observation = route.observation;
                 self.run_route(connection, path, route.handlers, body)
                     .unwrap_or_else(HandlerOutcome::failed)
             }

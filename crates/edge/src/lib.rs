@@ -46,14 +46,14 @@ use self::idle_connections::IdleConnections;
 use self::tls_handshake::Handshakes;
 
 pub use accept::{accept_connections, serve_connection};
-pub use access_log::AccessLog;
+pub use access_log::{AccessLog, LogFilter};
 pub use connection_limits::DescriptorBudget;
 pub use error_pages::{ErrorPages, load_page};
 pub use exchange::shared_challenge_route;
 pub use filters::Filters;
 pub use handover::EdgeAdopter;
 pub use response_policy::ResponsePolicy;
-pub use router::{HandlerChain, Route, RouteTable, Site};
+pub use router::{HandlerChain, Route, RouteObservation, RouteTable, Site};
 pub use tunnel_switch::{TunnelSwitch, TunnelTarget};
 
 /// The state that all connections of one front end share.
@@ -86,7 +86,7 @@ pub struct Settings {
     /// Sites and their handlers.
     pub routes: RouteTable,
     /// Where requests are logged.
-    pub access_log: Option<AccessLog>,
+    pub access_logs: Vec<AccessLog>,
     /// Whether requests have an id, and who gets it.
     pub request_id: RequestIdMode,
     /// Masks of the server's log and of development pages.

@@ -68,8 +68,34 @@ pub struct Route {
     pub filters: Option<Arc<Filters>>,
     /// What is done with its responses; `None` for what its site does.
     pub policy: Option<Arc<ResponsePolicy>>,
+    /// What logs and metrics need of the route; `None` where they need nothing.
+    pub observation: Option<Arc<RouteObservation>>,
     /// The handlers.
     pub handlers: HandlerChain,
+}
+
+/// A route as logs and metrics name it.
+#[derive(Debug)]
+pub struct RouteObservation {
+    /// The first host of its site, or `*`.
+    pub site: Box<str>,
+    /// The pattern of its path.
+    pub route: Box<str>,
+    /// The logs of its site, by their place in [`crate::Settings::access_logs`]; `None` for the
+    /// default ones.
+    pub access_logs: Option<Box<[usize]>>,
+}
+
+impl RouteObservation {
+    /// A route of a site with the default logs.
+    #[must_use]
+    pub fn new(site: &str, route: &str) -> Self {
+        Self {
+            site: site.into(),
+            route: route.into(),
+            access_logs: None,
+        }
+    }
 }
 
 /// What responds to a request.
@@ -85,6 +111,7 @@ pub(crate) struct OwnedRoute {
     pub(crate) handlers: HandlerChain,
     pub(crate) filters: Option<Arc<Filters>>,
     pub(crate) max_body_bytes: Option<u64>,
+    pub(crate) observation: Option<Arc<RouteObservation>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -358,6 +385,7 @@ impl RouteMatch<&Route> {
                     handlers: Arc::clone(&route.handlers),
                     filters: route.filters.clone(),
                     max_body_bytes: route.max_body_bytes,
+                    observation: route.observation.clone(),
                 };
                 RouteMatch::Route(path, kept)
             }
@@ -426,6 +454,7 @@ mod tests {
             redirects_directories: false,
             max_body_bytes: None,
             policy: None,
+            observation: None,
             filters: None,
             handlers: Arc::default(),
         };
@@ -473,6 +502,7 @@ mod tests {
             redirects_directories: false,
             max_body_bytes: None,
             policy: None,
+            observation: None,
             filters: None,
             handlers: Arc::default(),
         });
@@ -511,6 +541,7 @@ mod tests {
                 redirects_directories: path == prefix("/shop/"),
                 max_body_bytes: None,
                 policy: None,
+                observation: None,
                 path,
                 conditions: None,
                 is_internal: false,
@@ -557,6 +588,7 @@ mod tests {
             redirects_directories: false,
             max_body_bytes: None,
             policy: None,
+            observation: None,
             filters: None,
             handlers: Arc::default(),
         };

@@ -65,7 +65,7 @@ impl TestEdge {
         let mut settings = Settings {
             limits: penstock_config::Limits::default(),
             routes: routing,
-            access_log: None,
+            access_logs: Vec::new(),
             request_id: penstock_config::RequestIdMode::Off,
             log_mask: LogMask::default(),
             trusted_proxies: Arc::new(TrustedProxies::default()),
@@ -259,6 +259,7 @@ fn route(path: &str, handler: Arc<dyn Handler>) -> Route {
         redirects_directories: false,
         max_body_bytes: None,
         policy: None,
+        observation: None,
         path: PathPattern::Prefix(path.into()),
         conditions: None,
         is_internal: false,

@@ -141,6 +141,12 @@ fn is_correlation_field(name: &[u8]) -> bool {
     is_same_cgi_variable(name, REQUEST_ID_FIELD)
 }
 
+/// 64 random bits, without a system call.
+#[must_use]
+pub fn random_word() -> u64 {
+    random_words()[0]
+}
+
 /// 128 random bits that differ at each call: a thread's counter under two secret keys, which its
 /// first call gets from the kernel.
 pub(crate) fn random_words() -> [u64; 2] {

@@ -31,11 +31,11 @@ impl NonCodePaths {
         let routes = config.sites.iter().flat_map(|site| &site.routes);
         let served =
             routes.filter_map(|route| route.files.as_ref().map(|files| files.root.clone()));
-        let access = config.server.access_log.as_ref().map(|log| &log.path);
-        let logs = [Some(&config.server.log), access].into_iter().flatten();
+        let access = crate::logs::access_logs(config).map(|(_, log)| &log.path);
+        let logs = std::iter::once(&config.server.log).chain(access);
         let logs = logs.filter_map(|log| match log {
             LogTarget::File(path) => Some(path.clone()),
-            LogTarget::Stdout | LogTarget::Stderr => None,
+            _ => None,
         });
         let caches = config
             .caches

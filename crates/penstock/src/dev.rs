@@ -44,7 +44,7 @@ pub(crate) fn has_colours(target: &LogTarget) -> bool {
     let is_terminal = match target {
         LogTarget::Stdout => std::io::stdout().is_terminal(),
         LogTarget::Stderr => std::io::stderr().is_terminal(),
-        LogTarget::File(_) => false,
+        _ => false,
     };
     is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

@@ -353,6 +353,7 @@ fn internal_edge(config: &Config, handler: Arc<dyn Handler>, shows_causes: bool)
         redirects_directories: false,
         max_body_bytes: None,
         policy: None,
+        observation: None,
         path: PathPattern::any(),
         conditions: None,
         is_internal: false,
@@ -364,7 +365,7 @@ fn internal_edge(config: &Config, handler: Arc<dyn Handler>, shows_causes: bool)
     let settings = Settings {
         limits: internal_limits(&config.limits),
         routes,
-        access_log: None,
+        access_logs: Vec::new(),
         request_id: penstock_config::RequestIdMode::Off,
         log_mask: wiring::log_mask(&config.server),
         trusted_proxies: Arc::default(),
@@ -457,7 +458,7 @@ impl Server {
                 ..config.limits.clone()
             },
             routes: RouteTable::default(),
-            access_log: None,
+            access_logs: Vec::new(),
             request_id: penstock_config::RequestIdMode::Off,
             log_mask: LogMask::default(),
             trusted_proxies: Arc::default(),
@@ -739,7 +740,7 @@ impl Server {
         let log = self.live_state().config.server.log.clone();
         let file = match &log {
             LogTarget::File(path) => Some(logs::open_log_file(path)?),
-            LogTarget::Stdout | LogTarget::Stderr => None,
+            _ => None,
         };
         if file.is_none() {
             log::warn!("server: log output ends here. Set server.log or --log FILE to keep a log");
@@ -761,12 +762,9 @@ impl Server {
     }
 
     pub(crate) fn log_lines_dropped(&self) -> u64 {
-        let access = self
-            .edge
-            .settings()
-            .access_log
-            .as_ref()
-            .map_or(0, |log| log.writer.dropped_lines());
+        let settings = self.edge.settings();
+        let access = settings.access_logs.iter();
+        let access: u64 = access.map(|log| log.writer.dropped_lines()).sum();
         self.options.log.dropped_lines() + access
     }
 

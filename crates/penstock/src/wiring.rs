@@ -11,10 +11,8 @@ use std::sync::Arc;
 use penstock_apps::WebSocketMessageLimits;
 use penstock_cache::CachedRoute;
 use penstock_compress::BodySecrecy;
-use penstock_config::{
-    AccessLog as AccessLogConfig, Config, Limits, PathPattern, Protocol, SiteTls, TryPattern,
-};
-use penstock_edge::{AccessLog, Filters, Route, RouteTable, Settings, Site, load_page};
+use penstock_config::{Config, Limits, PathPattern, Protocol, SiteTls, TryPattern};
+use penstock_edge::{Filters, Route, RouteTable, Settings, Site, load_page};
 use penstock_exchange::buffering::{BufferingSettings, TempSpace};
 use penstock_exchange::metrics::RuleUsage;
 use penstock_exchange::{
@@ -28,7 +26,7 @@ use penstock_rules::{
     RequestConditions, RespondHandler, RuleOutcome,
 };
 use penstock_runtime::blocking::Pool;
-use penstock_runtime::logger::{LogMask, LogWriter};
+use penstock_runtime::logger::LogMask;
 
 use crate::admission::admission_handlers;
 use crate::caches;
@@ -126,6 +124,7 @@ pub(crate) fn build_settings(
                 redirects_directories: strips_own_prefix(route),
                 max_body_bytes: route.max_body_size,
                 policy: Some(policies.for_route(route)?),
+                observation: logs::observe_route(config, (site, route)).map(Arc::new),
                 filters: Filters::compile(route, own_cookies),
                 handlers: handlers.into(),
             });
@@ -141,16 +140,11 @@ pub(crate) fn build_settings(
         }
         routing.add_site(&site.hosts, built);
     }
-    let access_log = config
-        .server
-        .access_log
-        .as_ref()
-        .map(|log| open_access_log(log, log_mask(&config.server)))
-        .transpose()?;
+    let access_logs = logs::open_access_logs(config, &log_mask(&config.server), &named)?;
     let settings = Settings {
         limits: config.limits.clone(),
         routes: routing,
-        access_log,
+        access_logs,
         request_id: config.server.request_id,
         log_mask: log_mask(&config.server),
         trusted_proxies,
@@ -346,17 +340,6 @@ impl Handler for NonScriptFiles {
             self.0.try_inline(request, take);
         }
     }
-}
-
-fn open_access_log(log: &AccessLogConfig, mask: LogMask) -> Result<AccessLog, String> {
-    let target = logs::open_log_target(&log.path).map_err(|error| format!("access log {error}"))?;
-    let writer = LogWriter::start("access-log", target).map_err(|error| error.to_string())?;
-    Ok(AccessLog {
-        writer,
-        format: log.format,
-        colours: dev::has_colours(&log.path),
-        mask,
-    })
 }
 
 pub(crate) fn log_mask(server: &penstock_config::Server) -> LogMask {

@@ -44,7 +44,8 @@ pub fn render<'t>(
 }
 
 impl TemplateValues<'_> {
-    fn append(&self, placeholder: &Placeholder, out: &mut Vec<u8>) {
+    /// Appends what a placeholder stands for; nothing if the request has no such part.
+    pub fn append(&self, placeholder: &Placeholder, out: &mut Vec<u8>) {
         let target = self.head.target_path_query();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let value = match placeholder {

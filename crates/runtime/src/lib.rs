@@ -23,6 +23,7 @@ pub mod deadline;
 pub mod disk;
 pub mod drain;
 pub mod listener;
+mod log_sinks;
 pub mod log_throttle;
 pub mod logger;
 pub mod loops;

@@ -17,6 +17,8 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 pub use penstock_http::LogMask;
 
+pub use crate::log_sinks::DatagramSink;
+
 /// Maximum queued lines: at 200 bytes each, about 3 MB.
 const MAX_QUEUED_LINES: usize = 16 * 1024;
 
@@ -46,6 +48,8 @@ pub enum LogOutput {
     Stderr,
     /// An opened file, appended to.
     File(File),
+    /// A daemon that gets each line as a datagram.
+    Daemon(DatagramSink),
 }
 
 impl LogWriter {
@@ -115,7 +119,7 @@ fn write_lines(
             match message {
                 LogMessage::Line(line) => batch.extend_from_slice(&line),
                 LogMessage::SetOutput(new) => {
-                    write_out(&mut target, &mut batch);
+                    write_out(&mut target, &mut batch, dropped);
                     target = new;
                 }
                 LogMessage::Flush(done) => flushed.push(done),
@@ -125,7 +129,8 @@ fn write_lines(
             }
         }
         let lost = dropped.load(Ordering::Relaxed);
-        if lost > reported {
+        // A daemon gets requests alone; the status page has the number.
+        if lost > reported && !matches!(target, LogOutput::Daemon(_)) {
             batch.extend_from_slice(
                 format!(
                     "warn: {} log lines dropped: log output too slow\n",
@@ -135,7 +140,7 @@ fn write_lines(
             );
             reported = lost;
         }
-        write_out(&mut target, &mut batch);
+        write_out(&mut target, &mut batch, dropped);
         let is_flush = !flushed.is_empty();
         for done in flushed {
             let _ = done.try_send(());
@@ -148,12 +153,21 @@ fn write_lines(
     }
 }
 
-fn write_out(target: &mut LogOutput, batch: &mut Vec<u8>) {
+fn write_out(target: &mut LogOutput, batch: &mut Vec<u8>, dropped: &AtomicU64) {
     // A log that cannot be written (disk full, pipe closed) must not stop the server.
     let _ = match target {
         LogOutput::Stdout => std::io::stdout().lock().write_all(batch),
         LogOutput::Stderr => std::io::stderr().lock().write_all(batch),
         LogOutput::File(file) => file.write_all(batch),
+        LogOutput::Daemon(daemon) => {
+            let (now, wall) = (crate::clock::now(), crate::clock::wall_time());
+            for line in batch.split_inclusive(|&byte| byte == b'\n') {
+                if daemon.send_line(line, now, wall).is_err() {
+                    dropped.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Ok(())
+        }
     };
     batch.clear();
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Compression, ContentCoding};
+use super::{AccessLog, Compression, ContentCoding, LogTarget};
 use crate::cores::usable_cpus;
 use crate::hide::HidePattern;
 use crate::options::OptionDefault::{Described, Required, Toml};
@@ -47,9 +47,10 @@ section! {
         /// nothing else does: for orchestrators and Prometheus on other machines.
         probes: Option<ListenAddr> = None, Text(LISTEN_ADDRESS), default "none", example r#"":9090""#,
             by hand;
-        /// Where every request is logged; a text alone is the path, in the combined format.
+        /// Where requests are logged; a text alone is the path, in the combined format. Sites with
+        /// `access_logs` of their own are not in it.
         access_log: Option<AccessLog> = None,
-            OrTable(&Text("\"off\", \"stdout\", \"stderr\" or a path"), "server.access_log"),
+            OrTable(&Text(ACCESS_LOG_SHORT), "server.access_log"),
             shows r#""off""#, example r#"{ path = "logs/access.log", format = "combined" }"#,
             by hand;
         /// Ids of requests, in `X-Request-Id`: `"off"` leaves the field to others. `"pass"` keeps the
@@ -273,37 +274,6 @@ keys! {
     }
 }
 
-/// Where and how requests are logged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccessLog {
-    /// The place of the lines.
-    pub path: LogTarget,
-    /// The form of a line.
-    pub format: LogFormat,
-}
-
-keys! {
-    /// Where requests are logged and what a line looks like.
-    ACCESS_LOG in "server.access_log", "access_log = { ... } in [server]", "" {
-        /// File that lines are appended to.
-        "path": Text("a path, \"stdout\" or \"stderr\""),
-            Described("required, unless `format` is \"off\""), example r#""logs/access.log""#;
-        /// The form of a line: dev is for a person at a terminal, off writes none.
-        "format": Choice(AccessLogFormat::WORDS), Toml(r#""combined""#);
-    }
-}
-
-/// A place for log lines.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LogTarget {
-    /// An absolute file path, appended to.
-    File(PathBuf),
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-}
-
 choice! {
     /// The form of a line of the server's own log.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -328,31 +298,4 @@ choice! {
         /// Clients get it too.
         Respond = "respond",
     }
-}
-
-choice! {
-    /// The words of `format` of an access log.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(crate) enum AccessLogFormat {
-        /// [`LogFormat::Combined`].
-        Combined = "combined",
-        /// [`LogFormat::Json`].
-        Json = "json",
-        /// [`LogFormat::Dev`].
-        Dev = "dev",
-        /// No access log.
-        Off = "off",
-    }
-}
-
-/// The form of an access log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LogFormat {
-    /// The combined log format of the Apache server.
-    #[default]
-    Combined,
-    /// One JSON object a line.
-    Json,
-    /// Short, for a person at a terminal.
-    Dev,
 }

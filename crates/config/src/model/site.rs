@@ -52,6 +52,11 @@ section! {
         compress: Option<Compression> = None,
             OrTable(&FlagOrChoices(ContentCoding::WORDS), "compress"), default "the server's",
             example "true", by hand;
+        /// The `[access_logs.NAME]` that have its requests; `[]` for none. A log that a site names
+        /// has no requests of sites without this key.
+        access_logs: Option<Vec<String>> = None, Texts("the name of an [access_logs.NAME] table"),
+            default "`server.access_log` and each of `[access_logs.NAME]` that no site names",
+            example r#"["shop"]"#, by hand;
         /// Routes, tried in order.
         routes: Vec<Route> = routes, Tables("sites.routes"), default required, by hand;
         /// Files, of at most 1MiB, that take the place of the server's own error pages, by

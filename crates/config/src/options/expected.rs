@@ -93,3 +93,11 @@ pub(crate) const CHANNEL_EXPECTED: &str =
     "a channel such as \"news\" or \"news.{path.1}\", of at most 255 bytes";
 pub(crate) const ORIGIN_EXPECTED: &str =
     "an origin such as \"https://app.example\", without a path, or \"*\"";
+pub(crate) const ACCESS_LOG_SHORT: &str =
+    "\"off\", \"stdout\", \"stderr\", \"journald\", \"syslog\" or a path";
+pub(crate) const ACCESS_LOG_PATH: &str = "a path, \"stdout\", \"stderr\", \"journald\", \"syslog\" \
+    or an address such as \"syslog:10.0.0.1:514\"";
+pub(crate) const ACCESS_LOG_FORMAT: &str =
+    "\"combined\", \"common\", \"json\", \"dev\", \"off\" or a text with words in braces";
+pub(crate) const LOG_FIELD: &str = "the name of a value such as \"status\" or \"header.referer\"";
+pub(crate) const STATUS_PATTERN: &str = "a status such as \"404\" or a class such as \"5xx\"";

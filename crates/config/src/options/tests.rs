@@ -16,12 +16,14 @@ compress = {}
 admin_token = {}
 env_file = {}
 redis = {}
-access_log = { path = "x" }
+access_log = { path = "x", format = "json", fields = [] }
 [limits]
 [tls]
 [acme]
 external_account = { key = {} }
 on_demand = {}
+[access_logs.shop]
+path = "x"
 [blocking.default]
 [apps.hello]
 processes = { min = 1 }
@@ -137,7 +139,7 @@ fn table_text(section: &str, say_defaults: bool, line_end: &str) -> String {
             (Some(value), _) if say_defaults => value,
             _ if matches!(option.default, OptionDefault::Required)
                 || ["app", "servers", "file"].contains(&option.key)
-                || option.name() == "tcp.upstream" =>
+                || ["tcp.upstream", "server.access_log.path"].contains(&&*option.name()) =>
             {
                 option.example()
             }

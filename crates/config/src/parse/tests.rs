@@ -161,13 +161,7 @@ fn reads_every_table() {
     assert_eq!(config.server.threads, 2);
     assert_eq!(config.server.shutdown_timeout, Duration::from_secs(20));
     let path = LogTarget::File(folder.join("logs/access.log"));
-    assert_eq!(
-        config.server.access_log,
-        Some(AccessLog {
-            path,
-            format: LogFormat::Combined
-        })
-    );
+    assert_eq!(config.server.access_log, Some(AccessLog::new(path)));
     let temp_dir = folder.path().to_owned();
     assert_eq!(
         config.limits,
@@ -205,12 +199,7 @@ fn reads_every_table() {
 fn reads_the_short_forms() {
     let folder = TestDir::with_sample_site();
     let server = |text: &str| parse_valid(&folder, &format!("{APP}[server]\n{text}\n")).server;
-    let log = |path| {
-        Some(AccessLog {
-            path,
-            format: LogFormat::Combined,
-        })
-    };
+    let log = |path| Some(AccessLog::new(path));
     assert_eq!(server("access_log = \"off\"").access_log, None);
     assert_eq!(server("access_log = { format = \"off\" }").access_log, None);
     assert_eq!(
@@ -221,8 +210,8 @@ fn reads_the_short_forms() {
     assert_eq!(
         json,
         Some(AccessLog {
-            path: LogTarget::Stderr,
-            format: LogFormat::Json
+            format: LogFormat::Json,
+            ..AccessLog::new(LogTarget::Stderr)
         })
     );
     assert_eq!(server("admin = \"off\"").admin, None);
@@ -356,14 +345,14 @@ fn reports_what_is_wrong_inside_a_table() {
             "log format",
             "[apps.a]\n[server]\naccess_log = { path = \"x\", format = \"jsn\" }\n",
             &[
-                "penstock.toml:3:37: `format` cannot be \"jsn\": expected \"combined\" or \"json\" or \"dev\" or \"off\"; did you mean `json`?",
+                "penstock.toml:3:37: `format` cannot be \"jsn\": expected \"combined\", \"common\", \"json\", \"dev\", \"off\" or a text with words in braces; did you mean `json`?",
             ],
         ),
         (
             "log path",
             "[apps.a]\n[server]\naccess_log = { format = \"json\" }\n",
             &[
-                "penstock.toml:3:14: `path` is missing in [server.access_log]: expected a path, \"stdout\" or \"stderr\"",
+                "penstock.toml:3:14: `path` is missing in [server.access_log]: expected a path, \"stdout\", \"stderr\", \"journald\", \"syslog\" or an address such as \"syslog:10.0.0.1:514\"",
             ],
         ),
         (

@@ -605,6 +605,7 @@ fn some_defaults_are_others_in_development() {
     let dev_log = Some(AccessLog {
         path: LogTarget::Stdout,
         format: LogFormat::Dev,
+        ..AccessLog::new(LogTarget::Stdout)
     });
     let seconds = Duration::from_secs;
     let detected = resolve_config(&base).unwrap();

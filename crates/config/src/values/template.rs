@@ -138,7 +138,7 @@ impl fmt::Display for Template {
 }
 
 impl Placeholder {
-    fn parse(word: &str) -> Option<Self> {
+    pub(super) fn parse(word: &str) -> Option<Self> {
         let Some((word, name)) = word.split_once('.') else {
             return Some(match word {
                 "client" => Self::Client,
@@ -168,7 +168,7 @@ impl Placeholder {
 }
 
 /// The word at the start of a text, without its braces: small letters, and a name behind a dot.
-fn word_in_braces(text: &str) -> Option<&str> {
+pub(super) fn word_in_braces(text: &str) -> Option<&str> {
     let inner = text.strip_prefix('{')?;
     let word = &inner[..inner.find('}')?];
     let (start, name) = word.split_once('.').unwrap_or((word, "name"));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use penstock_http::LogMask;
 
-use super::{AccessRecord, EscapedBytes, format_peer};
+use super::{AccessRecord, EscapedBytes, RefusedRecord, format_peer};
 
 /// `GET /path 200 1.2 KiB 3.4 ms (queue 0.1, app 2.9)`.
 pub(super) fn format_line(record: &AccessRecord<'_>, colours: bool, mask: &LogMask) -> String {
@@ -31,15 +31,12 @@ pub(super) fn format_line(record: &AccessRecord<'_>, colours: bool, mask: &LogMa
     line
 }
 
-pub(super) fn format_refused(
-    from: penstock_sys::net::PeerAddress,
-    status: u16,
-    colours: bool,
-) -> String {
+pub(super) fn format_refused(refused: &RefusedRecord<'_>, colours: bool) -> String {
     format!(
-        "- {} refused, from {}\n",
-        StatusDisplay(status, colours),
-        format_peer(from)
+        "- {} refused, from {}: {}\n",
+        StatusDisplay(refused.status, colours),
+        format_peer(refused.client),
+        EscapedBytes(refused.reason.as_bytes()),
     )
 }
 
@@ -115,6 +112,9 @@ mod tests {
         };
         let mut record = AccessRecord {
             request_id: None,
+            route: None,
+            host: "h",
+            scheme: "http",
             user: None,
             head: &head,
             client: PeerAddress::Unix,
@@ -136,8 +136,17 @@ mod tests {
             format_line(&record, false, &LogMask::default()),
             "GET /a?b=c 404 0 B 1.5 s\n"
         );
-        let refused = format_refused(PeerAddress::Unix, 400, false);
-        assert_eq!(refused, "- 400 refused, from unix\n");
+        let refused = RefusedRecord {
+            client: PeerAddress::Unix,
+            peer: PeerAddress::Unix,
+            status: 400,
+            line: b"",
+            reason: "a bad \x1b",
+        };
+        assert_eq!(
+            format_refused(&refused, false),
+            "- 400 refused, from unix: a bad \\x1b\n"
+        );
     }
 
     #[test]

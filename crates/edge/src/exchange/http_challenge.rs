@@ -48,6 +48,7 @@ pub fn shared_challenge_route(challenges: Arc<dyn SharedChallenges>) -> Route {
         max_body_bytes: None,
         filters: None,
         policy: None,
+        observation: None,
         handlers: [Arc::new(SharedChallengeHandler(challenges)) as Arc<dyn Handler>].into(),
     }
 }

@@ -38,28 +38,50 @@ impl RequestMeta<'_> {
         let metrics = connection.edge.metrics();
         metrics.active_requests.add(-1);
         metrics.total_time.record_local(total_time);
-        if let Some(log) = &self.settings.access_log {
-            let made;
-            let correlation = match self.correlation {
-                Some(correlation) => correlation,
-                None => {
-                    made = connection.correlate(self.settings, self.head);
-                    &made
+        if self.settings.access_logs.is_empty() {
+            return;
+        }
+        let made;
+        let correlation = match self.correlation {
+            Some(correlation) => correlation,
+            None => {
+                made = connection.correlate(self.settings, self.head);
+                &made
+            }
+        };
+        let user = connection.client_state.user();
+        let named = self.forwarded.and_then(|it| it.host.as_deref());
+        self.write_access_logs(&AccessRecord {
+            head: self.head,
+            client: connection.client_address(self.forwarded),
+            peer: connection.source.peer_address(),
+            host: named.unwrap_or_else(|| self.head.host()),
+            scheme: connection.scheme(self.forwarded),
+            status: status.code(),
+            body_bytes: bytes,
+            tls: connection.client_state.tls().map(Arc::as_ref),
+            request_id: correlation.request_id.as_ref(),
+            route: self.route,
+            user: user.as_deref(),
+            timing,
+            total_time,
+        });
+    }
+
+    /// Writes a line to the logs of the request's site.
+    fn write_access_logs(self, record: &AccessRecord<'_>) {
+        let logs = &self.settings.access_logs;
+        match self.route.and_then(|route| route.access_logs.as_ref()) {
+            Some(own) => {
+                for log in own.iter().filter_map(|at| logs.get(*at)) {
+                    log.write(record);
                 }
-            };
-            let user = connection.client_state.user();
-            log.write(&AccessRecord {
-                head: self.head,
-                client: connection.client_address(self.forwarded),
-                peer: connection.source.peer_address(),
-                status: status.code(),
-                body_bytes: bytes,
-                tls: connection.client_state.tls().map(Arc::as_ref),
-                request_id: correlation.request_id.as_ref(),
-                user: user.as_deref(),
-                timing,
-                total_time,
-            });
+            }
+            None => {
+                for log in logs.iter().filter(|log| log.is_default) {
+                    log.write(record);
+                }
+            }
         }
     }
 

@@ -30,20 +30,25 @@ impl Connection {
             let client = self.source.client_address();
             faults::log_refused_head(client, status, reason, &shown, throttle);
         };
-        let (response, first_line) = match refused {
+        let (response, first_line, reason) = match refused {
             HeadOutcome::Refused(refused) => {
                 self.edge.metrics().malformed_requests.increment();
                 let RefusedHead { error, line } = *refused;
                 let (status, reason) = (error.status(), error.to_string());
                 log_refusal(status, &reason, &line);
-                (faults::respond_malformed(status, &reason), line)
+                (faults::respond_malformed(status, &reason), line, reason)
             }
             HeadOutcome::TimedOut => {
                 self.edge.metrics().slow_clients.increment();
                 let line: Box<[u8]> = first_line(self.received.unread()).into();
                 let fault = Fault::new(FaultKind::ClientTooSlow, "limits.header_timeout");
                 log_refusal(fault.kind.status(), &fault.cause, &line);
-                (faults::respond_to_fault(fault, None, throttle), line)
+                let reason = fault.cause.to_string();
+                (
+                    faults::respond_to_fault(fault, None, throttle),
+                    line,
+                    reason,
+                )
             }
             HeadOutcome::Head(_) | HeadOutcome::Closed => return ConnectionAction::Close,
         };
@@ -56,8 +61,9 @@ impl Connection {
             date: Some(&date),
         };
         self.edge.metrics().count_response(response.status.code());
-        if let Some(log) = &settings.access_log {
-            log.write_refused(&self.source, response.status.code(), &first_line);
+        let status = response.status.code();
+        for log in settings.access_logs.iter().filter(|log| log.is_default) {
+            log.write_refused(&self.source, status, &reason, &first_line);
         }
         let outgoing = OutgoingResponse {
             status_bytes_sent: 0,

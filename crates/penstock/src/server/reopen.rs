@@ -18,15 +18,16 @@ use crate::components::default_pool;
 use crate::logs;
 
 impl Server {
-    /// Reopens the server's log and the access log; returns their names.
+    /// Reopens the server's log and the access logs; returns their names.
     ///
     /// # Errors
     /// The files that could not be opened; the others were.
     pub(crate) async fn reopen_logs(self: &Arc<Self>) -> Result<String, String> {
-        let (server_log, access_log, pool) = {
+        let (server_log, access_logs, pool) = {
             let live = self.live_state();
             let server = &live.config.server;
-            let access = server.access_log.as_ref().map(|log| log.path.clone());
+            let access = logs::access_logs(&live.config);
+            let access: Vec<LogTarget> = access.map(|(_, log)| log.path.clone()).collect();
             (
                 server.log.clone(),
                 access,
@@ -34,18 +35,20 @@ impl Server {
             )
         };
         let settings = self.edge.settings();
-        let access_writer = settings.access_log.as_ref().map(|log| log.writer.clone());
+        let writers = settings.access_logs.iter().map(|log| log.writer.clone());
+        let access_logs: Vec<(LogTarget, LogWriter)> =
+            access_logs.into_iter().zip(writers).collect();
         let streams = self.options.daemonize;
         let log = self.options.log.clone();
         let opened = pool.run(move || {
             let own = reopen_log(&server_log, &log, streams);
-            let access = access_log.zip(access_writer);
-            let access = access.map(|(path, writer)| reopen_log(&path, &writer, false));
-            [Some(own), access]
+            let access = access_logs.iter();
+            let access = access.map(|(path, writer)| reopen_log(path, writer, false));
+            std::iter::once(own).chain(access).collect::<Vec<_>>()
         });
         let opened = opened.await.map_err(|error| error.to_string())?;
         let (mut done, mut failed) = (Vec::new(), Vec::new());
-        for one in opened.into_iter().flatten() {
+        for one in opened {
             match one {
                 Ok(Some(name)) => done.push(name),
                 Ok(None) => {}
