@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use penstock_config::{HostPattern, PathPattern};
+use penstock_exchange::metrics::RouteCounts;
 use penstock_exchange::{Fault, FaultKind, ForwardedInfo, Handler, Mount, RequestPath, Response};
 use penstock_http::{Method, RequestHead, strip_port};
 use penstock_rules::{Maintenance, RequestConditions, RequestFacts};
@@ -84,6 +85,8 @@ pub struct RouteObservation {
     /// The logs of its site, by their place in [`crate::Settings::access_logs`]; `None` for the
     /// default ones.
     pub access_logs: Option<Box<[usize]>>,
+    /// Its counts, where routes are counted.
+    pub counts: Option<Arc<RouteCounts>>,
 }
 
 impl RouteObservation {
@@ -94,6 +97,7 @@ impl RouteObservation {
             site: site.into(),
             route: route.into(),
             access_logs: None,
+            counts: None,
         }
     }
 }

@@ -4,7 +4,9 @@
 //! A component gets its set at the start and counts with relaxed atomics. `status` serialises the
 //! sets and renders them as metrics. There is no registry and no global.
 
+mod exemplars;
 mod metric_table;
+mod route_counts;
 mod rule_counts;
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -12,8 +14,11 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+pub use exemplars::Exemplar;
+use exemplars::ExemplarStore;
 use metric_table::to_f64;
 pub use metric_table::{Metric, MetricValue};
+pub use route_counts::{ROUTE_METRICS, RouteCountTable, RouteCounts, RouteCountsSnapshot};
 pub use rule_counts::{
     OutcomeCount, RULE_METRICS, RuleCountTable, RuleCounts, RuleCountsSnapshot, RuleUsage,
 };
@@ -161,7 +166,11 @@ pub struct Histogram {
     /// One more than the bounds: the last counts longer durations.
     counts: [AtomicU64; BUCKETS_US.len() + 1],
     sum_us: AtomicU64,
+    exemplars: ExemplarStore,
 }
+
+/// The status classes, as values of a label.
+pub const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// A histogram's numbers at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -170,6 +179,8 @@ pub struct HistogramValues {
     pub counts: [u64; BUCKETS_US.len() + 1],
     /// Sum of all durations in microseconds.
     pub sum_us: u64,
+    /// The latest trace in each bucket that has one, in the order of the buckets.
+    pub exemplars: Vec<Exemplar>,
 }
 
 impl Histogram {
@@ -188,6 +199,17 @@ impl Histogram {
         }
     }
 
+    /// Names the trace of a duration that was counted.
+    pub fn add_exemplar(&self, duration: Duration, trace_id: [u8; 16]) {
+        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        self.exemplars.add(Exemplar {
+            bucket: BUCKETS_US.partition_point(|&bound| bound < us),
+            trace_id,
+            duration_us: us,
+            observed_at: penstock_runtime::clock::wall_time(),
+        });
+    }
+
     fn increments(&self, duration: Duration) -> [(&AtomicU64, u64); 2] {
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let bucket = BUCKETS_US.partition_point(|&bound| bound < us);
@@ -200,6 +222,9 @@ impl Histogram {
         }
         self.sum_us
             .fetch_add(other.sum_us.load(Ordering::Relaxed), Ordering::Relaxed);
+        for exemplar in other.exemplars.values() {
+            self.exemplars.add(exemplar);
+        }
     }
 
     /// The numbers so far.
@@ -208,6 +233,7 @@ impl Histogram {
         HistogramValues {
             counts: std::array::from_fn(|i| self.counts[i].load(Ordering::Relaxed)),
             sum_us: self.sum_us.load(Ordering::Relaxed),
+            exemplars: self.exemplars.values(),
         }
     }
 }
@@ -515,7 +541,7 @@ crate::metric_table! {
         counter sent_bytes_total = edge.bytes_out.value(),
             "Bytes sent, response headers included.";
         counter responses_total = MetricValue::by_label("class",
-            ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter()
+            STATUS_CLASSES.into_iter()
                 .zip(edge.responses.iter().map(LocalCounter::value))),
             "Responses by status class.";
         histogram request_duration_seconds = &edge.total_time,

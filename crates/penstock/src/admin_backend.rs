@@ -303,6 +303,7 @@ fn snapshot(server: &Server) -> Snapshot {
         cached_routes: live.cached_routes.clone(),
         pauses: live.components.pauses.snapshot(),
         maintenance: live.components.maintenance.snapshot(),
+        routes: live.components.route_counts.snapshot(),
         rules: live.components.rule_counts.snapshot(),
         compression: live.components.compressor.snapshot(),
         pools: (live.components.pools.values())

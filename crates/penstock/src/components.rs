@@ -13,7 +13,7 @@ use penstock_compress::Compressor;
 use penstock_config as config;
 use penstock_config::Config;
 use penstock_exchange::buffering::TempSpace;
-use penstock_exchange::metrics::RuleCountTable;
+use penstock_exchange::metrics::{RouteCountTable, RuleCountTable};
 use penstock_exchange::{Handler, HandlerProgress, InlineResponse, Request, RequestView};
 use penstock_proxy::{Upstream, UpstreamSetup, UpstreamTls};
 use penstock_rules::{Maintenance, PauseGates, RateTables};
@@ -54,6 +54,8 @@ pub(crate) struct Components {
     pub(crate) maintenance: Arc<Maintenance>,
     /// What the rules of routes have counted; for the life of the server.
     pub(crate) rule_counts: Arc<RuleCountTable>,
+    /// What becomes of the requests of each route, where that is counted.
+    pub(crate) route_counts: Arc<RouteCountTable>,
     /// For the life of the server, too.
     pub(crate) password_pool: PasswordPool,
     /// The encoders of `compress`; for the life of the server.
@@ -120,6 +122,7 @@ pub(crate) fn start_components(
     started.components.pauses = Arc::clone(&old.pauses);
     started.components.maintenance = Arc::clone(&old.maintenance);
     started.components.rule_counts = Arc::clone(&old.rule_counts);
+    started.components.route_counts = Arc::clone(&old.route_counts);
     started.components.password_pool = old.password_pool.clone();
     started.components.compressor = old.compressor.clone();
     let store = wiring::buffering_settings(&config.limits, pool, space);

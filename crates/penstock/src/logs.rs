@@ -11,6 +11,7 @@ use std::path::Path;
 
 use penstock_config::{AccessLog as AccessLogConfig, Config, LogTarget, SyslogAddress};
 use penstock_edge::{AccessLog, LogFilter, RouteObservation};
+use penstock_exchange::metrics::RouteCountTable;
 use penstock_rules::{ConditionSet, RequestConditions};
 use penstock_runtime::logger::{DatagramSink, LogMask, LogOutput, LogWriter};
 
@@ -64,20 +65,24 @@ pub(crate) fn open_access_logs(
     opened.collect()
 }
 
-/// What logs need of a route; `None` where they need nothing.
+/// What logs and metrics need of a route; `None` where they need nothing.
 pub(crate) fn observe_route(
     config: &Config,
     (site, route): (&penstock_config::Site, &penstock_config::Route),
+    (counts, loops): (&RouteCountTable, usize),
 ) -> Option<RouteObservation> {
     let is_shown = access_logs(config).any(|(_, log)| log.format.needs_route());
-    if !is_shown && site.access_logs.is_none() {
+    let is_counted = config.server.route_metrics;
+    if !is_shown && !is_counted && site.access_logs.is_none() {
         return None;
     }
     let host = site
         .hosts
         .first()
         .map_or_else(|| "*".to_owned(), ToString::to_string);
-    let mut observation = RouteObservation::new(&host, &route.path.to_string());
+    let path = route.path.to_string();
+    let mut observation = RouteObservation::new(&host, &path);
+    observation.counts = is_counted.then(|| counts.counts(&host, &path, loops));
     observation.access_logs = site.access_logs.as_ref().map(|names| {
         let places = access_logs(config).enumerate();
         let own = places.filter(|(_, (name, _))| names.iter().any(|it| Some(&**it) == *name));

@@ -32,7 +32,6 @@ use crate::admission::admission_handlers;
 use crate::caches;
 use crate::components::{Components, ThreadPools};
 use crate::compression::with_compression;
-use crate::dev;
 use crate::hub_service::HubService;
 use crate::key_sets::KeySets;
 use crate::logs;
@@ -124,7 +123,12 @@ pub(crate) fn build_settings(
                 redirects_directories: strips_own_prefix(route),
                 max_body_bytes: route.max_body_size,
                 policy: Some(policies.for_route(route)?),
-                observation: logs::observe_route(config, (site, route)).map(Arc::new),
+                observation: logs::observe_route(
+                    config,
+                    (site, route),
+                    (&components.route_counts, loops),
+                )
+                .map(Arc::new),
                 filters: Filters::compile(route, own_cookies),
                 handlers: handlers.into(),
             });

@@ -27,6 +27,7 @@ use serde::Serialize;
 
 use crate::authorization::{ChangeAuthorization, Permission};
 use crate::event_stream::{EVENT_INTERVAL, EventFeed};
+use crate::metrics_text::MetricsFormat;
 use crate::page::{ASSETS, Asset, CONTENT_SECURITY_POLICY};
 use crate::{
     AdminOperations, BoxFuture, ChangeError, PublishError, browser_guard, metrics_text, publish,
@@ -155,10 +156,10 @@ impl AdminHandler {
         Some(made.map(with_retry_fields))
     }
 
-    fn respond_to_read(&self, what: ReadRoute, method: Method) -> Result<Response, Fault> {
+    fn respond_to_read(&self, what: ReadRoute, head: &RequestHead) -> Result<Response, Fault> {
         Ok(match what {
             ReadRoute::Asset(asset) => asset_response(asset),
-            ReadRoute::Events if method == Method::Head => {
+            ReadRoute::Events if head.method() == Method::Head => {
                 build_response(Status::OK, "text/event-stream", Body::Omitted(None))
             }
             ReadRoute::Events => match self.event_feed.open() {
@@ -171,12 +172,9 @@ impl AdminHandler {
             },
             ReadRoute::Snapshot => json_response(Status::OK, &self.operations.snapshot())?,
             ReadRoute::Metrics => {
-                let text = metrics_text::render_metrics(&self.operations.snapshot());
-                build_response(
-                    Status::OK,
-                    metrics_text::CONTENT_TYPE,
-                    Body::Bytes(text.into()),
-                )
+                let format = MetricsFormat::accepted_by(head);
+                let text = metrics_text::render_metrics(&self.operations.snapshot(), format);
+                build_response(Status::OK, format.content_type(), Body::Bytes(text.into()))
             }
             ReadRoute::Health => text_response(Status::OK, "ok\n"),
             ReadRoute::Readiness => match self.operations.check_ready() {
@@ -298,7 +296,7 @@ impl Handler for AdminHandler {
         let body = std::mem::replace(&mut request.body, RequestBody::Empty);
         match route_request(&request) {
             Ok(AdminRoute::Read(what)) => {
-                self.respond_now(self.respond_to_read(what, request.head.method()))
+                self.respond_now(self.respond_to_read(what, &request.head))
             }
             Ok(AdminRoute::Publish(form)) => self.publish(&request, form, body),
             Ok(AdminRoute::Change(what)) => match self.authorize(&request, false) {

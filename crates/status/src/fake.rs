@@ -18,7 +18,8 @@ use penstock_cache::{
 use penstock_cluster::ClusterSnapshot;
 use penstock_compress::CompressionSnapshot;
 use penstock_exchange::metrics::{
-    AppMetrics, EdgeMetrics, LimitUsage, OutcomeCount, RuleCountsSnapshot,
+    AppMetrics, EdgeMetrics, Exemplar, HistogramValues, LimitUsage, OutcomeCount,
+    RouteCountsSnapshot, RuleCountsSnapshot,
 };
 use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody};
@@ -386,6 +387,19 @@ impl AdminOperations for FakeServer {
                 )],
                 refused: 9,
             },
+            routes: vec![
+                RouteCountsSnapshot {
+                    site: "example.com".into(),
+                    route: "/*".into(),
+                    responses: [0, 7, 0, 1, 2],
+                    duration: traced_histogram(),
+                },
+                RouteCountsSnapshot {
+                    site: NAME_TO_ESCAPE.into(),
+                    route: NAME_TO_ESCAPE.into(),
+                    ..RouteCountsSnapshot::default()
+                },
+            ],
             rules: vec![
                 RuleCountsSnapshot {
                     route: "example.com /*".into(),
@@ -652,4 +666,19 @@ pub(crate) fn request(head: &str, via: TestTransport) -> Request {
     };
     let path = RequestPath::from_head(&head).unwrap();
     Request::new(Arc::new(head), path, RequestBody::Empty, arrival)
+}
+
+/// Ten durations, one of them with its trace.
+fn traced_histogram() -> HistogramValues {
+    let mut values = HistogramValues::default();
+    values.counts[3] = 9;
+    values.counts[9] = 1;
+    values.sum_us = 100_000;
+    values.exemplars.push(Exemplar {
+        bucket: 9,
+        trace_id: [0xab; 16],
+        duration_us: 70_000,
+        observed_at: Duration::from_millis(1_700_000_000_250),
+    });
+    values
 }

@@ -1,4 +1,5 @@
-//! `/metrics`: renders a snapshot in the text format of Prometheus (version 0.0.4).
+//! `/metrics`: renders a snapshot in the text format of Prometheus (version 0.0.4), or in that of
+//! OpenMetrics 1.0, which has the traces of single durations.
 //!
 //! The tables say which number of a snapshot is which metric; `api` answers with the text.
 //!
@@ -17,8 +18,9 @@ use penstock_cache::{CACHED_ROUTE_METRICS, STORE_METRICS};
 use penstock_cluster::CLUSTER_METRICS;
 use penstock_compress::COMPRESSION_METRICS;
 use penstock_exchange::metrics::{
-    EDGE_METRICS, HistogramValues, Metric, MetricValue, RULE_METRICS,
+    EDGE_METRICS, Exemplar, HistogramValues, Metric, MetricValue, ROUTE_METRICS, RULE_METRICS,
 };
+use penstock_http::RequestHead;
 use penstock_hub::HUB_METRICS;
 use penstock_proxy::{SERVER_METRICS, ServerSnapshot, UPSTREAM_METRICS, UpstreamSnapshot};
 
@@ -26,8 +28,32 @@ use crate::{CertificatesSnapshot, Snapshot};
 
 use self::tables::CertificateExpiry;
 
-/// The media type of the text.
-pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// The format of the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MetricsFormat {
+    Prometheus,
+    OpenMetrics,
+}
+
+impl MetricsFormat {
+    /// The format for a client: OpenMetrics for one that names it.
+    pub(crate) fn accepted_by(head: &RequestHead) -> Self {
+        let accept = head.field("accept").unwrap_or_default();
+        let accept = String::from_utf8_lossy(accept).to_ascii_lowercase();
+        match accept.contains("application/openmetrics-text") {
+            true => Self::OpenMetrics,
+            false => Self::Prometheus,
+        }
+    }
+
+    /// The media type of the text.
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
 
 /// Most hosts with a metric of their certificate: a series each, which a monitor keeps for months.
 const MAX_CERTIFICATE_HOSTS: usize = 500;
@@ -36,9 +62,10 @@ const MAX_CERTIFICATE_HOSTS: usize = 500;
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 
 /// Returns all metrics of a snapshot.
-pub(crate) fn render_metrics(now: &Snapshot) -> String {
+pub(crate) fn render_metrics(now: &Snapshot, format: MetricsFormat) -> String {
     let mut page = MetricsText {
         text: String::with_capacity(16 << 10),
+        format,
     };
     page.push_table(tables::SERVER, &[(Vec::new(), now)]);
     page.push_table(tables::MACHINE, &[(Vec::new(), &now.machine)]);
@@ -79,7 +106,15 @@ pub(crate) fn render_metrics(now: &Snapshot) -> String {
     });
     page.push_table(RULE_METRICS, &rules.collect::<Vec<_>>());
     page.push_table(COMPRESSION_METRICS, &[(Vec::new(), &now.compression)]);
+    let routes = now.routes.iter().map(|it| {
+        let labels = vec![("site", it.site.as_str()), ("route", it.route.as_str())];
+        (labels, it)
+    });
+    page.push_table(ROUTE_METRICS, &routes.collect::<Vec<_>>());
     page.push_table(tables::POOLS, &labelled(&now.pools, "pool", |it| &it.name));
+    if format == MetricsFormat::OpenMetrics {
+        page.text.push_str("# EOF\n");
+    }
     page.text
 }
 
@@ -119,6 +154,7 @@ fn labelled<'a, T>(
 
 struct MetricsText {
     text: String,
+    format: MetricsFormat,
 }
 
 impl MetricsText {
@@ -135,6 +171,11 @@ impl MetricsText {
                     let Metric {
                         name, kind, help, ..
                     } = metric;
+                    // OpenMetrics names the family of a counter without its suffix.
+                    let name = match self.format {
+                        MetricsFormat::OpenMetrics => name.trim_end_matches("_total"),
+                        MetricsFormat::Prometheus => name,
+                    };
                     self.push(format_args!("# HELP penstock_{name} {help}\n"));
                     self.push(format_args!("# TYPE penstock_{name} {kind}\n"));
                 }
@@ -155,17 +196,33 @@ impl MetricsText {
                     self.push_sample(name, labels, Some((label, key)), count);
                 }
             }
-            MetricValue::Histogram(values) => {
-                let (bucket, mut seen) = (format!("{name}_bucket"), 0);
-                for (le, count) in HistogramValues::bounds_seconds().iter().zip(&values.counts) {
-                    seen += count;
-                    self.push_sample(&bucket, labels, Some(("le", &le.to_string())), seen);
+            MetricValue::Histogram(values) => self.push_histogram(name, labels, values),
+        }
+    }
+
+    fn push_histogram(
+        &mut self,
+        name: &str,
+        labels: &[(&'static str, &str)],
+        values: &HistogramValues,
+    ) {
+        let (bucket, mut seen) = (format!("{name}_bucket"), 0);
+        let bounds = HistogramValues::bounds_seconds().map(|bound| bound.to_string());
+        let bounds = bounds.iter().map(String::as_str).chain(["+Inf"]);
+        for (at, (le, count)) in bounds.zip(&values.counts).enumerate() {
+            seen += count;
+            let exemplar = values.exemplars.iter().find(|it| it.bucket == at);
+            let exemplar = exemplar.filter(|_| self.format == MetricsFormat::OpenMetrics);
+            match exemplar {
+                Some(exemplar) => {
+                    let value = format!("{seen} {}", ExemplarText(exemplar));
+                    self.push_sample(&bucket, labels, Some(("le", le)), value);
                 }
-                self.push_sample(&bucket, labels, Some(("le", "+Inf")), values.count());
-                self.push_sample(&format!("{name}_sum"), labels, None, values.sum_seconds());
-                self.push_sample(&format!("{name}_count"), labels, None, values.count());
+                None => self.push_sample(&bucket, labels, Some(("le", le)), seen),
             }
         }
+        self.push_sample(&format!("{name}_sum"), labels, None, values.sum_seconds());
+        self.push_sample(&format!("{name}_count"), labels, None, values.count());
     }
 
     fn push_sample(
@@ -206,6 +263,28 @@ fn merge_same_name(upstream: &UpstreamSnapshot) -> Vec<(&str, Cow<'_, ServerSnap
         }
     }
     found
+}
+
+/// An exemplar of OpenMetrics: the trace, the duration in seconds and its time.
+struct ExemplarText<'a>(&'a Exemplar);
+
+impl fmt::Display for ExemplarText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Exemplar {
+            trace_id,
+            duration_us,
+            observed_at,
+            ..
+        } = self.0;
+        let trace_id = u128::from_be_bytes(*trace_id);
+        let (seconds, micros) = (duration_us / 1_000_000, duration_us % 1_000_000);
+        let at = observed_at.as_secs();
+        write!(
+            f,
+            "# {{trace_id=\"{trace_id:032x}\"}} {seconds}.{micros:06} {at}.{:03}",
+            observed_at.subsec_millis()
+        )
+    }
 }
 
 /// Escapes the value of a label.

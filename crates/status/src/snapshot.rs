@@ -12,7 +12,9 @@ use penstock_apps::AppSnapshot;
 use penstock_cache::{CachedRoute, StoreSnapshot};
 use penstock_cluster::ClusterSnapshot;
 use penstock_compress::CompressionSnapshot;
-use penstock_exchange::metrics::{EdgeMetrics, LimitUsage, RuleCountsSnapshot, serialize_seconds};
+use penstock_exchange::metrics::{
+    EdgeMetrics, LimitUsage, RouteCountsSnapshot, RuleCountsSnapshot, serialize_seconds,
+};
 use penstock_hub::HubSnapshot;
 use penstock_proxy::UpstreamSnapshot;
 use penstock_rules::{MaintenanceSnapshot, PauseSnapshot};
@@ -81,6 +83,8 @@ pub struct Snapshot {
     pub pauses: Vec<PauseSnapshot>,
     /// The sites in maintenance.
     pub maintenance: MaintenanceSnapshot,
+    /// The routes with what became of their requests, where `server.route_metrics` is on.
+    pub routes: Vec<RouteCountsSnapshot>,
     /// The rules of routes with the requests that they have decided.
     pub rules: Vec<RuleCountsSnapshot>,
     /// Responses compressed while they were sent.

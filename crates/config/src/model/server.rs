@@ -58,6 +58,9 @@ section! {
         /// to applications and upstreams. `"respond"` also sends it in every response.
         request_id: RequestIdMode = RequestIdMode::default(), Choice(RequestIdMode::WORDS),
             example r#""respond""#;
+        /// Whether `/metrics` and `/status.json` count each route by itself, with its site and path:
+        /// about 25 series a route.
+        route_metrics: bool = false, Bool;
         /// How long a stop waits for requests in progress.
         shutdown_timeout: Duration = Duration::from_secs(30), Time(0);
         /// How long the server that `penstock upgrade` has replaced may finish requests,

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use penstock_exchange::{Fault, FaultKind, RequestTiming};
 use penstock_http::Status;
-use penstock_runtime::clock;
 use penstock_runtime::log_throttle::suppressed_suffix;
+use penstock_runtime::{clock, loops};
 
 use super::{ConnectionContext, RequestMeta};
 use crate::Edge;
@@ -38,6 +38,9 @@ impl RequestMeta<'_> {
         let metrics = connection.edge.metrics();
         metrics.active_requests.add(-1);
         metrics.total_time.record_local(total_time);
+        if let Some(counts) = self.route.and_then(|route| route.counts.as_ref()) {
+            counts.count_response(loops::current_loop_index(), status.code(), total_time);
+        }
         if self.settings.access_logs.is_empty() {
             return;
         }

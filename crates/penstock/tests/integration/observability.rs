@@ -3,6 +3,7 @@
 //! This file has the shared parts: the log's lines and the environment of an application.
 
 mod access_logs;
+mod monitoring;
 mod request_ids;
 
 use crate::support::{PATIENCE, Server, eventually};

@@ -136,7 +136,7 @@ fn busy_source() -> FakeServer {
 
 #[test]
 fn every_sample_has_its_type_and_every_metric_stands_together() {
-    let samples = parse(&render_metrics(&busy_source().snapshot()));
+    let samples = parse(&prometheus_text(&busy_source().snapshot()));
     let mut seen: Vec<&str> = samples.iter().map(|s| s.metric.as_str()).collect();
     seen.dedup();
     let distinct: HashSet<_> = seen.iter().collect();
@@ -146,7 +146,7 @@ fn every_sample_has_its_type_and_every_metric_stands_together() {
 
 #[test]
 fn buckets_are_cumulative_and_end_with_the_count() {
-    let samples = parse(&render_metrics(&busy_source().snapshot()));
+    let samples = parse(&prometheus_text(&busy_source().snapshot()));
     let mut series: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
     for sample in samples.iter().filter(|s| s.name.ends_with("_bucket")) {
         let mut labels = sample.labels.clone();
@@ -190,7 +190,7 @@ fn buckets_are_cumulative_and_end_with_the_count() {
 
 #[test]
 fn values_are_those_of_the_sets_and_of_the_snapshot() {
-    let samples = parse(&render_metrics(&busy_source().snapshot()));
+    let samples = parse(&prometheus_text(&busy_source().snapshot()));
     for (name, labels, expected) in [
         ("penstock_build_info", &[("version", "0.1.0")][..], 1.0),
         ("penstock_uptime_seconds", &[], 90.5),
@@ -311,7 +311,7 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
 
 #[test]
 fn upstreams_and_servers_have_their_own_values() {
-    let samples = parse(&render_metrics(&busy_source().snapshot()));
+    let samples = parse(&prometheus_text(&busy_source().snapshot()));
     for (name, expected) in [
         ("up", 1.0),
         ("queue_length", 12.0),
@@ -360,7 +360,7 @@ fn upstreams_and_servers_have_their_own_values() {
 
 #[test]
 fn caches_and_pools_have_their_own_values() {
-    let samples = parse(&render_metrics(&busy_source().snapshot()));
+    let samples = parse(&prometheus_text(&busy_source().snapshot()));
     for (name, expected) in [
         ("up", 1.0),
         ("objects", 20.0),
@@ -439,7 +439,7 @@ fn caches_and_pools_have_their_own_values() {
 
 #[test]
 fn a_server_that_was_added_again_while_it_leaves_is_one_series() {
-    let samples = parse(&render_metrics(&busy_source().snapshot()));
+    let samples = parse(&prometheus_text(&busy_source().snapshot()));
     let labels = [("upstream", "backends"), ("server", "127.0.0.1:3000")];
     let of = |name: &str| {
         value(
@@ -484,7 +484,7 @@ fn a_server_that_was_added_again_while_it_leaves_is_one_series() {
 
 #[test]
 fn a_bound_that_is_not_there_has_no_sample() {
-    let samples = parse(&render_metrics(&busy_source().snapshot()));
+    let samples = parse(&prometheus_text(&busy_source().snapshot()));
     let bounded: Vec<_> = (samples.iter())
         .filter(|s| s.name == "penstock_upstream_server_requests_active_limit")
         .map(|s| (s.labels["server"].as_str(), s.value))
@@ -494,7 +494,7 @@ fn a_bound_that_is_not_there_has_no_sample() {
 
 #[test]
 fn bounds_are_there_with_what_is_in_use() {
-    let samples = parse(&render_metrics(&FakeServer::default().snapshot()));
+    let samples = parse(&prometheus_text(&FakeServer::default().snapshot()));
     for (name, limit, expected) in [
         ("used", "limits.connections", 5.0),
         ("value", "limits.connections", 100.0),
@@ -531,7 +531,7 @@ fn hosts_of_certificates_are_bounded_and_the_first_end_counts() {
         certificates: CertificatesSnapshot::new(all, 1_800_000_000),
         ..Snapshot::default()
     };
-    let samples = parse(&render_metrics(&now));
+    let samples = parse(&prometheus_text(&now));
     let name = "penstock_certificate_expiry_seconds";
     for (host, expected) in [("a.test", 1_900_000_000.0), ("*", 1_930_000_000.0)] {
         let labels = [("host", host), ("source", "file")];
@@ -539,4 +539,57 @@ fn hosts_of_certificates_are_bounded_and_the_first_end_counts() {
     }
     let found = samples.iter().filter(|sample| sample.name == name);
     assert_eq!(found.count(), MAX_CERTIFICATE_HOSTS);
+}
+
+fn prometheus_text(now: &Snapshot) -> String {
+    render_metrics(now, MetricsFormat::Prometheus)
+}
+
+#[test]
+fn open_metrics_have_traces_and_families_without_suffixes() {
+    let now = busy_source().snapshot();
+    let text = render_metrics(&now, MetricsFormat::OpenMetrics);
+    assert!(text.ends_with("\n# EOF\n"), "{text}");
+    for line in [
+        "# TYPE penstock_route_responses counter",
+        "penstock_route_responses_total{site=\"example.com\",route=\"/*\",class=\"5xx\"} 2",
+        "# TYPE penstock_route_request_duration_seconds histogram",
+        "penstock_route_request_duration_seconds_bucket{site=\"example.com\",route=\"/*\",le=\"0.1\"} 10 \
+         # {trace_id=\"abababababababababababababababab\"} 0.070000 1700000000.250",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    // Families are different, and each sample belongs to the one above it.
+    let mut families = HashSet::new();
+    let mut family = String::new();
+    for line in text.lines().filter(|line| *line != "# EOF") {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            family = rest.split(' ').next().unwrap().to_owned();
+            assert!(families.insert(family.clone()), "twice: {line}");
+        } else if !line.starts_with('#') {
+            assert!(line.starts_with(&family), "astray: {line}");
+        }
+    }
+    // The older format has no place for traces.
+    assert!(!prometheus_text(&now).contains("trace_id"));
+}
+
+#[test]
+fn clients_that_name_open_metrics_get_it() {
+    for (accept, expected) in [
+        ("", MetricsFormat::Prometheus),
+        ("text/plain;version=0.0.4", MetricsFormat::Prometheus),
+        (
+            "Application/OpenMetrics-Text;version=1.0.0,text/plain;q=0.5",
+            MetricsFormat::OpenMetrics,
+        ),
+    ] {
+        let raw = format!("GET /metrics HTTP/1.1\r\nHost: h\r\nAccept: {accept}\r\n\r\n");
+        let parsed =
+            penstock_http::parse_head(raw.as_bytes(), &penstock_http::HeadLimits::default());
+        let Ok(penstock_http::ParseProgress::Complete((head, _))) = parsed else {
+            panic!("the head is whole");
+        };
+        assert_eq!(MetricsFormat::accepted_by(&head), expected, "{accept}");
+    }
 }

@@ -129,6 +129,10 @@ const KEYS: &str = "\
     maintenance.refused maintenance.rules[].allow[] maintenance.rules[].retry_after_seconds
     maintenance.rules[].site pauses[].kind pauses[].max_waiting pauses[].name
     pauses[].paused_seconds pauses[].refused pauses[].remaining_seconds pauses[].waiting
+    routes[].duration.buckets.counts[] routes[].duration.buckets.le_seconds[]
+    routes[].duration.count routes[].duration.p50_seconds routes[].duration.p90_seconds
+    routes[].duration.p99_seconds routes[].duration.sum_seconds routes[].responses[]
+    routes[].route routes[].site
     rules[].counts[].outcome rules[].counts[].requests rules[].in_use rules[].route rules[].rule
     state traffic.accepted traffic.active traffic.client_disconnects traffic.evicted
     traffic.malformed_requests traffic.received_bytes traffic.refused traffic.requests_total
