@@ -21,9 +21,8 @@ use crate::stream::MAX_PIECE_BYTES;
 /// application that never end need it longest, and are sent without a coding beyond it.
 const MAX_TOTAL_BYTES: usize = 128 << 20;
 
-/// Encoders that wait for another body: as many as loops and threads of a large machine use at a
-/// time.
-const MAX_IDLE_ENCODERS: usize = 32;
+/// Encoders that wait for another body: 20 MiB of `zstd` at most.
+const MAX_IDLE_ENCODERS: usize = 16;
 
 /// Encoders of the server. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -20,9 +20,10 @@ use penstock_http::{RequestHead, Status, is_media_type};
 use crate::encoder::{EncoderSettings, Flush};
 use crate::encoders::{Compressor, EncoderLease};
 use crate::file_stream::FileStream;
-use crate::policy::{Decision, Policy, ResponseMeta};
+use crate::policy::{Decision, IdentityCause, Policy, ResponseMeta};
 use crate::response_fields::{
-    add_vary, confirm_weakened_tag, has_weak_condition, mark_encoded, varies_by_encoding,
+    add_vary, add_vary_name, confirm_weakened_tag, has_weak_condition, mark_encoded,
+    varies_by_encoding,
 };
 use crate::stream::{CompressedStream, FlushPolicy, Source, max_loop_bytes};
 
@@ -98,8 +99,10 @@ impl Handler for CompressHandler {
             let is_as_it_is = match (response.status, policy.decide(asked.head, meta)) {
                 (Status::NOT_MODIFIED, _) => !has_weak_condition(asked.head),
                 (_, Decision::Unchanged) => true,
-                (_, Decision::Identity) => varies_by_encoding(response.fields),
-                (_, Decision::Compress(_)) => false,
+                (_, Decision::Identity(IdentityCause::Negotiation)) => {
+                    varies_by_encoding(response.fields)
+                }
+                (_, Decision::Identity(_) | Decision::Compress(_)) => false,
             };
             if is_as_it_is {
                 take(response);
@@ -137,7 +140,12 @@ impl CompressShared {
         };
         match self.policy.decide(head, meta) {
             Decision::Unchanged => {}
-            Decision::Identity => add_vary(&mut response.fields),
+            Decision::Identity(cause) => {
+                add_vary(&mut response.fields);
+                if let IdentityCause::Field(name) = cause {
+                    add_vary_name(&mut response.fields, name);
+                }
+            }
             Decision::Compress(settings) => self.compress(response, settings),
         }
     }

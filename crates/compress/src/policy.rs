@@ -29,10 +29,20 @@ pub(crate) struct Policy {
 pub(crate) enum Decision {
     /// No client gets it compressed.
     Unchanged,
-    /// This client gets it as it is, others may not.
-    Identity,
+    /// This request gets it as it is, others may not.
+    Identity(IdentityCause),
     /// It is compressed with these settings.
     Compress(EncoderSettings),
+}
+
+/// Why a response that could be compressed is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IdentityCause {
+    /// The client's codings, or a range.
+    Negotiation,
+    /// Another field of the request, which a cache must tell apart: else it would send every client
+    /// the response without a coding that one asked for.
+    Field(&'static str),
 }
 
 /// What a decision needs to know of a response.
@@ -70,21 +80,26 @@ impl Policy {
         }
         let is_part = response.status == Status::PARTIAL_CONTENT
             || (request.method() == Method::Get && request.field("range").is_some());
-        if is_part
-            || has_no_transform(request.field_values("cache-control"))
-            || (self.guards_secrets && may_probe_secrets(request))
-        {
-            return Decision::Identity;
+        if is_part {
+            return Decision::Identity(IdentityCause::Negotiation);
+        }
+        if has_no_transform(request.field_values("cache-control")) {
+            return Decision::Identity(IdentityCause::Field("Cache-Control"));
+        }
+        if self.guards_secrets && may_probe_secrets(request) {
+            return Decision::Identity(IdentityCause::Field("Sec-Fetch-Site"));
         }
         let names = self.codings.iter().map(|coding| coding.as_str());
         match negotiate_coding(|| request.field_values("accept-encoding"), names) {
             CodingChoice::Coding(number) => match self.settings.get(number) {
                 Some(settings) => Decision::Compress(*settings),
-                None => Decision::Identity,
+                None => Decision::Identity(IdentityCause::Negotiation),
             },
             // RFC 9110 §12.5.3 leaves this to the server: a body that may be useful is better than
             // none.
-            CodingChoice::Identity | CodingChoice::NotAcceptable => Decision::Identity,
+            CodingChoice::Identity | CodingChoice::NotAcceptable => {
+                Decision::Identity(IdentityCause::Negotiation)
+            }
         }
     }
 

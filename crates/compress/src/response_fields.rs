@@ -6,7 +6,7 @@
 //!   give other bytes (RFC 9110 §8.8.3).
 
 use penstock_config::ContentCoding;
-use penstock_http::{FieldBlock, RequestHead, list_elements, token_eq_ignore_case};
+use penstock_http::{FieldBlock, RequestHead, list_elements};
 
 use crate::policy::values_of;
 
@@ -20,17 +20,22 @@ pub(crate) fn mark_encoded(fields: &mut FieldBlock, coding: ContentCoding) {
     add_vary(fields);
 }
 
-/// Adds `Accept-Encoding` to `Vary` (RFC 9110 §12.5.5).
+/// Adds `Accept-Encoding` to `Vary`.
 pub(crate) fn add_vary(fields: &mut FieldBlock) {
-    if varies_by_encoding(fields) {
+    add_vary_name(fields, "Accept-Encoding");
+}
+
+/// Adds a name to `Vary` (RFC 9110 §12.5.5), unless it is there.
+pub(crate) fn add_vary_name(fields: &mut FieldBlock, name: &str) {
+    if varies_by(fields, name) {
         return;
     }
     let before = values_of(fields, "vary")
         .collect::<Vec<_>>()
         .join(&b", "[..]);
     let all = match before.is_empty() {
-        true => b"Accept-Encoding".to_vec(),
-        false => [&before, &b", Accept-Encoding"[..]].concat(),
+        true => name.as_bytes().to_vec(),
+        false => [&before, &b", "[..], name.as_bytes()].concat(),
     };
     let set = fields.set("Vary", &all);
     debug_assert!(set.is_ok(), "a value of fields that were sent");
@@ -38,8 +43,12 @@ pub(crate) fn add_vary(fields: &mut FieldBlock) {
 
 /// Whether `Vary` names `Accept-Encoding`, or everything.
 pub(crate) fn varies_by_encoding(fields: &FieldBlock) -> bool {
+    varies_by(fields, "Accept-Encoding")
+}
+
+fn varies_by(fields: &FieldBlock, name: &str) -> bool {
     let mut named = values_of(fields, "vary").flat_map(list_elements);
-    named.any(|name| name == b"*" || token_eq_ignore_case(name, b"accept-encoding"))
+    named.any(|found| found == b"*" || found.eq_ignore_ascii_case(name.as_bytes()))
 }
 
 /// Whether the client may have a tag that [`mark_encoded`] weakened.
@@ -127,6 +136,11 @@ mod tests {
             let expected: Vec<_> = expected.iter().map(|value| value.as_bytes()).collect();
             assert_eq!(found, expected, "{before:?}");
         }
+        let mut header = fields(&[("Vary", "Accept-Encoding")]);
+        add_vary_name(&mut header, "Sec-Fetch-Site");
+        add_vary_name(&mut header, "Sec-Fetch-Site");
+        let expected = fields(&[("Vary", "Accept-Encoding, Sec-Fetch-Site")]);
+        assert_eq!(header, expected);
     }
 
     #[test]

@@ -35,6 +35,9 @@ use crate::encoders::{Compressor, EncoderLease};
 /// little.
 pub(crate) const MAX_PIECE_BYTES: usize = 128 << 10;
 
+/// Pieces that are collected at a time: a source may give single bytes.
+const MAX_PIECES: usize = 1024;
+
 /// How long an encoder may keep bytes back while its source has no more. Pieces that come closer
 /// together than this are encoded together, which costs each of them less than a client notices.
 const FLUSH_DELAY: Duration = Duration::from_millis(10);
@@ -115,7 +118,7 @@ impl CompressedStream {
 
     /// Collects pieces until there are enough to encode; ready with how to encode them.
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<Result<Flush, Fault>> {
-        while self.collected_bytes < MAX_PIECE_BYTES {
+        while self.collected_bytes < MAX_PIECE_BYTES && self.collected.len() < MAX_PIECES {
             if !self.unread.is_empty() {
                 self.collect_unread();
                 continue;

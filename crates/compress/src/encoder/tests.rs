@@ -31,7 +31,7 @@ fn every_level_decodes_to_what_went_in() {
     for coding in CODINGS {
         let levels = match coding {
             ContentCoding::Zstd => 1..=12,
-            ContentCoding::Brotli => 0..=9,
+            ContentCoding::Brotli => 0..=6,
             ContentCoding::Gzip => 1..=9,
         };
         for level in levels {

@@ -111,6 +111,17 @@ fn what_is_not_compressed_is_passed_on() {
     assert_eq!(answer.fields.get("vary"), Some(&b"Accept-Encoding"[..]));
     assert_eq!(answer.fields.get("etag"), Some(&b"\"a\""[..]));
     assert!(read_all(answer.body) == json(2000));
+    // A cache must not send it to the clients of other requests.
+    let asked = [
+        ("Accept-Encoding", "gzip"),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Cookie", "a=b"),
+    ];
+    let guarded = request("GET", &asked);
+    let answer = pass(&guarded, response(Body::Bytes(json(2000).into())));
+    let expected = &b"Accept-Encoding, Sec-Fetch-Site"[..];
+    assert_eq!(answer.fields.get("vary"), Some(expected));
+    assert!(read_all(answer.body) == json(2000));
     let small = pass(&head("GET"), response(Body::Bytes(json(20).into())));
     assert!(!small.fields.contains("vary"));
     let empty = pass(&head("GET"), response(Body::Empty));

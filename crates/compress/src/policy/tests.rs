@@ -1,9 +1,11 @@
 //! The decision as a table.
 
-use Decision::{Compress, Identity, Unchanged};
+use Decision::{Compress, Unchanged};
 
 use super::*;
 use crate::testing::{fields, request};
+
+const IDENTITY: Decision = Decision::Identity(IdentityCause::Negotiation);
 
 fn policy() -> Policy {
     Policy::new(&Compression::default(), true)
@@ -41,19 +43,19 @@ fn the_client_chooses_among_the_codings() {
     let zstd = Compress(settings(ContentCoding::Zstd));
     let brotli = Compress(settings(ContentCoding::Brotli));
     for (accepts, expected) in [
-        (None, Identity),
-        (Some(""), Identity),
+        (None, IDENTITY),
+        (Some(""), IDENTITY),
         (Some("gzip"), gzip),
         (Some("gzip, deflate, br, zstd"), zstd),
         (Some("gzip, deflate, br"), brotli),
         (Some("gzip;q=0.5, br;q=0.4"), gzip),
-        (Some("gzip;q=0"), Identity),
-        (Some("deflate"), Identity),
-        (Some("identity;q=0"), Identity),
+        (Some("gzip;q=0"), IDENTITY),
+        (Some("deflate"), IDENTITY),
+        (Some("identity;q=0"), IDENTITY),
         (Some("identity;q=0, gzip;q=0.1"), gzip),
-        (Some("*"), Identity),
+        (Some("*"), IDENTITY),
         (Some("*, identity;q=0"), zstd),
-        (Some("*;q=0"), Identity),
+        (Some("*;q=0"), IDENTITY),
         (Some("GZIP"), gzip),
     ] {
         let asked: Vec<_> = accepts
@@ -78,8 +80,8 @@ fn the_response_may_refuse() {
         (204, &[JSON], None, Unchanged),
         (205, &[JSON], None, Unchanged),
         (304, &[JSON], None, Unchanged),
-        (206, &[JSON], Some(5000), Identity),
-        (206, &[JSON], Some(5), Identity),
+        (206, &[JSON], Some(5000), IDENTITY),
+        (206, &[JSON], Some(5), IDENTITY),
         (206, &[("Content-Type", "image/png")], Some(5), Unchanged),
         (200, &[], Some(5000), Unchanged),
         (200, &[("Content-Type", "image/png")], Some(5000), Unchanged),
@@ -138,13 +140,20 @@ fn the_request_may_refuse() {
     let range = ("Range", "bytes=0-9");
     let cross = ("Sec-Fetch-Site", "cross-site");
     let cookie = ("Cookie", "a=b");
+    let by = |name| Decision::Identity(IdentityCause::Field(name));
     for (asked, expected) in [
-        (&[GZIP, range][..], Identity),
-        (&[GZIP, ("Cache-Control", "no-transform")], Identity),
+        (&[GZIP, range][..], IDENTITY),
+        (
+            &[GZIP, ("Cache-Control", "no-transform")],
+            by("Cache-Control"),
+        ),
         (&[GZIP, cross], gzip),
         (&[GZIP, cookie], gzip),
-        (&[GZIP, cross, cookie], Identity),
-        (&[GZIP, cross, ("Authorization", "Basic YTpi")], Identity),
+        (&[GZIP, cross, cookie], by("Sec-Fetch-Site")),
+        (
+            &[GZIP, cross, ("Authorization", "Basic YTpi")],
+            by("Sec-Fetch-Site"),
+        ),
         (&[GZIP, ("Sec-Fetch-Site", "same-site"), cookie], gzip),
         (&[GZIP, ("Sec-Fetch-Site", "same-origin"), cookie], gzip),
     ] {

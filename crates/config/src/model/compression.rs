@@ -23,8 +23,8 @@ section! {
         min_size: u64 = 1024, Size(0);
         /// How hard `gzip` tries.
         gzip_level: u32 = 5, Number(1, 9);
-        /// How hard `br` tries; from 5 on it is for few or small responses.
-        br_level: u32 = 4, Number(0, 9);
+        /// How hard `br` tries. From 5 on it takes several times as long, and more memory.
+        br_level: u32 = 4, Number(0, 6);
         /// How hard `zstd` tries.
         zstd_level: u32 = 3, Number(1, 12);
         /// Whether what an application answers to a page of another site that sends the user's

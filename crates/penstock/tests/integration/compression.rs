@@ -370,6 +370,24 @@ fn a_cache_stores_a_variant_for_each_coding() {
 }
 
 #[test]
+fn an_uncompressed_response_for_one_request_is_stored_for_its_like_alone() {
+    let origin = origin();
+    let server = serve(&origin);
+    let path = "/cached/lines";
+    for fields in [
+        "Sec-Fetch-Site: cross-site\r\nCookie: session=1\r\n",
+        "Cache-Control: no-transform\r\n",
+    ] {
+        let fields = format!("Accept-Encoding: gzip\r\n{fields}");
+        let response = ask(&server, "GET", path, &fields);
+        assert_eq!(response.header("content-encoding"), None, "{fields}");
+    }
+    let others = get(&server, path, "gzip");
+    assert_eq!(others.header("content-encoding"), Some("gzip"));
+    assert_eq!(decoded(&others), lines(5000));
+}
+
+#[test]
 fn a_cache_confirms_a_compressed_response_with_its_origin() {
     let origin = origin();
     let server = serve(&origin);
