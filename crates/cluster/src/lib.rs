@@ -1,5 +1,5 @@
 //! What several front ends share through a Redis or Valkey (`server.redis`): the messages of the
-//! hub.
+//! hub, and the rates of clients ([`RateStore`]).
 //!
 //! A publication goes to Redis, which gives it its place in the stream of its channel and publishes
 //! it to all servers that follow the channel, this one included: so all deliver in one order. While
@@ -31,6 +31,7 @@ pub mod fuzzing;
 mod last_seen_numbers;
 mod outbox;
 mod push_queue;
+mod rate_store;
 mod redis_bus;
 mod redis_link;
 mod redis_scripts;
@@ -39,5 +40,6 @@ mod reply_decoder;
 mod simulation;
 mod snapshot;
 
+pub use rate_store::{RateQuery, RateStore};
 pub use redis_bus::{CounterSource, RedisBus, RedisUrlError};
-pub use snapshot::{CLUSTER_METRICS, ClusterSnapshot};
+pub use snapshot::{CLUSTER_METRICS, ClusterSnapshot, SHARED_RATES_METRICS, SharedRatesSnapshot};

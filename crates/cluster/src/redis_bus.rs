@@ -38,6 +38,12 @@ pub struct RedisBus {
 #[error("server.redis: {0}")]
 pub struct RedisUrlError(String);
 
+impl RedisUrlError {
+    pub(crate) fn new(problem: String) -> Self {
+        Self(problem)
+    }
+}
+
 /// Numbers of a server that are added up over all servers, by name.
 pub type CounterSource = Box<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
 

@@ -126,6 +126,24 @@ impl RedisTarget {
         })
     }
 
+    /// A connection for commands alone.
+    pub(super) async fn connect_for_commands(
+        &self,
+    ) -> Result<MultiplexedConnection, RedisLinkError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(REPLY_TIMEOUT));
+        let connection = self
+            .client
+            .get_multiplexed_async_connection_with_config(&config);
+        Ok(connection.await?)
+    }
+
+    /// The beginning of the keys of rates.
+    pub(super) fn rates_prefix(&self) -> String {
+        self.keys.key("rate:")
+    }
+
     /// Connects, and finds out which data is there; `fresh` marks it if it has no mark.
     pub(super) async fn connect(
         self,

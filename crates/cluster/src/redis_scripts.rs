@@ -107,7 +107,7 @@ return answer
 ///
 /// `mark` tells a Redis that has lost its data, `run` the run of Redis that wrote its data last.
 /// `nodes` are the servers, `node:NODE` the counters of one, `sent:NODE` its last number.
-/// `stream:CHANNEL` has the last entries of a channel, which `topic:CHANNEL` publishes.
+/// `rate:KEY` is the time at which the key of a rate is idle again. `stream:CHANNEL` has the last entries of a channel, which `topic:CHANNEL` publishes.
 #[derive(Debug, Clone)]
 pub(super) struct RedisKeys {
     /// Of the form `penstock:0:`.

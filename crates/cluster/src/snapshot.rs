@@ -1,4 +1,4 @@
-//! The cluster at one moment, as `/status.json` and `/metrics` show it.
+//! The cluster, and shared limits, at one moment, as `/status.json` and `/metrics` show it.
 
 use std::collections::BTreeMap;
 
@@ -38,5 +38,23 @@ metric_table! {
             "Servers in the cluster; 0 while Redis does not answer.";
         counter hub_redis_messages_lost_total = cluster.lost,
             "Messages dropped before they reached Redis.";
+    }
+}
+
+/// The limits that servers share over Redis.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct SharedRatesSnapshot {
+    /// Whether Redis answers; if not, each server limits alone.
+    pub connected: bool,
+    /// Requests that this server has decided about alone, since the start.
+    pub decided_alone: u64,
+}
+
+metric_table! {
+    /// Metrics of shared limits.
+    pub static SHARED_RATES_METRICS: |rates: SharedRatesSnapshot| {
+        gauge shared_rates_redis_up = rates.connected, "1 while limits are shared over Redis.";
+        counter shared_rates_decided_alone_total = rates.decided_alone,
+            "Requests whose shared limit this server has applied alone, without Redis.";
     }
 }

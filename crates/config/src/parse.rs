@@ -19,8 +19,8 @@ use crate::section::{Keys as _, Section};
 use crate::source_files::{ConfigSources, SourceFiles};
 use crate::variables::Variables;
 use crate::{
-    access_log, app, cache, conditions, dev_defaults, disk, forward_auth, hub, join, jwt, server,
-    site, source_tree, tcp, tls, upstream,
+    access_log, app, cache, conditions, dev_defaults, disk, forward_auth, hub, join, jwt,
+    rate_limit, server, site, source_tree, tcp, tls, upstream,
 };
 
 /// Reads, parses and checks a file.
@@ -140,6 +140,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         .config
         .log_mask
         .extend(jwt::secret_parameters(&sites));
+    rate_limit::check_shared(&top, &sites, server.config.redis.is_some());
     server.check_addresses(&top, &streams);
     let tcp = streams.iter().map(|stream| &stream.value);
     tls::check_listeners(&top, &server.config, tcp, &sites);

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::headers::is_token;
-use crate::model::RateLimitRule;
+use crate::model::{RateLimitRule, Route, Site};
 use crate::section::{Keys as _, Section, TextOrList};
 
 /// So many requests in a time.
@@ -26,6 +26,8 @@ pub enum RateKey {
     Host,
     /// The path.
     Path,
+    /// The user that a rule of the route has verified.
+    User,
     /// All requests of the route.
     Route,
     /// The value of a field.
@@ -65,6 +67,7 @@ impl RateKey {
             "host" => Some(Self::Host),
             "path" => Some(Self::Path),
             "route" => Some(Self::Route),
+            "user" => Some(Self::User),
             _ => named("header:")
                 .map(Self::Header)
                 .or_else(|| named("cookie:").map(Self::Cookie)),
@@ -90,6 +93,22 @@ pub(crate) fn read(route: &Section<'_>) -> Option<RateLimitRule> {
     }
     rule.rate = rate?.value;
     Some(rule)
+}
+
+/// Reports limits that are to be shared where there is no Redis.
+pub(crate) fn check_shared(top: &Section<'_>, sites: &[Site], has_redis: bool) {
+    let mut routes = sites.iter().flat_map(|site| &site.routes);
+    let is_shared = |route: &&Route| {
+        let limit = route.rate_limit.as_ref();
+        limit.and_then(|limit| limit.shared) == Some(true)
+    };
+    if !has_redis && let Some(route) = routes.find(is_shared) {
+        let problem = format!(
+            "route {}: `rate_limit` is to be shared, and there is no `server.redis` to share it by",
+            route.path
+        );
+        top.report(top.offset, problem);
+    }
 }
 
 fn read_keys(table: &Section<'_>) -> Option<Vec<RateKey>> {
@@ -167,7 +186,7 @@ mod tests {
     fn limits_that_cannot_be_meant_are_refused() {
         let rate =
             "expected a rate of requests such as \"10/s\", \"100/m\", \"1000/h\" or \"5000/d\"";
-        let key = "expected \"client\", \"host\", \"path\", \"route\", \"header:NAME\" or \"cookie:NAME\"";
+        let key = "expected \"client\", \"user\", \"host\", \"path\", \"route\", \"header:NAME\" or \"cookie:NAME\"";
         for (limit, expected) in [
             (
                 "\"ten\"",

@@ -33,6 +33,7 @@ use crate::hardening;
 use crate::inherited_listeners::ListenerRole;
 use crate::listeners::Listener;
 use crate::server::{LiveState, Server};
+use crate::shared_rates;
 use crate::work;
 
 /// The server behind the admin API.
@@ -306,6 +307,7 @@ fn snapshot(server: &Server) -> Snapshot {
         routes: live.components.route_counts.snapshot(),
         rules: live.components.rule_counts.snapshot(),
         compression: live.components.compressor.snapshot(),
+        shared_rates: shared_rates::snapshot(&live.config, live.components.rates.shared()),
         pools: (live.components.pools.values())
             .chain([live.components.compressor.pool()])
             .map(Pool::snapshot)

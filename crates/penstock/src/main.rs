@@ -30,6 +30,7 @@ mod sendfile_grant;
 mod served_dirs;
 mod server;
 mod service_manager;
+mod shared_rates;
 mod temp_limit;
 mod tls_service;
 mod upgrade_protocol;

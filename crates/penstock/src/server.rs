@@ -65,6 +65,7 @@ use crate::logs;
 use crate::publishing::PublishSetup;
 use crate::refused_syscalls;
 use crate::service_manager::ServiceNotifier;
+use crate::shared_rates;
 use crate::tls_service::{AcmeEnvironment, TlsService};
 use crate::upgrade_protocol::Predecessor;
 use crate::upstream_tls::{self, UpstreamTlsSet};
@@ -541,6 +542,10 @@ impl Server {
         server
             .hub_service
             .join_cluster(&server.live_state().config, numbers)?;
+        {
+            let state = server.live_state();
+            shared_rates::start(&state.config, state.components.rates.shared())?;
+        }
         Ok(server)
     }
 

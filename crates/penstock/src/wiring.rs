@@ -11,7 +11,9 @@ use std::sync::Arc;
 use penstock_apps::WebSocketMessageLimits;
 use penstock_cache::CachedRoute;
 use penstock_compress::BodySecrecy;
-use penstock_config::{Config, Limits, PathPattern, Protocol, SiteTls, TryPattern};
+use penstock_config::{
+    Config, Limits, PathPattern, Protocol, RateKey, RateLimitRule, SiteTls, TryPattern,
+};
 use penstock_edge::{Filters, Route, RouteTable, Settings, Site, load_page};
 use penstock_exchange::buffering::{BufferingSettings, TempSpace};
 use penstock_exchange::metrics::RuleUsage;
@@ -23,7 +25,7 @@ use penstock_files::{FilesHandler, FilesSetup};
 use penstock_proxy::{Upstream, is_script_path};
 use penstock_rules::{
     ConditionSet, CorsHandler, CountedHandler, RateLimitHandler, RedirectHandler,
-    RequestConditions, RespondHandler, RuleOutcome,
+    RequestConditions, RespondHandler, RuleOutcome, SharedLimit,
 };
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::LogMask;
@@ -98,6 +100,7 @@ pub(crate) fn build_settings(
                 (site, route),
                 components,
                 hub_service.key_sets(),
+                config.server.redis.is_some(),
             )?);
             let files = files_handler(route, components, loops, &mut folders)?;
             handlers.extend(files.map(|files| {
@@ -189,11 +192,13 @@ pub(crate) fn trusted_proxies(config: &Config) -> Result<TrustedProxies, String>
     Ok(TrustedProxies::from(addresses).with_client_address_field(client_field))
 }
 
-/// The handlers of a route's rules, which come before all others. *Blocking*: reads a file.
+/// The handlers of a route's rules, which come before all others. `has_redis` is whether rates are
+/// shared. *Blocking*: reads a file.
 fn rule_handlers(
     (site, route): (&penstock_config::Site, &penstock_config::Route),
     components: &Components,
     key_sets: &KeySets,
+    has_redis: bool,
 ) -> Result<Vec<Arc<dyn Handler>>, String> {
     use RuleOutcome::{Answered, Delayed, Refused, Unavailable};
     let mut handlers: Vec<Arc<dyn Handler>> = Vec::new();
@@ -209,20 +214,37 @@ fn rule_handlers(
     };
     let admission = admission_handlers(&route_name, route, components, key_sets)?;
     handlers.extend(admission.first);
-    if let Some(rule) = &route.rate_limit {
+    let limit = route.rate_limit.as_ref().map(|rule| {
         // A rule that a reload leaves as it is keeps its counts.
-        let table = components.rates.table(&format!("{route_name} {rule:?}"));
+        let name = format!("{route_name} {rule:?}");
+        let table = components.rates.table(&name);
         let keys: Arc<dyn RuleUsage> = Arc::clone(&table) as _;
-        let handler = Arc::new(RateLimitHandler::new(rule, table));
-        let handler = counted("rate_limit", handler, &[Refused, Delayed]);
+        let is_shared = has_redis && rule.shared != Some(false);
+        let shared = is_shared.then(|| SharedLimit {
+            rates: Arc::clone(components.rates.shared()),
+            rule: name,
+        });
+        let handler = Arc::new(RateLimitHandler::new(rule, table, shared));
+        // Without `max_delay` a request only waits for Redis.
+        let outcomes: &[RuleOutcome] = match rule.max_delay.is_zero() {
+            true => &[Refused],
+            false => &[Refused, Delayed],
+        };
+        let handler = counted("rate_limit", handler, outcomes);
         handler.counts().set_usage(&keys);
-        handlers.push(handler);
-    }
+        handler
+    });
+    let (limit, limit_of_users) = match &route.rate_limit {
+        Some(rule) if counts_what_rules_set(rule, route) => (None, limit),
+        _ => (limit, None),
+    };
+    handlers.extend(limit.map(|handler| handler as Arc<dyn Handler>));
     if route.cors.is_some() {
         // Browsers send no password with a preflight.
         handlers.push(counted("cors", Arc::new(CorsHandler), &[Answered]));
     }
     handlers.extend(admission.second);
+    handlers.extend(limit_of_users.map(|handler| handler as Arc<dyn Handler>));
     if let Some(redirect) = &route.redirect {
         let handler = Arc::new(RedirectHandler::new(redirect, &route.path));
         handlers.push(counted("redirect", handler, &[Answered, Unavailable]));
@@ -236,6 +258,38 @@ fn rule_handlers(
         handlers.push(counted("respond", Arc::new(handler), &[Answered]));
     }
     Ok(handlers)
+}
+
+/// Limits that clients evade, since they choose the fields and cookies that are counted.
+pub(crate) fn rate_limit_warnings(config: &Config) -> Vec<String> {
+    let routes = config.sites.iter().flat_map(|site| &site.routes);
+    let evaded = routes.filter(|route| {
+        let Some(limit) = &route.rate_limit else {
+            return false;
+        };
+        let is_of_client = |key: &RateKey| matches!(key, RateKey::Header(_) | RateKey::Cookie(_));
+        limit.keys.iter().any(is_of_client) && !counts_what_rules_set(limit, route)
+    });
+    let warning = |route: &penstock_config::Route| {
+        format!(
+            "route {}: its `rate_limit` counts by a field or cookie that each client chooses, and \
+             requests without it are not counted: it protects from mistakes, not from an attack",
+            route.path
+        )
+    };
+    evaded.map(warning).collect()
+}
+
+/// Whether a limit counts users, or fields that rules about clients set: it comes behind these.
+fn counts_what_rules_set(limit: &RateLimitRule, route: &penstock_config::Route) -> bool {
+    let claims = route.jwt.iter().flat_map(|jwt| jwt.claims.keys());
+    let copied = route.forward_auth.iter().flat_map(|it| &it.copy_headers);
+    let own: Vec<&String> = claims.chain(copied).collect();
+    limit.keys.iter().any(|key| match key {
+        RateKey::User => true,
+        RateKey::Header(name) => own.iter().any(|own| own.eq_ignore_ascii_case(name)),
+        _ => false,
+    })
 }
 
 /// The handler of a route's files.

@@ -47,7 +47,10 @@ pub use jwt::JwtRule;
 pub use maintenance::{Maintenance, MaintenanceRule, MaintenanceSnapshot};
 pub use mirror::MirrorHandler;
 pub use pause::{BackEndName, PauseGates, PauseHandler, PauseSnapshot};
-pub use rate_limit::{RateDecision, RateLimit, RateLimitHandler, RateTable, RateTables};
+pub use rate_limit::shared::{CellGrant, CellRequest, SharedRates};
+pub use rate_limit::{
+    RateDecision, RateLimit, RateLimitHandler, RateTable, RateTables, SharedLimit,
+};
 pub use signed_url::SignedUrlRule;
 pub use split::{SplitHandler, SplitTarget};
 pub use template::{TemplateValues, render};

@@ -13,6 +13,7 @@
 //! - A request that is refused changes nothing.
 
 mod handler;
+pub mod shared;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -22,7 +23,8 @@ use std::time::{Duration, Instant};
 use penstock_exchange::metrics::RuleUsage;
 use penstock_runtime::clock;
 
-pub use handler::RateLimitHandler;
+pub use handler::{RateLimitHandler, SharedLimit};
+pub use shared::SharedRates;
 
 /// Keys that share a place of the table.
 const WAYS: usize = 8;
@@ -32,14 +34,23 @@ const SHARDS: usize = 64;
 
 /// The tables of all rules, by their names. A rule that a reload keeps finds its counts again.
 #[derive(Debug, Default)]
-pub struct RateTables(Mutex<HashMap<String, Weak<RateTable>>>);
+pub struct RateTables {
+    tables: Mutex<HashMap<String, Weak<RateTable>>>,
+    shared: Arc<SharedRates>,
+}
 
 impl RateTables {
+    /// The rates that this server shares with others.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<SharedRates> {
+        &self.shared
+    }
+
     /// The table of a rule. Only its own keys displace one another: a rule with a long period would
     /// fill a table that others share.
     #[must_use]
     pub fn table(&self, rule: &str) -> Arc<RateTable> {
-        let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         tables.retain(|_, table| table.strong_count() > 0);
         if let Some(table) = tables.get(rule).and_then(Weak::upgrade) {
             return table;

@@ -15,7 +15,7 @@ use penstock_apps::{
 use penstock_cache::{
     CacheCounters, CachedRoute, PurgeTarget, StoreCounts, StoreSnapshot, StoreState,
 };
-use penstock_cluster::ClusterSnapshot;
+use penstock_cluster::{ClusterSnapshot, SharedRatesSnapshot};
 use penstock_compress::CompressionSnapshot;
 use penstock_exchange::metrics::{
     AppMetrics, EdgeMetrics, Exemplar, HistogramValues, LimitUsage, OutcomeCount,
@@ -400,6 +400,10 @@ impl AdminOperations for FakeServer {
                     ..RouteCountsSnapshot::default()
                 },
             ],
+            shared_rates: Some(SharedRatesSnapshot {
+                connected: true,
+                decided_alone: 17,
+            }),
             rules: vec![
                 RuleCountsSnapshot {
                     route: "example.com /*".into(),

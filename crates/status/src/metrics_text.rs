@@ -15,7 +15,7 @@ use std::fmt::{self, Write};
 
 use penstock_apps::APP_METRICS;
 use penstock_cache::{CACHED_ROUTE_METRICS, STORE_METRICS};
-use penstock_cluster::CLUSTER_METRICS;
+use penstock_cluster::{CLUSTER_METRICS, SHARED_RATES_METRICS};
 use penstock_compress::COMPRESSION_METRICS;
 use penstock_exchange::metrics::{
     EDGE_METRICS, Exemplar, HistogramValues, Metric, MetricValue, ROUTE_METRICS, RULE_METRICS,
@@ -99,6 +99,8 @@ pub(crate) fn render_metrics(now: &Snapshot, format: MetricsFormat) -> String {
     );
     let routes = labelled(&now.cached_routes, "route", |it| &it.name);
     page.push_table(CACHED_ROUTE_METRICS, &routes);
+    let rates: Vec<_> = now.shared_rates.iter().map(|it| (Vec::new(), it)).collect();
+    page.push_table(SHARED_RATES_METRICS, &rates);
     // Routes come from the configuration, not from clients.
     let rules = now.rules.iter().map(|rule| {
         let labels = vec![("route", rule.route.as_str()), ("rule", rule.rule.as_str())];

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use penstock_apps::AppSnapshot;
 use penstock_cache::{CachedRoute, StoreSnapshot};
-use penstock_cluster::ClusterSnapshot;
+use penstock_cluster::{ClusterSnapshot, SharedRatesSnapshot};
 use penstock_compress::CompressionSnapshot;
 use penstock_exchange::metrics::{
     EdgeMetrics, LimitUsage, RouteCountsSnapshot, RuleCountsSnapshot, serialize_seconds,
@@ -89,6 +89,8 @@ pub struct Snapshot {
     pub rules: Vec<RuleCountsSnapshot>,
     /// Responses compressed while they were sent.
     pub compression: CompressionSnapshot,
+    /// The limits that it shares with other servers; `None` without `server.redis`.
+    pub shared_rates: Option<SharedRatesSnapshot>,
     /// The thread pools for blocking work.
     pub pools: Vec<PoolSnapshot>,
     /// Every limit by its configuration key.

@@ -376,8 +376,8 @@ section! {
 }
 
 section! {
-    /// How often the requests of a route may come. All of it counts in this server alone, exactly
-    /// over all its loops.
+    /// How often the requests of a route may come, exactly over all loops of a server, and over all
+    /// servers that share a Redis.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct RateLimitRule(rate: RequestRate)
     in "sites.routes.rate_limit", "rate_limit = { ... } in [[sites.routes]]", "" {
@@ -386,13 +386,16 @@ section! {
         /// How many may come at once.
         burst: Option<u32> = None, Number(1, 1_000_000), default "the number of `rate`",
             example "20";
-        /// What is counted: requests of one client (of IPv6 the first 64 bits of its address), to one
-        /// host or path, with one value of a field or cookie, or of the whole route. Requests
-        /// without that field or cookie are not counted. With several all of them count together.
+        /// What is counted: requests of one client (of IPv6 the first 64 bits of its address), of one
+        /// user (of `jwt` or `basic_auth`), to one host or path, with one value of a field or cookie, or of the whole route. Requests
+        /// without that user, field or cookie are not counted. With several all of them count together.
         "key" => keys: Vec<RateKey> = vec![RateKey::Client], TextOrTexts(RATE_KEY),
             shows r#""client""#, by hand;
         /// How long a request may wait for its turn before it is refused.
         max_delay: Duration = Duration::ZERO, Time(0);
+        /// Whether all servers with one `server.redis` share the limit. While Redis is away each
+        /// server limits alone.
+        shared: Option<bool> = None, Bool, default "`true` with `server.redis`";
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) const CORS_ORIGIN: &str = "an origin such as \"https://app.example\" 
 pub(crate) const REQUEST_RATE: &str =
     "a rate of requests such as \"10/s\", \"100/m\", \"1000/h\" or \"5000/d\"";
 pub(crate) const RATE_KEY: &str =
-    "\"client\", \"host\", \"path\", \"route\", \"header:NAME\" or \"cookie:NAME\"";
+    "\"client\", \"user\", \"host\", \"path\", \"route\", \"header:NAME\" or \"cookie:NAME\"";
 pub(crate) const SIGNED_TEXT: &str =
     "a text with {path} and {secret}, such as \"{expires}{path} {secret}\"";
 pub(crate) const SHARED_SECRET: &str = "a secret of at least 16 bytes";

@@ -12,7 +12,7 @@ use super::{CheckArguments, CliError, USAGE_EXIT_CODE, pluralize, print_error};
 use crate::preflight::PreflightReport;
 use crate::{
     accounts, admission, app_resource_limits, control, hardening, hub_service, temp_limit,
-    upstream_tls, work,
+    upstream_tls, wiring, work,
 };
 
 pub(super) fn run(arguments: &CheckArguments) -> Result<String, CliError> {
@@ -30,6 +30,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<String, CliError> {
     let mut findings = PreflightReport {
         warnings: [
             hub_service::hub_warnings(&config),
+            wiring::rate_limit_warnings(&config),
             control::exposure_warnings(&config),
             upstream_tls::warnings(&config),
             work::plaintext_warnings(&config),

@@ -70,6 +70,7 @@ mod responses;
 mod rollout;
 mod security_rules;
 mod sendfile;
+mod shared_rates;
 mod slow_clients;
 mod slow_readers;
 mod streams;

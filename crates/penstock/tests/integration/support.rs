@@ -14,6 +14,7 @@
 mod client;
 mod load;
 mod origin;
+mod redis;
 mod tls;
 mod tls_front;
 
@@ -33,6 +34,7 @@ pub(crate) use load::{ClientLoad, LoadClient};
 pub(crate) use origin::{
     Address, Origin, ReceivedRequest, ReservedPort, Script, Step, head_of, last_page, page,
 };
+pub(crate) use redis::Redis;
 pub(crate) use tls::{TestAuthority, TestCertificate, TlsClient, TlsSession, is_resumed};
 pub(crate) use tls_front::TlsFront;
 

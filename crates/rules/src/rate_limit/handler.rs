@@ -1,6 +1,7 @@
 //! Asks the table for each request of a route, and passes it on, holds it back or refuses it.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use penstock_config::{RateKey, RateLimitRule};
 use penstock_exchange::{
@@ -9,32 +10,55 @@ use penstock_exchange::{
 use penstock_http::strip_port;
 use penstock_runtime::clock;
 
+use super::shared::{SharedAnswer, SharedDecision, SharedKey, SharedRates, shared_key};
 use super::{RateDecision, RateLimit, RateTable};
 
 /// Bounds how often the clients of a route may ask.
 #[derive(Debug)]
-pub struct RateLimitHandler {
+pub struct RateLimitHandler(Arc<RateRule>);
+
+/// A limit with what it counts.
+#[derive(Debug)]
+struct RateRule {
     table: Arc<RateTable>,
     limit: RateLimit,
+    max_delay: Duration,
     keys: Box<[RateKey]>,
     /// `RateLimit-Policy` of a refusal.
     policy: Box<str>,
+    shared: Option<SharedLimit>,
 }
 
+/// A limit that several servers share.
+#[derive(Debug)]
+pub struct SharedLimit {
+    /// The shared rates of the server.
+    pub rates: Arc<SharedRates>,
+    /// The rule, by a name that is the same on all servers.
+    pub rule: String,
+}
+
+/// How long a request waits for the answer of Redis. Then this server decides alone.
+const MAX_ANSWER_TIME: Duration = Duration::from_millis(250);
+
 impl RateLimitHandler {
-    /// The handler for a rule, with its table.
+    /// The handler for a rule, with its table; several servers may share its limit.
     #[must_use]
-    pub fn new(rule: &RateLimitRule, table: Arc<RateTable>) -> Self {
+    pub fn new(rule: &RateLimitRule, table: Arc<RateTable>, shared: Option<SharedLimit>) -> Self {
         let (count, per) = (rule.rate.count, rule.rate.per);
         let burst = rule.burst.unwrap_or(count);
-        Self {
+        Self(Arc::new(RateRule {
             table,
             limit: RateLimit::new(count, per, burst, rule.max_delay),
+            max_delay: rule.max_delay,
             keys: rule.keys.clone().into(),
             policy: format!("\"rate\";q={count};w={}", per.as_secs()).into(),
-        }
+            shared,
+        }))
     }
+}
 
+impl RateRule {
     /// The key of a request; `None` where it lacks a part of it: such requests are not counted.
     fn key(&self, request: &Request) -> Option<Vec<u8>> {
         let mut key = Vec::with_capacity(32);
@@ -58,6 +82,10 @@ impl RateLimitHandler {
                     let named = cookies.filter(|(found, _)| *found == name.as_bytes());
                     append_all(&mut key, named.map(|(_, value)| value))?;
                 }
+                RateKey::User => {
+                    let user = request.client_state.user()?;
+                    key.extend_from_slice(user.as_bytes());
+                }
                 RateKey::Route => {}
             }
         }
@@ -65,7 +93,7 @@ impl RateLimitHandler {
     }
 
     /// A refusal with the fields of draft-ietf-httpapi-ratelimit-headers.
-    fn refusal(&self, wait: std::time::Duration) -> Fault {
+    fn refusal(&self, wait: Duration) -> Fault {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         Fault::new(
             FaultKind::TooManyRequests,
@@ -87,19 +115,97 @@ fn append_all<'v>(key: &mut Vec<u8>, values: impl Iterator<Item = &'v [u8]>) -> 
     (key.len() > before).then_some(())
 }
 
-impl Handler for RateLimitHandler {
-    fn handle(&self, request: Request) -> HandlerProgress {
-        let pass = |request| Ok(Reply::Pass(Box::new(request)));
-        let Some(key) = self.key(&request) else {
-            return HandlerProgress::Ready(pass(request));
-        };
-        match self.table.count(&key, &self.limit, request.arrived_at) {
+impl RateRule {
+    /// Decides by the requests of this server.
+    fn decide_alone(&self, key: &[u8], request: Request) -> HandlerProgress {
+        match self.table.count(key, &self.limit, request.arrived_at) {
             RateDecision::Allow => HandlerProgress::Ready(pass(request)),
             RateDecision::Refuse(wait) => HandlerProgress::Ready(Err(self.refusal(wait))),
             RateDecision::Delay(wait) => HandlerProgress::Pending(Box::pin(async move {
                 clock::sleep(wait).await;
                 pass(request)
             })),
+        }
+    }
+
+    /// Notes a request that Redis has let through, so that this server can go on alone.
+    fn note_allowed(&self, key: &[u8], now: Instant) {
+        let _ = self.table.count(key, &self.limit, now);
+    }
+
+    /// Waits for what Redis says of a request, and for the turn of the request.
+    async fn decide_shared(
+        self: Arc<Self>,
+        rates: Arc<SharedRates>,
+        (key, shared_key): (Vec<u8>, SharedKey),
+        mut decision: SharedDecision,
+        request: Request,
+    ) -> Result<Reply, Fault> {
+        let deadline = request.arrived_at + self.max_delay;
+        loop {
+            let answer = match decision {
+                SharedDecision::Known(answer) => answer,
+                SharedDecision::Pending(answer) => {
+                    match clock::timeout(MAX_ANSWER_TIME, answer).await {
+                        Some(Ok(answer)) => answer,
+                        Some(Err(_)) | None => {
+                            rates.note_decided_alone();
+                            SharedAnswer::Alone
+                        }
+                    }
+                }
+            };
+            match answer {
+                SharedAnswer::Allow => {
+                    self.note_allowed(&key, clock::now());
+                    return pass(request);
+                }
+                SharedAnswer::Alone => {
+                    return self.decide_alone(&key, request).wait_for_reply().await;
+                }
+                SharedAnswer::Refuse(wait) => {
+                    if self.max_delay.is_zero() || clock::now() + wait > deadline {
+                        return Err(self.refusal(wait));
+                    }
+                    clock::sleep(wait).await;
+                    decision = rates.take(shared_key, &self.limit, clock::now());
+                }
+            }
+        }
+    }
+}
+
+fn pass(request: Request) -> Result<Reply, Fault> {
+    Ok(Reply::Pass(Box::new(request)))
+}
+
+impl Handler for RateLimitHandler {
+    fn handle(&self, request: Request) -> HandlerProgress {
+        let Self(rule) = self;
+        let Some(key) = rule.key(&request) else {
+            return HandlerProgress::Ready(pass(request));
+        };
+        let Some(shared) = &rule.shared else {
+            return rule.decide_alone(&key, request);
+        };
+        let shared_key = shared_key(&shared.rule, &key);
+        match shared
+            .rates
+            .take(shared_key, &rule.limit, request.arrived_at)
+        {
+            SharedDecision::Known(SharedAnswer::Allow) => {
+                rule.note_allowed(&key, request.arrived_at);
+                HandlerProgress::Ready(pass(request))
+            }
+            SharedDecision::Known(SharedAnswer::Alone) => rule.decide_alone(&key, request),
+            SharedDecision::Known(SharedAnswer::Refuse(wait)) if rule.max_delay.is_zero() => {
+                HandlerProgress::Ready(Err(rule.refusal(wait)))
+            }
+            decision => {
+                let (rule, rates) = (Arc::clone(rule), Arc::clone(&shared.rates));
+                let decided = rule.decide_shared(rates, (key, shared_key), decision, request);
+                HandlerProgress::Pending(Box::pin(decided))
+            }
         }
     }
 }

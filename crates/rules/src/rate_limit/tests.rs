@@ -133,5 +133,5 @@ fn a_rule_finds_its_table_while_it_is_used() {
     assert!(Arc::ptr_eq(&table, &tables.table("a")) && !Arc::ptr_eq(&table, &tables.table("b")));
     drop(table);
     let _ = tables.table("c");
-    assert_eq!(tables.0.lock().unwrap().len(), 1);
+    assert_eq!(tables.tables.lock().unwrap().len(), 1);
 }

@@ -289,6 +289,8 @@ fn values_are_those_of_the_sets_and_of_the_snapshot() {
         ("penstock_hub_redis_messages_lost_total", &[], 15.0),
         ("penstock_hub_redis_channels", &[], 6.0),
         ("penstock_hub_cluster_servers", &[], 3.0),
+        ("penstock_shared_rates_redis_up", &[], 1.0),
+        ("penstock_shared_rates_decided_alone_total", &[], 17.0),
         ("penstock_certificates", &[("state", "valid")], 1.0),
         ("penstock_certificates", &[("state", "invalid")], 1.0),
         (

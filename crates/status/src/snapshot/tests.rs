@@ -134,7 +134,7 @@ const KEYS: &str = "\
     routes[].duration.p99_seconds routes[].duration.sum_seconds routes[].responses[]
     routes[].route routes[].site
     rules[].counts[].outcome rules[].counts[].requests rules[].in_use rules[].route rules[].rule
-    state traffic.accepted traffic.active traffic.client_disconnects traffic.evicted
+    shared_rates.connected shared_rates.decided_alone state traffic.accepted traffic.active traffic.client_disconnects traffic.evicted
     traffic.malformed_requests traffic.received_bytes traffic.refused traffic.requests_total
     traffic.responses[] traffic.sent_bytes traffic.slow_clients traffic.tls_handshake_failures
     traffic.tls_handshakes traffic.tls_resumptions

@@ -1,48 +1,9 @@
 //! Streams move at an upgrade where several servers share a Redis.
 
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::Child;
-
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::*;
-use crate::support::{is_alive, kill};
-
-/// A `redis-server` in the folder of a site.
-struct Redis {
-    process: Child,
-    socket: PathBuf,
-}
-
-impl Redis {
-    fn start(site: &Site) -> Self {
-        let process = Command::new("redis-server")
-            .current_dir(site.dir())
-            .args(["--port", "0", "--unixsocket", "redis.sock"])
-            .args(["--save", "", "--appendonly", "no"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server is needed: `scripts/setup test` installs it");
-        let socket = site.dir().join("redis.sock");
-        eventually(PATIENCE, "redis-server listens", || {
-            UnixStream::connect(&socket).is_ok()
-        });
-        Self { process, socket }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.process), signal).unwrap();
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-}
+use crate::support::{Redis, is_alive, kill};
 
 /// A server of the cluster, whose application holds streams with links.
 fn serve_shared(redis: &Redis) -> Server {
