@@ -18,7 +18,7 @@ use crate::parse::report_unusable_dir;
 use crate::route::check_name_exists;
 use crate::section::{Keys as _, Section};
 use crate::site::RouteContext;
-use crate::values::TryPattern;
+use crate::values::{TryFallback, TryPattern};
 
 /// Reads the table.
 pub(crate) fn read(route: &Section<'_>, known: &RouteContext<'_>) -> Option<Files> {
@@ -30,8 +30,7 @@ pub(crate) fn read(route: &Section<'_>, known: &RouteContext<'_>) -> Option<File
     if let Some(root) = usable {
         check_no_cache_below(&table, root, known);
     }
-    let tries = table.list("try", TryPattern::parse);
-    table.check_not_empty("try");
+    let tries = read_tries(&table);
     let blocking = table.text("blocking");
     if let Some(blocking) = &blocking {
         let names = known.blocking.keys().map(String::as_str);
@@ -39,8 +38,14 @@ pub(crate) fn read(route: &Section<'_>, known: &RouteContext<'_>) -> Option<File
     }
     let root = root.map(|root| root.value);
     let mut files = Files::new(root.clone().unwrap_or_default());
-    if let Some(tries) = tries {
-        files.try_ = tries.into_iter().map(|pattern| pattern.value).collect();
+    if let Some((patterns, fallback)) = tries {
+        files.try_ = patterns;
+        files.fallback = fallback;
+    }
+    if matches!(files.fallback, Some(TryFallback::Target(_))) && !has_back_end(route) {
+        let problem = "the last item of `try` is for the `app` or `upstream` of the route, which \
+                       has none";
+        table.report_key("try", problem);
     }
     if let Some(blocking) = blocking {
         files.blocking = blocking.value.to_owned();
@@ -48,6 +53,38 @@ pub(crate) fn read(route: &Section<'_>, known: &RouteContext<'_>) -> Option<File
     read_delivery_keys(&table, &mut files);
     files.hide = hide::read(&table).unwrap_or_else(|| known.hide.to_vec());
     root.map(|_| files)
+}
+
+fn has_back_end(route: &Section<'_>) -> bool {
+    ["app", "upstream", "split"]
+        .iter()
+        .any(|key| route.has(key))
+}
+
+/// The places of files, and what comes behind them.
+fn read_tries(table: &Section<'_>) -> Option<(Vec<TryPattern>, Option<TryFallback>)> {
+    let items = table.list("try", |text| Some(text.to_owned()))?;
+    table.check_not_empty("try");
+    let (mut patterns, mut fallback) = (Vec::new(), None);
+    for (index, item) in items.iter().enumerate() {
+        let text = item.value.as_str();
+        match (TryFallback::parse(text), TryPattern::parse(text)) {
+            (Some(Ok(found)), _) if index + 1 == items.len() => fallback = Some(found),
+            (Some(Ok(_)), _) => {
+                let problem = format!("`{text}` of `try` ends the search: put it last");
+                table.report(item.offset, problem);
+            }
+            (Some(Err(expected)), _) => {
+                table.report_invalid_item("try", text, item.offset, expected);
+            }
+            (None, Some(pattern)) => patterns.push(pattern),
+            (None, None) => table.report_invalid("try", &LocatedValue::new(text, item.offset)),
+        }
+    }
+    if patterns.is_empty() && fallback.is_some() {
+        table.report_key("try", "`try` has no place for files before its last item");
+    }
+    Some((patterns, fallback))
 }
 
 /// How files are sent.

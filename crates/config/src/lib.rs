@@ -51,6 +51,7 @@ mod processes;
 mod rate_limit;
 mod redacted;
 mod resolve;
+mod rewrite;
 mod rollout;
 mod route;
 mod schema;
@@ -95,9 +96,9 @@ pub use model::{
     KeySetSource, Limits, LogField, LogFormat, LogTarget, MemoryLimit, MercureKey, MercureKeys,
     Mirror, NamedCondition, OnDemand, Preload, Processes, Protocol, ProxyProtocol, QueryKey,
     RateLimitRule, Redirect, RefusalPolicy, RequestIdMode, RequestScheme, Respond, RetryPolicy,
-    Rewrite, Route, RouteCache, RouteHub, RouteMercure, SampleShare, Satisfy, ScalingConfig,
-    SecurityHeaders, Sendfile, Server, ServerAddr, ServerLogFormat, SignedUrl, Site, SiteTls,
-    SlowPolicy, SocketPermissions, SplitBy, SplitCookie, SplitPart, StatusPattern, Sticky,
+    Rewrite, RewriteRule, Route, RouteCache, RouteHub, RouteMercure, SampleShare, Satisfy,
+    ScalingConfig, SecurityHeaders, Sendfile, Server, ServerAddr, ServerLogFormat, SignedUrl, Site,
+    SiteTls, SlowPolicy, SocketPermissions, SplitBy, SplitCookie, SplitPart, StatusPattern, Sticky,
     Symlinks, SyslogAddress, TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream,
     UpstreamServer, UpstreamTls,
 };
@@ -111,8 +112,9 @@ pub use signed_url::{SignedPart, SignedText};
 pub use source_files::ConfigSources;
 pub use units::{format_size, parse_duration};
 pub use values::{
-    HostPattern, InvalidListenAddr, ListenAddr, LogPart, LogTemplate, LogValue, LogWord,
-    PathPattern, PathRegex, Placeholder, Template, TemplatePart, TryPattern, ValuePattern,
+    FallbackPart, HostPattern, InvalidListenAddr, ListenAddr, LogPart, LogTemplate, LogValue,
+    LogWord, PathPattern, PathRegex, Placeholder, Template, TemplatePart, TryFallback, TryPattern,
+    ValuePattern,
 };
 pub use work::WorkOptions;
 

@@ -59,8 +59,8 @@ pub use server::{
 };
 pub(crate) use site::{BASIC_AUTH_USERS, ROUTE_PATH_REGEX};
 pub use site::{
-    BasicAuth, Cors, ForwardAuth, HeaderRules, RateLimitRule, Redirect, Respond, Rewrite, Route,
-    SecurityHeaders, Site,
+    BasicAuth, Cors, ForwardAuth, HeaderRules, RateLimitRule, Redirect, Respond, Rewrite,
+    RewriteRule, Route, SecurityHeaders, Site,
 };
 pub(crate) use tls::EXTERNAL_ACCOUNT_KEY;
 pub use tls::{

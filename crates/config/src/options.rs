@@ -81,6 +81,8 @@ pub(crate) enum OptionKind {
     StringMap,
     /// A table; its options stand under the section of this name.
     Table(&'static str),
+    /// A table, or a list of such tables.
+    TableOrTables(&'static str),
     /// A value of this kind, or a table.
     OrTable(&'static Self, &'static str),
     /// Tables under free names.
@@ -183,9 +185,10 @@ impl OptionKind {
     /// The table that a value is or may be.
     pub(crate) fn inline_table(self) -> Option<&'static str> {
         match self {
-            Self::Table(table) | Self::OrTable(_, table) | Self::TextsOrTables(_, table) => {
-                Some(table)
-            }
+            Self::Table(table)
+            | Self::TableOrTables(table)
+            | Self::OrTable(_, table)
+            | Self::TextsOrTables(_, table) => Some(table),
             _ => None,
         }
     }
@@ -230,6 +233,7 @@ impl OptionKind {
             Self::Choice(words) => join_alternatives(words),
             Self::StringMap => "a table of strings".to_owned(),
             Self::Table(_) => "a table".to_owned(),
+            Self::TableOrTables(_) => "a table, or a list of tables".to_owned(),
             Self::OrTable(Self::Bool, _) => "true, false, or a table".to_owned(),
             Self::OrTable(kind, _) => format!("{}, or a table", kind.expected()),
             Self::NamedTables(_) => "a table of named tables".to_owned(),

@@ -17,7 +17,7 @@ use crate::suggest::nearest_word;
 use crate::values::{PathPattern, PathRegex};
 use crate::{
     admission, basic_auth, cache, compression, conditions, cors, error_pages, files,
-    fixed_responses, forward_auth, grants, headers, hub, jwt, rate_limit, rollout,
+    fixed_responses, forward_auth, grants, headers, hub, jwt, rate_limit, rewrite, rollout,
     security_headers, signed_url,
 };
 
@@ -205,6 +205,7 @@ pub(crate) fn read_name(
 /// Everything but the path and the handlers.
 fn read_common_keys(table: &Section<'_>, known: &RouteContext<'_>, route: &mut Route) {
     route.read_keys(table);
+    route.rewrite = rewrite::read(table);
     route.request_headers = headers::read(table, "request_headers");
     route.response_headers = headers::read(table, "response_headers");
     if !is_proxied(table, known, route) {

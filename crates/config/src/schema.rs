@@ -102,6 +102,9 @@ fn schemas_of_kind(kind: OptionKind) -> Vec<Value> {
             vec![json!({ "type": "object", "additionalProperties": string() })]
         }
         OptionKind::Table(section) => vec![object_schema(section)],
+        OptionKind::TableOrTables(section) => {
+            vec![object_schema(section), list(object_schema(section))]
+        }
         OptionKind::NamedTables(section) => {
             vec![json!({ "type": "object", "additionalProperties": object_schema(section) })]
         }

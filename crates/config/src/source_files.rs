@@ -34,7 +34,7 @@ pub struct ConfigSources {
     /// Every file: included ones, and those of variables and secrets, too.
     pub files: Vec<PathBuf>,
     /// The patterns of `include`, as absolute paths.
-    pub(crate) patterns: Vec<PathBuf>,
+    pub patterns: Vec<PathBuf>,
 }
 
 impl ConfigSources {

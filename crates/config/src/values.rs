@@ -13,6 +13,7 @@
 mod log_value;
 mod path_pattern;
 mod template;
+mod try_fallback;
 mod value_pattern;
 
 use std::fmt;
@@ -25,6 +26,7 @@ pub use log_value::{LogPart, LogTemplate, LogValue, LogWord};
 pub use path_pattern::{PathPattern, PathRegex};
 pub(crate) use template::{PLACEHOLDER_EXPECTED, UnknownPlaceholder};
 pub use template::{Placeholder, Template, TemplatePart};
+pub use try_fallback::{FallbackPart, TryFallback};
 pub use value_pattern::ValuePattern;
 
 /// The address of a listener.

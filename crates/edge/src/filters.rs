@@ -11,6 +11,7 @@
 //! - The log has what the client sent.
 //! - A field that a rule makes trusted never has a value from a client that may not set it.
 
+mod path_rewrite;
 mod response_paths;
 
 use std::borrow::Cow;
@@ -23,10 +24,11 @@ use penstock_exchange::field_policy::{
     FieldClass, TrustedHeaders, classify_field, is_same_cgi_variable,
 };
 use penstock_exchange::{Fault, FaultKind, ForwardedInfo, Mount, TrustedProxies};
-use penstock_http::{FieldBlock, HeadWriter, RequestHead, encode_path, normalise_path};
+use penstock_http::{FieldBlock, HeadWriter, RequestHead};
 use penstock_rules::{CorsRule, TemplateValues, render};
 use penstock_sys::net::PeerAddress;
 
+use self::path_rewrite::{PathRewrite, RewrittenTarget};
 use self::response_paths::ResponsePathRewriter;
 
 /// The changes that one route makes, compiled.
@@ -66,15 +68,6 @@ pub(crate) struct FilteredRequest {
 }
 
 #[derive(Debug)]
-struct PathRewrite {
-    strip: Option<String>,
-    /// Percent-encoded where it must be.
-    add: String,
-    /// The stripped prefix, as handlers get it.
-    mount: Mount,
-}
-
-#[derive(Debug)]
 struct CompiledHeaderRules {
     remove: Vec<String>,
     set: Vec<(String, Template)>,
@@ -98,18 +91,12 @@ impl Filters {
         if *rewrite == Rewrite::default() && !changes_headers {
             return None;
         }
-        let add = rewrite.add_prefix.as_deref().unwrap_or("");
         let said = request.set.keys().chain(request.add.keys());
-        let strip = rewrite.strip_prefix.as_deref();
-        let mount = Mount::new(strip.filter(|_| add.is_empty()).unwrap_or(""));
-        let paths = own_cookies
-            .and_then(|cookies| ResponsePathRewriter::new(strip.unwrap_or(""), add, cookies));
+        let strip = rewrite.strip_prefix.as_deref().unwrap_or("");
+        let add = rewrite.add_prefix.as_deref().unwrap_or("");
+        let paths = own_cookies.and_then(|own| ResponsePathRewriter::new(strip, add, own));
         Some(Arc::new(Self {
-            path_rewrite: PathRewrite {
-                strip: rewrite.strip_prefix.clone(),
-                add: encode_path(add.as_bytes()),
-                mount,
-            },
+            path_rewrite: PathRewrite::compile(rewrite),
             response_path_rewriter: paths,
             request_rules: CompiledHeaderRules::compile(request),
             response_rules: CompiledHeaderRules::compile(response),
@@ -163,7 +150,9 @@ impl Filters {
         trust: Option<&TrustedProxies>,
     ) -> Result<Option<FilteredRequest>, Fault> {
         let rules = &self.request_rules;
-        let target = self.path_rewrite.apply(head.target_path_query());
+        let values = self.template_values(values);
+        let target = head.target_path_query();
+        let RewrittenTarget { target, mount } = self.path_rewrite.apply(target, &values);
         let is_rewritten = matches!(target, Cow::Owned(_));
         if rules.is_empty() && !is_rewritten {
             return Ok(None);
@@ -172,7 +161,7 @@ impl Filters {
             let is_untrusted = self.trusted_headers.covers(name) && !may_client_set(name, trust);
             !rules.removes_field(name) && !is_untrusted
         });
-        let (mut text, values) = (Vec::new(), self.template_values(values));
+        let mut text = Vec::new();
         for (name, value) in rules.set.iter().chain(&rules.add) {
             writer.push_field(name, render(value, &values, &mut text));
         }
@@ -183,10 +172,7 @@ impl Filters {
         Ok(Some(FilteredRequest {
             head,
             trusted_headers: self.trusted_headers.clone(),
-            mount: match is_rewritten {
-                true => self.path_rewrite.mount.clone(),
-                false => Mount::default(),
-            },
+            mount,
         }))
     }
 
@@ -199,7 +185,7 @@ impl Filters {
     ) {
         // A path that was not changed in the request is not in the response.
         if let Some(paths) = &self.response_path_rewriter
-            && matches!(self.path_rewrite.apply(target), Cow::Owned(_))
+            && self.path_rewrite.changes_prefix(target)
         {
             paths.rewrite_paths(fields, values);
         }
@@ -272,44 +258,6 @@ impl CompiledHeaderRules {
         dropped.any(|other| {
             other.eq_ignore_ascii_case(name) || has_underscore && is_same_cgi_variable(other, name)
         })
-    }
-}
-
-impl PathRewrite {
-    /// The target that the handlers see; borrowed when it stays as it is.
-    fn apply<'t>(&self, target: &'t str) -> Cow<'t, str> {
-        let stripped = self.strip(target);
-        if self.add.is_empty() {
-            return stripped.unwrap_or(Cow::Borrowed(target));
-        }
-        let rest = stripped.as_deref().unwrap_or(target);
-        Cow::Owned(format!("{}{rest}", self.add))
-    }
-
-    /// The target without the prefix; `None` when it does not have it.
-    fn strip<'t>(&self, target: &'t str) -> Option<Cow<'t, str>> {
-        let prefix = self.strip.as_deref()?;
-        let normal = normalise_path(target).ok()?;
-        let path = strip_path_prefix(&normal.path, prefix.as_bytes())?;
-        let query = normal.query.map(|query| format!("?{query}"));
-        let query = query.as_deref().unwrap_or("");
-        // The client's own spelling stays (`a%2Fb` may mean something to a back end), unless the
-        // prefix itself is spelled oddly.
-        let as_sent = strip_path_prefix(normal.raw_path.as_bytes(), prefix.as_bytes())
-            .and_then(|path| std::str::from_utf8(path).ok())
-            .filter(|sent| {
-                normalise_path(sent).is_ok_and(|found| found.path == path && !found.is_ambiguous)
-            });
-        let path = as_sent.map_or_else(|| encode_path(path).into(), Cow::Borrowed);
-        Some(Cow::Owned(format!("{path}{query}")))
-    }
-}
-
-/// The path behind a prefix that ends at a segment's end; a slash when that was all.
-fn strip_path_prefix<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
-    match path.strip_prefix(prefix)? {
-        [] => Some(b"/"),
-        rest => rest.starts_with(b"/").then_some(rest),
     }
 }
 

@@ -252,6 +252,12 @@ impl Request {
         self.trusted_headers = self.trusted_headers.with_names(trusted);
     }
 
+    /// Replaces the head by one for another target, whose path is `path`.
+    pub fn retarget(&mut self, head: Arc<RequestHead>, path: RequestPath) {
+        self.head = head;
+        self.path = path;
+    }
+
     /// The path; see [`RequestPath::bytes`].
     #[must_use]
     pub fn path(&self) -> &[u8] {

@@ -9,18 +9,19 @@
 //! - A response from the cache makes no system call and allocates nothing (an open file costs one
 //!   check).
 //! - A request does not wait long for the check of a cached entry.
-//! - A request passed to the next handler is unchanged.
+//! - A request passed to the next handler is unchanged, but for the target of a fallback.
 
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use penstock_config::TryFallback;
 use penstock_exchange::{
     Fault, FaultKind, Handler, HandlerName, HandlerProgress, InlineResponse, Reply, Request,
-    RequestView, Response,
+    RequestPath, RequestView, Response,
 };
-use penstock_http::{Method, RequestHead};
+use penstock_http::{HeadWriter, Method, RequestHead};
 use penstock_runtime::blocking::{Pool, PoolError};
 use penstock_runtime::{clock, loops};
 use tokio::sync::oneshot;
@@ -65,6 +66,7 @@ struct FilesState {
     listings: ListingJobs,
     pool: Pool,
     falls_through: bool,
+    fallback: Option<TryFallback>,
     script_index: Option<String>,
 }
 
@@ -91,6 +93,7 @@ impl FilesHandler {
             listings: ListingJobs::default(),
             pool: setup.pool,
             falls_through: setup.falls_through,
+            fallback: setup.files.fallback,
             script_index: setup.script_index,
         };
         Ok(Self {
@@ -350,11 +353,41 @@ impl FilesState {
         kind: FaultKind,
         cause: &'static str,
     ) -> Result<Reply, Fault> {
-        match self.falls_through {
-            true => Ok(Reply::Pass(Box::new(request))),
-            false => Err(fault_with_handler_name(Fault::new(kind, cause))),
+        match (&self.fallback, self.falls_through) {
+            (Some(TryFallback::Status(403)), _) if kind == FaultKind::NotFound => Err(
+                fault_with_handler_name(Fault::new(FaultKind::Forbidden, cause)),
+            ),
+            (Some(TryFallback::Status(_)), _) | (_, false) => {
+                Err(fault_with_handler_name(Fault::new(kind, cause)))
+            }
+            (Some(fallback), true) => pass_with_target(request, fallback),
+            (None, true) => Ok(Reply::Pass(Box::new(request))),
         }
     }
+}
+
+/// Passes a request on with the path and query of the fallback; method and body stay.
+fn pass_with_target(mut request: Request, fallback: &TryFallback) -> Result<Reply, Fault> {
+    let head = &request.head;
+    let sent = head.target_path_query();
+    let (path, query) = match sent.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (sent, None),
+    };
+    if let Some(target) = fallback.target(path, query) {
+        let made = HeadWriter::with_kept_fields(head, head.method_str(), &target, |_| true);
+        let made = made.finish().map_err(|error| error.to_string());
+        let made = made.and_then(|head| {
+            let path = RequestPath::from_head(&head).map_err(|error| error.to_string())?;
+            Ok((head, path))
+        });
+        let (head, path) = made.map_err(|error| {
+            let cause = format!("the last item of `try` makes no path: {error}");
+            fault_with_handler_name(Fault::new(FaultKind::Internal, cause))
+        })?;
+        request.retarget(Arc::new(head), path);
+    }
+    Ok(Reply::Pass(Box::new(request)))
 }
 
 fn with_handler_name(mut response: Response) -> Reply {

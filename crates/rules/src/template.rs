@@ -44,7 +44,7 @@ pub fn render<'t>(
 }
 
 impl TemplateValues<'_> {
-    /// Appends what a placeholder stands for; nothing if the request has no such part.
+    /// Appends the value of a placeholder, as the client sent it.
     pub fn append(&self, placeholder: &Placeholder, out: &mut Vec<u8>) {
         let target = self.head.target_path_query();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));

@@ -149,3 +149,57 @@ fn what_is_wrong_is_told_beside_a_root_that_is_not_there() {
         ],
     )]);
 }
+
+#[test]
+fn the_last_item_of_try_may_be_a_fallback() {
+    let folder = TestDir::with_sample_site();
+    let text = |tries: &str, key: &str| {
+        format!(
+            "[apps.a]\n[[sites]]\n[[sites.routes]]\nfiles = {{ root = \"public\", try = {tries} }}\n{key}\n"
+        )
+    };
+    let read = |tries: &str| {
+        let config = parse_valid(&folder, &text(tries, "app = \"a\""));
+        config.sites[0].routes[0].files.clone().unwrap()
+    };
+    assert_eq!(read(r#"["{path}", "/a.html"]"#).fallback, None);
+    let files = read(r#"["{path}", "/index.php?{query}"]"#);
+    assert_eq!(files.try_, [crate::TryPattern::path()]);
+    assert_eq!(files.fallback.unwrap().to_string(), "/index.php?{query}");
+    assert_eq!(
+        read(r#"["{path}", "=404"]"#).fallback,
+        Some(crate::TryFallback::Status(404))
+    );
+    let rows = [
+        (
+            r#"["=404", "{path}"]"#,
+            "app = \"a\"",
+            "35: `=404` of `try` ends the search: put it last",
+        ),
+        (
+            r#"["=404"]"#,
+            "app = \"a\"",
+            "34: `try` has no place for files before its last item",
+        ),
+        (
+            r#"["{path}", "=500"]"#,
+            "app = \"a\"",
+            "45: `try` cannot be \"=500\": expected \"=404\" or \"=403\"",
+        ),
+        (
+            r#"["{path}", "/a?{nothing}"]"#,
+            "app = \"a\"",
+            "45: `try` cannot be \"/a?{nothing}\": expected a path with a query such as \
+             \"/index.php?{query}\" or \"/index.php?q={path}&{query}\", in ASCII and without spaces",
+        ),
+        (
+            r#"["{path}", "/a?{query}"]"#,
+            "",
+            "34: the last item of `try` is for the `app` or `upstream` of the route, which has none",
+        ),
+    ];
+    for (tries, key, expected) in rows {
+        let expected = format!("penstock.toml:4:{expected}");
+        check_error_table(&[(tries, &text(tries, key), &[&expected])]);
+    }
+}

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::hide::HidePattern;
 use crate::options::OptionKind::*;
 use crate::options::expected::*;
-use crate::values::TryPattern;
+use crate::values::{TryFallback, TryPattern};
 
 section! {
     /// A directory of static files.
@@ -15,7 +15,10 @@ section! {
     in "sites.routes.files", "files = { ... } in [[sites.routes]]", "" {
         /// Directory of the files; nothing outside it is served.
         root: PathBuf = root, Path, default required, example r#""public""#, by hand;
-        /// Places to look in, in order; one without `{path}` is the same file for every path.
+        /// Places to look in, in order; one without `{path}` is the same file for every path. The
+        /// last may be a status (`"=404"`, `"=403"`), which the request is answered with, or a path
+        /// with a query (`"/index.php?q={path}&{query}"`), with which the application or upstream
+        /// of the route gets the request.
         "try" => try_: Vec<TryPattern> = TryPattern::defaults(), Texts(TRY_FILE),
             shows r#"["{path}", "{path}/index.html"]"#,
             example r#"["{path}", "{path}/index.html", "{path}.html"]"#, by hand;
@@ -54,6 +57,10 @@ section! {
         /// found.
         hide: Vec<HidePattern> = HidePattern::defaults(), Texts(HIDE_PATTERN), default "`server.hide`",
             example r#"["default", "!*.py", "drafts/"]"#, by hand;
+    }
+    plain {
+        /// What happens to a request without a file; `None` passes it on as it is.
+        fallback: Option<TryFallback> = None;
     }
 }
 

@@ -16,7 +16,7 @@ use crate::options::OptionKind::*;
 use crate::options::expected::*;
 use crate::rate_limit::{RateKey, RequestRate};
 use crate::redacted::Secret;
-use crate::values::{HostPattern, PathPattern, Template, ValuePattern};
+use crate::values::{HostPattern, PathPattern, PathRegex, Template, ValuePattern};
 
 section! {
     /// One site. Without any, the only application or upstream answers every host and path, an
@@ -250,9 +250,9 @@ section! {
         /// Whether the route is for internal redirects (`X-Accel-Redirect`) only; for a client
         /// it is not there: the next one that matches answers.
         internal: bool = false, Bool;
-        /// How the path is changed.
-        rewrite: Rewrite = Rewrite::default(), Table("sites.routes.rewrite"), default "no change",
-            example r#"{ strip_prefix = "/api" }"#;
+        /// How the path is changed; of a list of tables the first whose `regex` matches counts.
+        rewrite: Rewrite = Rewrite::default(), TableOrTables("sites.routes.rewrite"),
+            default "no change", example r#"{ strip_prefix = "/api" }"#, by hand;
         /// How the request's header is changed.
         request_headers: HeaderRules = HeaderRules::default(),
             Table("sites.routes.request_headers"), default "no change",
@@ -439,7 +439,7 @@ section! {
 
 section! {
     /// How the path is changed before files, app or upstream see it: first `strip_prefix`, then
-    /// `add_prefix`.
+    /// `regex`, then `add_prefix`.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Rewrite
     in "sites.routes.rewrite", "rewrite = { ... } in [[sites.routes]]", "" {
@@ -453,6 +453,31 @@ section! {
         /// are put back under `strip_prefix`.
         response_paths: bool = true, Bool;
     }
+    also {
+        /// A regular expression over the decoded path, in the dialect of `path`. Where it matches,
+        /// `to` is the path.
+        "regex": Text("a regular expression such as \"^/old/(.*)$\""),
+            OptionDefault::Described("none"),
+            example r#""^/old/(.*)$""#;
+        /// The path in place of all of the old one. It may have the placeholders of
+        /// `request_headers`; `{re.1}` is a group of `regex`. The query stays, unless `to` has one.
+        "to": Text(crate::rewrite::REWRITE_TARGET),
+            OptionDefault::Described("required beside `regex`"),
+            example r#""/new/{re.1}""#;
+    }
+    plain {
+        /// Expressions with what replaces the paths that they match, of which the first counts.
+        rules: Vec<RewriteRule> = Vec::new();
+    }
+}
+
+/// A regular expression over a path, and the path and query in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RewriteRule {
+    /// The expression.
+    pub regex: PathRegex,
+    /// Path and query.
+    pub to: Template,
 }
 
 section! {

@@ -42,6 +42,7 @@ max_body_size = "2GiB"
             strip_prefix: Some("/api".to_owned()),
             add_prefix: Some("/v2/x".to_owned()),
             response_paths: true,
+            ..Rewrite::default()
         },
         request_headers: HeaderRules {
             remove: vec!["Cookie".to_owned()],

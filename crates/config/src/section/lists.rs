@@ -190,6 +190,26 @@ impl<'a> Section<'a> {
         tables
     }
 
+    /// The table under a key, or those of a list.
+    pub(crate) fn table_or_tables(&self, key: &str) -> Vec<Self> {
+        if !self.is_list(key) {
+            return self.table(key).into_iter().collect();
+        }
+        let option = self.option(key);
+        let Some((option, name)) = option.and_then(|it| Some((it, it.kind.inline_table()?))) else {
+            return Vec::new();
+        };
+        let items = self.list_items(key).unwrap_or_default().iter();
+        let read = items.filter_map(|item| match item.get_ref() {
+            DeValue::Table(table) => {
+                let table = LocatedValue::new(table, item.span().start);
+                Some(Self::new(self.findings, name, self.display_key(key), table))
+            }
+            _ => self.report_wrong_type(option, item),
+        });
+        read.collect()
+    }
+
     /// Reports a list without items that needs some.
     pub(crate) fn check_not_empty(&self, key: &'static str) {
         if self.is_empty_list(key) {
