@@ -422,7 +422,8 @@ section! {
         /// The status.
         status: u16 = 200, Number(200, 599);
         /// The body. It may have the placeholders of `request_headers`.
-        body: Option<Template> = None, Text(BODY_TEXT), default "no body",
+        body: Option<Template> = None, Text(BODY_TEXT),
+            default "no body; of an error the page of `error_pages`",
             example r#""closed until {query.until}\n""#, by hand;
         /// A file with the body, of at most 1MiB, read at start and at a reload.
         file: Option<PathBuf> = None, Path, default "none", example r#""errors/closed.html""#,

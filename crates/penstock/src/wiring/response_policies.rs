@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //! - Errors are intercepted on routes with a back end only: what the server itself answers, by a
-//!   rule or as a hub, is meant as it is.
+//!   rule or as a hub, is meant as it is. An error of `respond` without a body gets a page.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -54,7 +54,8 @@ impl<'c> SitePolicies<'c> {
     pub(super) fn for_route(&self, route: &Route) -> Result<Arc<ResponsePolicy>, String> {
         let says_nothing = route.error_pages.is_empty()
             && route.intercept_errors.is_none()
-            && route.security_headers.is_none();
+            && route.security_headers.is_none()
+            && bare_error(route).is_none();
         if says_nothing {
             return Ok(Arc::clone(match route.has_back_end() {
                 true => &self.of_back_ends,
@@ -77,12 +78,19 @@ impl<'c> SitePolicies<'c> {
             error_pages,
             intercepted: match route.has_back_end() {
                 true => intercepted.clone(),
-                false => BTreeSet::new(),
+                false => bare_error(route).into_iter().collect(),
             },
             hsts: self.hsts.clone(),
             default_fields: headers.unwrap_or(&self.site.security_headers).fields(),
         }))
     }
+}
+
+/// The status of a route that answers with an error and no body.
+fn bare_error(route: &Route) -> Option<u16> {
+    let respond = route.respond.as_ref()?;
+    let is_bare = respond.body.is_none() && respond.file.is_none();
+    (is_bare && respond.status >= 400).then_some(respond.status)
 }
 
 /// The value of `Strict-Transport-Security` (RFC 6797 §6.1).

@@ -13,6 +13,12 @@ error_pages = { 404 = "errors/404.html", 5xx = "errors/50x.json" }
 path = "/app/*"
 upstream = "down"
 [[sites.routes]]
+path = "/closed"
+respond = { status = 404 }
+[[sites.routes]]
+path = "/said"
+respond = { status = 404, body = "said" }
+[[sites.routes]]
 files = { root = "public" }
 
 [upstreams.down]
@@ -40,6 +46,8 @@ fn the_servers_own_errors_have_the_pages_of_the_site() {
     assert_eq!((missing.status, missing.text().as_str()), (404, "not here"));
     let broken = ask(&server, "/app/x");
     assert_eq!((broken.status, broken.text().as_str()), (502, "{}"));
+    assert_eq!(ask(&server, "/closed").text(), "not here");
+    assert_eq!(ask(&server, "/said").text(), "said");
     // The page is read again with the configuration.
     server.site().write("errors/404.html", "still not here");
     assert_eq!(ask(&server, "/none.txt").text(), "not here");
