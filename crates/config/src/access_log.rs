@@ -53,9 +53,7 @@ pub(crate) fn read_named(top: &Section<'_>, conditions: &[String]) -> BTreeMap<S
 fn read_table(table: &Section<'_>, known_conditions: &[String]) -> Option<AccessLog> {
     let format = read_format(table);
     let path = table.parse_text("path", |text| parse_target(table.findings, text));
-    let Some(mut format) = format else {
-        return None;
-    };
+    let mut format = format?;
     if !table.has("path") {
         table.report_missing("path");
     }
