@@ -259,15 +259,14 @@ mod tests {
 
     #[test]
     fn a_change_is_due_for_those_whose_code_it_is() {
+        let mut sources = ConfigSources::default();
+        sources.files.push("/srv/tmp/a/penstock.toml".into());
         let watched_paths = WatchedPaths {
             app_dirs: vec![
                 ("a".to_owned(), "/srv/tmp/a".into()),
                 ("b".to_owned(), "/srv/tmp/a/sub".into()),
             ],
-            sources: ConfigSources {
-                files: vec!["/srv/tmp/a/penstock.toml".into()],
-                ..ConfigSources::default()
-            },
+            sources,
             non_code: NonCodePaths(vec![
                 "/srv/tmp".into(),
                 "/srv/tmp/a/public".into(),

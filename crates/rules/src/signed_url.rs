@@ -173,11 +173,9 @@ impl AdmissionRule for SignedUrlRule {
 fn decode(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     if bytes.len() == 64 && bytes.iter().all(u8::is_ascii_hexdigit) {
-        let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or_default() as u8;
-        let pairs = bytes.chunks_exact(2);
-        return pairs
-            .map(|pair| digit(pair[0]) << 4 | digit(pair[1]))
-            .collect();
+        let pairs = text.as_bytes().chunks_exact(2);
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        return pairs.filter_map(byte).collect();
     }
     let bare = text.trim_end_matches('=');
     URL_SAFE_NO_PAD.decode(bare).unwrap_or_default()

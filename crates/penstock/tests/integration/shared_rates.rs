@@ -60,7 +60,6 @@ fn allowance(time: Duration) -> f64 {
 fn assert_shared(servers: &[&Server], key: &str) {
     let (passed, time, longest) = flood(servers, key, Duration::from_secs(4));
     let expected = allowance(time);
-    println!("{passed} passed in {time:?}, {expected:.0} expected, longest {longest:?}");
     let deviation = (f64::from(passed) - expected).abs() / expected;
     assert!(deviation <= 0.05, "{passed} of {expected} in {time:?}");
     assert!(longest < Duration::from_secs(1), "{longest:?}");
@@ -79,7 +78,6 @@ fn two_servers_share_a_limit_and_each_limits_alone_without_redis() {
     drop(redis);
     // Each one limits alone; none lets all through, and none waits for Redis.
     let (passed, time, longest) = flood(&all, "b", Duration::from_secs(2));
-    println!("without Redis {passed} passed in {time:?}, longest {longest:?}");
     let most = 2.0 * allowance(time);
     assert!(
         passed > 2 * BURST && f64::from(passed) <= 1.1 * most,

@@ -341,7 +341,8 @@ impl Lease {
 
     /// How many cells are asked for beyond those of the requests that wait.
     fn cells_ahead(&self) -> u32 {
-        let of_time = LEASE_AHEAD.as_nanos() as u64 / self.limit.interval;
+        let of_time =
+            u64::try_from(LEASE_AHEAD.as_nanos()).unwrap_or(u64::MAX) / self.limit.interval;
         let of_burst = (self.limit.burst / self.limit.interval + 1) / LEASE_PART;
         u32::try_from(of_time.min(of_burst)).unwrap_or(u32::MAX)
     }
