@@ -23,6 +23,16 @@ use zstd::zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, get
 pub(crate) struct EncoderSettings {
     pub(crate) coding: ContentCoding,
     pub(crate) level: u32,
+    pub(crate) size: EncoderSize,
+}
+
+/// How much memory an encoder may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EncoderSize {
+    /// As much as helps a page.
+    Full,
+    /// For events, which are short and whose streams are many and long.
+    Small,
 }
 
 /// What an encoder gives out beside full blocks.
@@ -50,12 +60,22 @@ impl EncoderSettings {
     /// of this file, but `br` has larger tables from level 5 on (33 MiB at level 9, which the
     /// configuration does not offer).
     pub(crate) fn memory_bytes(self) -> usize {
-        match (self.coding, self.level) {
-            (ContentCoding::Gzip, _) => 384 << 10,
-            (ContentCoding::Zstd, _) => 1280 << 10,
-            (ContentCoding::Brotli, ..=4) => 2560 << 10,
-            (ContentCoding::Brotli, 5) => 4608 << 10,
-            (ContentCoding::Brotli, _) => 6144 << 10,
+        match (self.coding, self.size, self.level) {
+            (ContentCoding::Gzip, _, _) => 384 << 10,
+            (ContentCoding::Zstd, EncoderSize::Full, _) => 1280 << 10,
+            (ContentCoding::Zstd, EncoderSize::Small, _) => 640 << 10,
+            (ContentCoding::Brotli, EncoderSize::Full, ..=4) => 2560 << 10,
+            (ContentCoding::Brotli, EncoderSize::Small, ..=4) => 1664 << 10,
+            (ContentCoding::Brotli, _, 5) => 4608 << 10,
+            (ContentCoding::Brotli, _, _) => 6144 << 10,
+        }
+    }
+
+    /// The binary logarithms of the window and of the tables of `zstd`.
+    fn zstd_logs(self) -> (u32, u32) {
+        match self.size {
+            EncoderSize::Full => (ZSTD_WINDOW_LOG, ZSTD_TABLE_LOG),
+            EncoderSize::Small => (SMALL_ZSTD_WINDOW_LOG, SMALL_ZSTD_TABLE_LOG),
         }
     }
 
@@ -74,11 +94,17 @@ impl EncoderSettings {
 const ZSTD_WINDOW_LOG: u32 = 17;
 
 /// Its tables, of four bytes an entry. Those of its levels are for files of megabytes.
-const ZSTD_HASH_LOG: u32 = 15;
-const ZSTD_CHAIN_LOG: u32 = 15;
+const ZSTD_TABLE_LOG: u32 = 15;
+
+/// The same for events.
+const SMALL_ZSTD_WINDOW_LOG: u32 = 14;
+const SMALL_ZSTD_TABLE_LOG: u32 = 13;
 
 /// The window of `br`, for the same reason.
 const BROTLI_WINDOW_LOG: i32 = 18;
+
+/// The same for events, and the least.
+const SMALL_BROTLI_WINDOW_LOG: i32 = 16;
 
 /// That of `gzip` is 32 KiB, the most that it has (RFC 1951 §2).
 const GZIP_WINDOW_LOG: u8 = 15;
@@ -100,11 +126,12 @@ impl Encoder {
             ContentCoding::Zstd => {
                 let mut context = CCtx::try_create().ok_or(io::ErrorKind::OutOfMemory)?;
                 let level = i32::try_from(settings.level).map_err(io::Error::other)?;
+                let (window_log, table_log) = settings.zstd_logs();
                 for parameter in [
                     CParameter::CompressionLevel(level),
-                    CParameter::WindowLog(ZSTD_WINDOW_LOG),
-                    CParameter::HashLog(ZSTD_HASH_LOG),
-                    CParameter::ChainLog(ZSTD_CHAIN_LOG),
+                    CParameter::WindowLog(window_log),
+                    CParameter::HashLog(table_log),
+                    CParameter::ChainLog(table_log),
                 ] {
                     context.set_parameter(parameter).map_err(zstd_error)?;
                 }
@@ -114,7 +141,7 @@ impl Encoder {
             ContentCoding::Brotli => {
                 let params = BrotliEncoderParams {
                     quality: i32::try_from(settings.level).map_err(io::Error::other)?,
-                    lgwin: brotli_window_log(size),
+                    lgwin: brotli_window_log(settings, size),
                     // A larger one chooses larger tables.
                     size_hint: size.map_or(0, |size| {
                         usize::try_from(size).unwrap_or(usize::MAX).min(1 << 16)
@@ -248,9 +275,17 @@ fn encode_zstd(
 }
 
 /// A window that has a small body is enough for it.
-fn brotli_window_log(size: Option<u64>) -> i32 {
-    let needed = size.map_or(u64::MAX, |size| size.saturating_add(16));
-    (16..BROTLI_WINDOW_LOG)
+fn brotli_window_log(settings: EncoderSettings, body: Option<u64>) -> i32 {
+    let least = match settings.level {
+        ..=4 => SMALL_BROTLI_WINDOW_LOG,
+        // For smaller windows the library then has tables of 33 MiB.
+        _ => SMALL_BROTLI_WINDOW_LOG + 1,
+    };
+    if settings.size == EncoderSize::Small {
+        return least;
+    }
+    let needed = body.map_or(u64::MAX, |size| size.saturating_add(16));
+    (least..BROTLI_WINDOW_LOG)
         .find(|log| 1_u64 << log >= needed)
         .unwrap_or(BROTLI_WINDOW_LOG)
 }

@@ -15,10 +15,9 @@ use penstock_runtime::blocking::Pool;
 
 use crate::counters::{CompressionCounters, CompressionSnapshot};
 use crate::encoder::{Encoder, EncoderSettings};
-use crate::stream::MAX_PIECE_BYTES;
+use crate::stream::max_piece_bytes;
 
-/// Memory of all bodies that are being compressed: 200 streams of `gzip`. The streams of an
-/// application that never end need it longest, and are sent without a coding beyond it.
+/// Memory of all bodies that are being compressed: 200 large ones in `gzip`, or 80 in `zstd`.
 const MAX_TOTAL_BYTES: usize = 128 << 20;
 
 /// Encoders that wait for another body: 20 MiB of `zstd` at most.
@@ -45,6 +44,34 @@ pub(crate) struct EncoderLease {
     pub(crate) settings: EncoderSettings,
     pub(crate) encoder: Encoder,
     owner: Compressor,
+    counted_bytes: usize,
+}
+
+/// What an encoder is for. Bodies that may be open for long leave memory to the others: an
+/// application with many streams of events would else leave all pages uncompressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EncoderUse {
+    /// A small body, encoded at once: each loop has one of these at a time, and none waits for
+    /// memory.
+    AtOnce,
+    /// A body whose length is known.
+    KnownLength,
+    /// A body that ends when its source says so.
+    UnknownLength,
+    /// Events, and bodies that are not to be buffered.
+    Events,
+}
+
+impl EncoderUse {
+    /// The memory of all encoders up to which there is one for it.
+    fn max_total_bytes(self) -> usize {
+        match self {
+            Self::AtOnce => usize::MAX,
+            Self::KnownLength => MAX_TOTAL_BYTES,
+            Self::UnknownLength => MAX_TOTAL_BYTES / 4 * 3,
+            Self::Events => MAX_TOTAL_BYTES / 2,
+        }
+    }
 }
 
 impl Default for Compressor {
@@ -57,7 +84,7 @@ impl Default for Compressor {
 }
 
 /// The share of the smallest encoder.
-const MIN_LEASE_BYTES: usize = 512 << 10;
+const MIN_LEASE_BYTES: usize = 416 << 10;
 
 impl Compressor {
     pub(crate) fn with_pool(pool: Pool) -> Self {
@@ -95,16 +122,21 @@ impl Compressor {
         &self,
         settings: EncoderSettings,
         size: Option<u64>,
+        purpose: EncoderUse,
     ) -> Option<EncoderLease> {
-        let bytes = lease_bytes(settings);
+        let bytes = match purpose {
+            EncoderUse::AtOnce => 0,
+            _ => lease_bytes(settings),
+        };
         let used = self.shared.used_bytes.fetch_add(bytes, Ordering::Relaxed);
         // From here on it gives its share back by itself.
         let mut lease = EncoderLease {
             settings,
             encoder: Encoder::Ended,
             owner: self.clone(),
+            counted_bytes: bytes,
         };
-        if used + bytes > MAX_TOTAL_BYTES {
+        if used.saturating_add(bytes) > purpose.max_total_bytes() {
             return None;
         }
         let mut known = self.take_idle(settings);
@@ -131,14 +163,15 @@ impl Compressor {
 
 /// The memory of an encoder, and of one piece before and behind it.
 fn lease_bytes(settings: EncoderSettings) -> usize {
-    settings.memory_bytes() + 2 * MAX_PIECE_BYTES
+    settings.memory_bytes() + 2 * max_piece_bytes(settings.size)
 }
 
 impl Drop for EncoderLease {
     fn drop(&mut self) {
-        let bytes = lease_bytes(self.settings);
         let shared = &self.owner.shared;
-        shared.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        shared
+            .used_bytes
+            .fetch_sub(self.counted_bytes, Ordering::Relaxed);
         let encoder = std::mem::replace(&mut self.encoder, Encoder::Ended);
         if matches!(encoder, Encoder::Gzip(_) | Encoder::Zstd(_)) {
             let mut idle = self.owner.lock_idle();
@@ -154,12 +187,14 @@ impl Drop for EncoderLease {
 mod tests {
     use penstock_config::ContentCoding;
 
+    use super::EncoderUse::KnownLength;
     use super::*;
-    use crate::encoder::Flush;
+    use crate::encoder::{EncoderSize, Flush};
 
     const GZIP: EncoderSettings = EncoderSettings {
         coding: ContentCoding::Gzip,
         level: 5,
+        size: EncoderSize::Full,
     };
 
     #[test]
@@ -167,42 +202,68 @@ mod tests {
         let compressor = Compressor::default();
         let most = MAX_TOTAL_BYTES / lease_bytes(GZIP);
         let leases: Vec<_> = (0..most)
-            .map(|_| compressor.acquire(GZIP, None).unwrap())
+            .map(|_| compressor.acquire(GZIP, None, KnownLength).unwrap())
             .collect();
-        assert!(compressor.acquire(GZIP, None).is_none());
+        assert!(compressor.acquire(GZIP, None, KnownLength).is_none());
         let used = compressor.snapshot().memory_bytes;
         assert_eq!(used, (most * lease_bytes(GZIP)) as u64);
         drop(leases);
         assert_eq!(compressor.snapshot().memory_bytes, 0);
         assert!(compressor.lock_idle().len() <= MAX_IDLE_ENCODERS);
-        assert!(compressor.acquire(GZIP, None).is_some());
+        assert!(compressor.acquire(GZIP, None, KnownLength).is_some());
+    }
+
+    #[test]
+    fn long_streams_leave_memory_to_others() {
+        let compressor = Compressor::default();
+        let fill = |purpose| -> Vec<_> {
+            std::iter::from_fn(|| compressor.acquire(GZIP, None, purpose)).collect()
+        };
+        let all = MAX_TOTAL_BYTES / lease_bytes(GZIP);
+        let events = fill(EncoderUse::Events);
+        let streams = fill(EncoderUse::UnknownLength);
+        let known = fill(KnownLength);
+        assert!(events.len().abs_diff(all / 2) <= 1, "{}", events.len());
+        assert!(streams.len().abs_diff(all / 4) <= 1, "{}", streams.len());
+        assert!(known.len().abs_diff(all / 4) <= 1, "{}", known.len());
+        // A small body needs none of it.
+        let used = compressor.snapshot().memory_bytes;
+        let at_once = compressor.acquire(GZIP, Some(5), EncoderUse::AtOnce);
+        assert!(at_once.is_some());
+        assert_eq!(compressor.snapshot().memory_bytes, used);
+        drop((events, streams, known, at_once));
+        assert_eq!(compressor.snapshot().memory_bytes, 0);
     }
 
     #[test]
     fn an_encoder_is_used_again_with_the_same_settings_only() {
         let compressor = Compressor::default();
         let better = EncoderSettings { level: 9, ..GZIP };
-        drop(compressor.acquire(GZIP, None));
+        drop(compressor.acquire(GZIP, None, KnownLength));
         assert_eq!(compressor.lock_idle().len(), 1);
-        drop(compressor.acquire(better, None));
+        drop(compressor.acquire(better, None, KnownLength));
         assert_eq!(compressor.lock_idle().len(), 2);
-        drop(compressor.acquire(GZIP, None));
+        drop(compressor.acquire(GZIP, None, KnownLength));
         assert_eq!(compressor.lock_idle().len(), 2);
     }
 
     #[test]
     fn an_abandoned_body_leaves_nothing_to_the_next() {
         for coding in [ContentCoding::Gzip, ContentCoding::Zstd] {
-            let settings = EncoderSettings { coding, level: 3 };
+            let settings = EncoderSettings {
+                coding,
+                level: 3,
+                size: EncoderSize::Full,
+            };
             let compressor = Compressor::default();
-            let mut first = compressor.acquire(settings, None).unwrap();
+            let mut first = compressor.acquire(settings, None, KnownLength).unwrap();
             first
                 .encoder
                 .encode(b"secret of another", Flush::None, &mut Vec::new())
                 .unwrap();
             drop(first);
             let mut output = Vec::new();
-            let mut second = compressor.acquire(settings, Some(4)).unwrap();
+            let mut second = compressor.acquire(settings, Some(4), KnownLength).unwrap();
             second
                 .encoder
                 .encode(b"mine", Flush::Finish, &mut output)

@@ -17,8 +17,8 @@ use penstock_exchange::{
 };
 use penstock_http::{RequestHead, Status, is_media_type};
 
-use crate::encoder::{EncoderSettings, Flush};
-use crate::encoders::{Compressor, EncoderLease};
+use crate::encoder::{EncoderSettings, EncoderSize, Flush};
+use crate::encoders::{Compressor, EncoderLease, EncoderUse};
 use crate::file_stream::FileStream;
 use crate::policy::{Decision, IdentityCause, Policy, ResponseMeta};
 use crate::response_fields::{
@@ -156,14 +156,22 @@ impl CompressShared {
             return mark_encoded(&mut response.fields, settings.coding);
         }
         let counters = self.compressor.counters();
-        let size = response.body.length();
-        let Some(lease) = self.compressor.acquire(settings, size) else {
+        let length = response.body.length();
+        let policy = flush_policy(response);
+        let purpose = encoder_use(response, settings, policy);
+        let settings = EncoderSettings {
+            size: match purpose {
+                EncoderUse::Events => EncoderSize::Small,
+                _ => EncoderSize::Full,
+            },
+            ..settings
+        };
+        let Some(lease) = self.compressor.acquire(settings, length, purpose) else {
             counters.skipped.increment();
             return add_vary(&mut response.fields);
         };
-        let policy = flush_policy(response);
         let body = match std::mem::replace(&mut response.body, Body::Empty) {
-            Body::Bytes(bytes) if bytes.len() <= max_loop_bytes(settings) => {
+            Body::Bytes(bytes) if purpose == EncoderUse::AtOnce => {
                 match self.encode_at_once(lease, &bytes) {
                     Some(encoded) => Body::Bytes(encoded),
                     None => {
@@ -202,6 +210,16 @@ impl CompressShared {
     fn encode_stream(&self, lease: EncoderLease, source: Source, policy: FlushPolicy) -> Body {
         let stream = CompressedStream::new(&self.compressor, lease, source, policy);
         Body::Stream(Box::new(stream))
+    }
+}
+
+/// What the encoder of a response is for.
+fn encoder_use(response: &Response, settings: EncoderSettings, policy: FlushPolicy) -> EncoderUse {
+    match (&response.body, response.body.length()) {
+        (Body::Bytes(bytes), _) if bytes.len() <= max_loop_bytes(settings) => EncoderUse::AtOnce,
+        (_, Some(_)) => EncoderUse::KnownLength,
+        (_, None) if policy == FlushPolicy::EachPiece => EncoderUse::Events,
+        (_, None) => EncoderUse::UnknownLength,
     }
 }
 

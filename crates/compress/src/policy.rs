@@ -10,7 +10,7 @@ use penstock_http::{
     token_eq_ignore_case, trim_blanks,
 };
 
-use crate::encoder::EncoderSettings;
+use crate::encoder::{EncoderSettings, EncoderSize};
 
 /// The rules of a route.
 #[derive(Debug)]
@@ -64,6 +64,7 @@ impl Policy {
                 ContentCoding::Brotli => config.br_level,
                 ContentCoding::Gzip => config.gzip_level,
             },
+            size: EncoderSize::Full,
         });
         Self {
             codings: config.algorithms.clone(),

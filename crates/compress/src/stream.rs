@@ -4,7 +4,7 @@
 //! bytes are encoded on the event loop, many in the pool. If the source pauses, the encoder is flushed.
 //!
 //! # Invariants
-//! - One piece of at most [`MAX_PIECE_BYTES`] is on its way through the encoder. The source is read
+//! - One piece of at most [`max_piece_bytes`] is on its way through the encoder. The source is read
 //!   again only when the client has taken its output.
 //! - No byte of the source stays in the encoder for longer than [`FLUSH_DELAY`], or at all if the
 //!   body is flushed at each piece.
@@ -28,12 +28,23 @@ use penstock_runtime::{LazyDeadline, clock};
 use self::encode_job::{EncodeJob, Encoded, PendingJob};
 use self::loop_budget::LoopBudget;
 pub(crate) use self::loop_budget::max_loop_bytes;
-use crate::encoder::Flush;
+use crate::encoder::{EncoderSize, Flush};
 use crate::encoders::{Compressor, EncoderLease};
 
-/// Bytes that are encoded at a time: 2 ms of a pool's thread, beside which handing them over costs
-/// little.
-pub(crate) const MAX_PIECE_BYTES: usize = 128 << 10;
+/// Bytes that are encoded at a time: up to 5 ms of a pool's thread, beside which handing them over
+/// costs little.
+const MAX_PIECE_BYTES: usize = 128 << 10;
+
+/// The same for events.
+const MAX_SMALL_PIECE_BYTES: usize = 16 << 10;
+
+/// The bytes of a body that are encoded at a time.
+pub(crate) fn max_piece_bytes(size: EncoderSize) -> usize {
+    match size {
+        EncoderSize::Full => MAX_PIECE_BYTES,
+        EncoderSize::Small => MAX_SMALL_PIECE_BYTES,
+    }
+}
 
 /// Pieces that are collected at a time: a source may give single bytes.
 const MAX_PIECES: usize = 1024;
@@ -70,6 +81,7 @@ pub(crate) struct CompressedStream {
     has_source_ended: bool,
     collected: Vec<Bytes>,
     collected_bytes: usize,
+    max_piece_bytes: usize,
     /// `None` while the pool has it, and behind the end.
     lease: Option<EncoderLease>,
     pending_job: Option<PendingJob>,
@@ -104,6 +116,7 @@ impl CompressedStream {
             unread,
             collected: Vec::new(),
             collected_bytes: 0,
+            max_piece_bytes: max_piece_bytes(lease.settings.size),
             budget: LoopBudget::new(lease.settings),
             lease: Some(lease),
             pending_job: None,
@@ -118,7 +131,7 @@ impl CompressedStream {
 
     /// Collects pieces until there are enough to encode; ready with how to encode them.
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<Result<Flush, Fault>> {
-        while self.collected_bytes < MAX_PIECE_BYTES && self.collected.len() < MAX_PIECES {
+        while self.collected_bytes < self.max_piece_bytes && self.collected.len() < MAX_PIECES {
             if !self.unread.is_empty() {
                 self.collect_unread();
                 continue;
@@ -134,7 +147,7 @@ impl CompressedStream {
     }
 
     fn collect_unread(&mut self) {
-        let room = MAX_PIECE_BYTES - self.collected_bytes;
+        let room = self.max_piece_bytes - self.collected_bytes;
         let part = self.unread.split_to(room.min(self.unread.len()));
         self.collected_bytes += part.len();
         self.collected.push(part);

@@ -63,8 +63,9 @@ impl BodyStream for UnfinishedText {
     }
 }
 
+/// Responds with text of this type.
 #[derive(Debug)]
-struct TextHandler;
+struct TextHandler(&'static str);
 
 impl Handler for TextHandler {
     fn handle(&self, _: Request) -> HandlerProgress {
@@ -73,7 +74,7 @@ impl Handler for TextHandler {
             seed: 1,
         };
         let mut response = Response::new(Status::OK, Body::Stream(Box::new(text)));
-        response.fields.push_static("Content-Type", "text/plain");
+        response.fields.push_static("Content-Type", self.0);
         HandlerProgress::Ready(Ok(response.into()))
     }
 }
@@ -133,9 +134,10 @@ async fn paused_stream(handler: &CompressHandler, coding: ContentCoding) -> Box<
 
 #[test]
 fn streams_take_no_more_than_they_are_counted_with() {
-    for (coding, levels) in [
-        (ContentCoding::Gzip, &[1, 5, 9][..]),
-        (ContentCoding::Brotli, &[0, 4, 5, 6]),
+    for (coding, levels, content_type) in [
+        (ContentCoding::Gzip, &[1, 5, 9][..], "text/plain"),
+        (ContentCoding::Brotli, &[0, 4, 5, 6], "text/plain"),
+        (ContentCoding::Brotli, &[4, 5, 6], "text/event-stream"),
     ] {
         for &level in levels {
             let config = Compression {
@@ -146,7 +148,7 @@ fn streams_take_no_more_than_they_are_counted_with() {
             };
             let compressor = Compressor::default();
             let handler = CompressHandler::new(
-                Arc::new(TextHandler),
+                Arc::new(TextHandler(content_type)),
                 &config,
                 BodySecrecy::Public,
                 compressor.clone(),
@@ -161,7 +163,10 @@ fn streams_take_no_more_than_they_are_counted_with() {
                 }
                 let taken = live_bytes().saturating_sub(before) / STREAMS;
                 let counted = compressor.snapshot().memory_bytes as usize / STREAMS;
-                assert!(taken <= counted, "{coding:?} {level}: {taken} of {counted}");
+                assert!(
+                    taken <= counted,
+                    "{coding:?} {level} {content_type}: {taken} of {counted}"
+                );
             })
             .unwrap();
         }

@@ -9,13 +9,21 @@ const CODINGS: [ContentCoding; 3] = [
     ContentCoding::Gzip,
 ];
 
+fn full(coding: ContentCoding, level: u32) -> EncoderSettings {
+    EncoderSettings {
+        coding,
+        level,
+        size: EncoderSize::Full,
+    }
+}
+
 fn default_settings(coding: ContentCoding) -> EncoderSettings {
     let level = match coding {
         ContentCoding::Zstd => 3,
         ContentCoding::Brotli => 4,
         ContentCoding::Gzip => 5,
     };
-    EncoderSettings { coding, level }
+    full(coding, level)
 }
 
 fn encode_all(settings: EncoderSettings, body: &[u8]) -> Vec<u8> {
@@ -35,7 +43,7 @@ fn every_level_decodes_to_what_went_in() {
             ContentCoding::Gzip => 1..=9,
         };
         for level in levels {
-            let settings = EncoderSettings { coding, level };
+            let settings = full(coding, level);
             let encoded = encode_all(settings, &body);
             assert!(encoded.len() < body.len() / 3, "{settings:?}");
             assert!(decode(coding, &encoded) == body, "{settings:?}");
@@ -89,25 +97,46 @@ fn an_ended_encoder_refuses_more() {
 
 #[test]
 fn a_zstd_encoder_keeps_to_its_memory_and_window() {
-    for level in 1..=12 {
+    for (level, size) in (1..=12).flat_map(|level| {
+        let sizes = [EncoderSize::Full, EncoderSize::Small];
+        sizes.map(|size| (level, size))
+    }) {
         let settings = EncoderSettings {
-            coding: ContentCoding::Zstd,
-            level,
+            size,
+            ..full(ContentCoding::Zstd, level)
         };
         let mut encoder = Encoder::new(settings, None).unwrap();
         let mut output = Vec::new();
-        encoder
-            .encode(&json(4 << 20), Flush::Sync, &mut output)
-            .unwrap();
+        let body = json(4 << 20);
+        encoder.encode(&body, Flush::Sync, &mut output).unwrap();
         let Encoder::Zstd(context) = &encoder else {
             panic!("another encoder");
         };
-        assert!(
-            context.sizeof() <= settings.memory_bytes(),
-            "{level}: {}",
-            context.sizeof()
-        );
+        let taken = context.sizeof();
+        assert!(taken <= settings.memory_bytes(), "{settings:?}: {taken}");
         // RFC 8878 §3.1.1.1.2: the byte behind the descriptor has the exponent of the window.
-        assert_eq!(u32::from(output[5] >> 3) + 10, ZSTD_WINDOW_LOG, "{level}");
+        let window_log = u32::from(output[5] >> 3) + 10;
+        assert_eq!(window_log, settings.zstd_logs().0, "{settings:?}");
+        assert!(
+            decode_so_far(ContentCoding::Zstd, &output) == body,
+            "{settings:?}"
+        );
+    }
+}
+
+#[test]
+fn the_window_of_brotli_never_leads_to_its_largest_tables() {
+    for level in 0..=6 {
+        for size in [EncoderSize::Full, EncoderSize::Small] {
+            for body in [Some(1), Some(60_000), Some(1 << 30), None] {
+                let settings = EncoderSettings {
+                    size,
+                    ..full(ContentCoding::Brotli, level)
+                };
+                let window_log = brotli_window_log(settings, body);
+                assert!((16..=BROTLI_WINDOW_LOG).contains(&window_log));
+                assert!(level <= 4 || window_log > 16, "{settings:?} {body:?}");
+            }
+        }
     }
 }

@@ -135,10 +135,16 @@ fn without_memory_a_response_is_sent_as_it_is() {
     let settings = EncoderSettings {
         coding: ContentCoding::Gzip,
         level: 5,
+        size: EncoderSize::Full,
     };
-    let leases: Vec<_> = std::iter::from_fn(|| shared.compressor.acquire(settings, None)).collect();
+    let purpose = EncoderUse::KnownLength;
+    let acquire = || shared.compressor.acquire(settings, None, purpose);
+    let leases: Vec<_> = std::iter::from_fn(acquire).collect();
     assert!(leases.len() > 100);
-    let mut answer = response(Body::Bytes(json(2000).into()));
+    let mut small = response(Body::Bytes(json(2000).into()));
+    shared.handle_response(&head("GET"), &mut small);
+    assert!(small.fields.contains("content-encoding"));
+    let mut answer = response(Body::Bytes(json(200_000).into()));
     shared.handle_response(&head("GET"), &mut answer);
     assert!(!answer.fields.contains("content-encoding"));
     assert_eq!(answer.fields.get("vary"), Some(&b"Accept-Encoding"[..]));

@@ -201,6 +201,7 @@ fn the_configuration_says_what_is_worth_it() {
     let best = Compress(EncoderSettings {
         coding: ContentCoding::Gzip,
         level: 9,
+        size: EncoderSize::Full,
     });
     for (length, expected) in [(Some(1), best), (Some(0), Unchanged), (None, best)] {
         let sent = [("Content-Type", "image/png")];

@@ -70,12 +70,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::encoder::EncoderSize;
 
     #[test]
     fn a_loop_encodes_little_at_once_and_little_a_second() {
         let settings = EncoderSettings {
             coding: ContentCoding::Gzip,
             level: 5,
+            size: EncoderSize::Full,
         };
         let mut budget = LoopBudget::new(settings);
         let start = Instant::now();

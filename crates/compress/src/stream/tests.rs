@@ -9,7 +9,8 @@ use penstock_runtime::blocking::Pool;
 use penstock_runtime::loops;
 
 use super::*;
-use crate::encoder::EncoderSettings;
+use crate::encoder::{EncoderSettings, EncoderSize};
+use crate::encoders::EncoderUse;
 use crate::testing::{BodyControl, decode, decode_so_far, json};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -26,8 +27,16 @@ fn stream_with(
     source: Source,
     policy: FlushPolicy,
 ) -> CompressedStream {
-    let settings = EncoderSettings { coding, level: 3 };
-    let lease = compressor.acquire(settings, None).unwrap();
+    let settings = EncoderSettings {
+        coding,
+        level: 3,
+        size: match policy {
+            FlushPolicy::EachPiece => EncoderSize::Small,
+            FlushPolicy::OnPause => EncoderSize::Full,
+        },
+    };
+    let lease = compressor.acquire(settings, None, EncoderUse::KnownLength);
+    let lease = lease.unwrap();
     CompressedStream::new(compressor, lease, source, policy)
 }
 

@@ -4,7 +4,7 @@
 use std::io::{Read as _, Write as _};
 
 use crate::support::{
-    Origin, PATIENCE, RawClient, ReceivedRequest, Response, Script, Server, Site, eventually,
+    Origin, PATIENCE, RawClient, ReceivedRequest, Response, Script, Server, Site, Step, eventually,
 };
 
 const WSGI: &str = r#"
@@ -89,6 +89,10 @@ path = "/gzip/*"
 upstream = "u"
 compress = ["gzip"]
 [[sites.routes]]
+path = "/held/*"
+upstream = "u"
+grip = true
+[[sites.routes]]
 path = "/off/*"
 upstream = "u"
 compress = false
@@ -115,6 +119,17 @@ fn lines(len: usize) -> Vec<u8> {
 /// Answers with lines that may be kept, and confirms its entity tag.
 fn origin() -> Origin {
     Origin::start(|seen: &ReceivedRequest| {
+        if seen.target == "/held/stream" {
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
+                        Grip-Hold: stream\r\nGrip-Channel: news\r\nContent-Length: 2000\r\n\r\n";
+            let event = [b": ".as_slice(), &[b'o'; 1996], b"\n\n"].concat();
+            return Script::raw([head.as_bytes(), &event].concat()).keep();
+        }
+        if seen.target == "/held/tunnel" {
+            let head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: lines\r\n\
+                        Connection: Upgrade\r\n\r\n";
+            return Script::early().send(head).then(Step::Echo);
+        }
         let fresh = match seen.target.starts_with("/cached/stale") {
             true => "max-age=0, must-revalidate",
             false => "max-age=600",
@@ -338,6 +353,46 @@ fn nothing_of_an_open_stream_stays_in_the_encoder() {
     eventually(PATIENCE, "encoders are given back", || {
         server.admin_json()["compression"]["memory_bytes"] == 0
     });
+}
+
+#[test]
+fn held_streams_and_tunnels_are_not_touched() {
+    let origin = origin();
+    let server = serve(&origin);
+    let mut held = server.connect();
+    held.send("GET /held/stream HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n");
+    let text = read_until(&mut held, "ooo\n\n");
+    assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+    let mut tunnel = server.connect();
+    tunnel.send(
+        "GET /held/tunnel HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\
+         Connection: Upgrade\r\nUpgrade: lines\r\n\r\n",
+    );
+    let head = read_until(&mut tunnel, "\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    tunnel.send("hello");
+    let echoed = read_until(&mut tunnel, "hello");
+    for text in [text, head, echoed] {
+        assert!(
+            !text.to_ascii_lowercase().contains("content-encoding"),
+            "{text}"
+        );
+    }
+    let counts = &server.admin_json()["compression"];
+    assert_eq!(
+        (&counts["gzip"], &counts["skipped"]),
+        (&0.into(), &0.into())
+    );
+}
+
+/// Reads text until it ends so.
+fn read_until(client: &mut RawClient, end: &str) -> String {
+    let mut text = String::new();
+    while !text.contains(end) {
+        let piece = client.read_some().expect("the connection ended early");
+        text.push_str(&String::from_utf8_lossy(&piece));
+    }
+    text
 }
 
 #[test]
