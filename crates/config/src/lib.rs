@@ -68,6 +68,7 @@ mod tcp;
 #[cfg(test)]
 mod testing;
 mod tls;
+mod tracing;
 mod units;
 mod upstream;
 mod values;
@@ -99,8 +100,8 @@ pub use model::{
     Rewrite, RewriteRule, Route, RouteCache, RouteHub, RouteMercure, SampleShare, Satisfy,
     ScalingConfig, SecurityHeaders, Sendfile, Server, ServerAddr, ServerLogFormat, SignedUrl, Site,
     SiteTls, SlowPolicy, SocketPermissions, SplitBy, SplitCookie, SplitPart, StatusPattern, Sticky,
-    Symlinks, SyslogAddress, TcpFrontend, TcpTls, Tls, TlsProfile, UnknownNames, Upstream,
-    UpstreamServer, UpstreamTls,
+    Symlinks, SyslogAddress, TcpFrontend, TcpTls, Tls, TlsProfile, TraceConfig, TraceParents,
+    UnknownNames, Upstream, UpstreamServer, UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use rate_limit::{RateKey, RequestRate};

@@ -22,6 +22,7 @@ mod rollout;
 mod server;
 mod site;
 mod tls;
+mod tracing;
 mod upstream;
 
 use std::borrow::Cow;
@@ -67,6 +68,7 @@ pub use tls::{
     Acme, AcmeStorage, CertificateFiles, ChallengeKind, ClientCertificateMode, ClientCertificates,
     ExternalAccount, Hsts, OnDemand, SiteTls, Tls, TlsProfile, UnknownNames,
 };
+pub use tracing::{TraceConfig, TraceParents};
 pub(crate) use upstream::UPSTREAM_QUEUE;
 pub use upstream::{
     Balance, ConnectionLimits, EjectPolicy, ForwardedHeaders, HashKey, HealthCheck, HostHeader,
@@ -106,6 +108,8 @@ pub struct Config {
     pub conditions: BTreeMap<String, Conditions>,
     /// Access logs by name, beside that of the server.
     pub access_logs: BTreeMap<String, AccessLog>,
+    /// Traces of requests; `None` where there are none.
+    pub tracing: Option<TraceConfig>,
     /// Caches by name; their directories do not overlap.
     pub caches: BTreeMap<String, Cache>,
     /// Back ends by name.
@@ -217,6 +221,8 @@ keys! {
         "hub": Table("hub"), Described("every default");
         /// Access logs beside `server.access_log`.
         "access_logs": NamedTables("access_logs.NAME"), Described("none");
+        /// Traces of requests.
+        "tracing": Table("tracing"), Described("no traces");
         /// Conditions that several routes and rules share.
         "conditions": NamedTables("conditions.NAME"), Described("none");
         /// Sites.

@@ -20,7 +20,7 @@ use crate::source_files::{ConfigSources, SourceFiles};
 use crate::variables::Variables;
 use crate::{
     access_log, app, cache, conditions, dev_defaults, disk, forward_auth, hub, join, jwt,
-    rate_limit, server, site, source_tree, tcp, tls, upstream,
+    rate_limit, server, site, source_tree, tcp, tls, tracing, upstream,
 };
 
 /// Reads, parses and checks a file.
@@ -159,6 +159,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         hub,
         conditions,
         access_logs,
+        tracing: tracing::read(&top),
         caches,
         upstreams,
         sites,

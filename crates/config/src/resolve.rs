@@ -400,6 +400,7 @@ fn empty_config(dir: &Path) -> Config {
         hub: Hub::default(),
         conditions: BTreeMap::new(),
         access_logs: BTreeMap::new(),
+        tracing: None,
         caches: BTreeMap::new(),
         upstreams: BTreeMap::new(),
         sites: Vec::new(),

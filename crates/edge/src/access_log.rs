@@ -12,10 +12,12 @@ mod dev_format;
 mod filter;
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config::LogFormat;
-use penstock_exchange::{RequestId, RequestTiming, TlsInfo};
+use penstock_exchange::trace_context::HexId;
+use penstock_exchange::{RequestId, RequestTiming, TlsInfo, TraceContext};
 use penstock_http::{LogMask, RequestHead};
 use penstock_rules::RequestFacts;
 use penstock_runtime::{clock, logger::LogWriter};
@@ -77,6 +79,8 @@ pub(crate) struct AccessRecord<'a> {
     pub(crate) tls: Option<&'a TlsInfo>,
     /// Its id, where requests have one.
     pub(crate) request_id: Option<&'a RequestId>,
+    /// Its place in a trace, where requests are traced.
+    pub(crate) trace: Option<&'a Arc<TraceContext>>,
     /// Its route, where a log shows it.
     pub(crate) route: Option<&'a RouteObservation>,
     /// The authority that the client asked for, as trusted proxies name it.
@@ -302,6 +306,10 @@ fn format_json(record: &AccessRecord<'_>, now: Duration, mask: &LogMask) -> Stri
     if let Some(id) = record.request_id {
         value["request_id"] = id.to_string().into();
     }
+    if let Some(trace) = record.trace {
+        value["trace_id"] = HexId(&trace.trace_id).to_string().into();
+        value["span_id"] = HexId(&trace.span_id).to_string().into();
+    }
     if let Some(tls) = record.tls {
         value["tls_version"] = tls.version.into();
         value["tls_cipher"] = (*tls.cipher).into();
@@ -393,6 +401,7 @@ mod tests {
         let mask = LogMask::default();
         let mut record = AccessRecord {
             request_id: None,
+            trace: None,
             route: None,
             host: "h",
             scheme: "http",
@@ -449,6 +458,7 @@ mod tests {
         };
         let mut record = AccessRecord {
             request_id: None,
+            trace: None,
             route: None,
             host: "h",
             scheme: "http",
@@ -492,6 +502,7 @@ mod tests {
         let timing = RequestTiming::default();
         let record = AccessRecord {
             request_id: None,
+            trace: None,
             route: None,
             host: "h",
             scheme: "http",

@@ -189,6 +189,7 @@ mod tests {
             limits: penstock_config::Limits::default(),
             routes: crate::RouteTable::default(),
             access_logs: Vec::new(),
+            tracing: None,
             request_id: penstock_config::RequestIdMode::Off,
             log_mask: penstock_http::LogMask::default(),
             trusted_proxies: Arc::default(),

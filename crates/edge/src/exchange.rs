@@ -47,6 +47,7 @@ use crate::response_policy::ResponsePolicy;
 use crate::router::{HandlerChain, OwnedRoute, Route, RouteMatch, RouteObservation};
 use crate::{Edge, Settings, faults};
 
+pub use correlation::TracePolicy;
 pub use http_challenge::shared_challenge_route;
 pub(crate) use record::SendError;
 

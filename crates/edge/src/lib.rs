@@ -49,7 +49,7 @@ pub use accept::{accept_connections, serve_connection};
 pub use access_log::{AccessLog, LogFilter};
 pub use connection_limits::DescriptorBudget;
 pub use error_pages::{ErrorPages, load_page};
-pub use exchange::shared_challenge_route;
+pub use exchange::{TracePolicy, shared_challenge_route};
 pub use filters::Filters;
 pub use handover::EdgeAdopter;
 pub use response_policy::ResponsePolicy;
@@ -89,6 +89,8 @@ pub struct Settings {
     pub access_logs: Vec<AccessLog>,
     /// Whether requests have an id, and who gets it.
     pub request_id: RequestIdMode,
+    /// How requests are traced; `None` where they are not.
+    pub tracing: Option<TracePolicy>,
     /// Masks of the server's log and of development pages.
     pub log_mask: LogMask,
     /// Proxies whose `Forwarded` and `X-Forwarded-*` headers are trusted.

@@ -66,6 +66,7 @@ impl TestEdge {
             limits: penstock_config::Limits::default(),
             routes: routing,
             access_logs: Vec::new(),
+            tracing: None,
             request_id: penstock_config::RequestIdMode::Off,
             log_mask: LogMask::default(),
             trusted_proxies: Arc::new(TrustedProxies::default()),

@@ -1,6 +1,7 @@
-//! What ties together the records of one request in several programs: its id.
+//! What ties together the records of one request in several programs: its id, and its place in a
+//! trace.
 //!
-//! `edge` makes it once a request, or keeps the one of a trusted proxy. It goes into the access
+//! `edge` makes them once a request, or keeps those of a trusted proxy. They go into the access
 //! log, to error pages, and as `X-Request-Id` to applications and servers: `apps` and `proxy` write
 //! the fields of [`Request::for_each_correlation_field`].
 //!
@@ -15,8 +16,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Request;
 use crate::field_policy::is_same_cgi_variable;
+use crate::trace_context::{TRACEPARENT_FIELD, TRACESTATE_FIELD};
+use crate::{Request, TraceContext};
 
 /// The field that has the id of a request.
 pub const REQUEST_ID_FIELD: &str = "X-Request-Id";
@@ -29,6 +31,8 @@ const MAX_GIVEN_BYTES: usize = 128;
 pub struct Correlation {
     /// Its id.
     pub request_id: Option<RequestId>,
+    /// Its place in a trace; `None` where tracing is off.
+    pub trace: Option<Arc<TraceContext>>,
 }
 
 /// The id of a request.
@@ -104,12 +108,14 @@ impl Correlation {
     /// Whether there is nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.request_id.is_none()
+        self.request_id.is_none() && self.trace.is_none()
     }
 
     /// Whether a field of this name, with hyphens or underscores, is written anew here.
     fn replaces_field(&self, name: &[u8]) -> bool {
-        self.request_id.is_some() && is_same_cgi_variable(name, REQUEST_ID_FIELD)
+        let is = |field: &str| is_same_cgi_variable(name, field);
+        self.request_id.is_some() && is(REQUEST_ID_FIELD)
+            || self.trace.is_some() && (is(TRACEPARENT_FIELD) || is(TRACESTATE_FIELD))
     }
 }
 
@@ -122,6 +128,14 @@ impl Request {
             && !self.trusted_headers.covers(REQUEST_ID_FIELD)
         {
             push(REQUEST_ID_FIELD, id.as_str(&mut [0; 36]).as_bytes());
+        }
+        if let Some(trace) = &correlation.trace
+            && !self.trusted_headers.covers(TRACEPARENT_FIELD)
+        {
+            push(TRACEPARENT_FIELD, trace.to_parent().as_bytes());
+            if let Some(state) = &trace.state {
+                push(TRACESTATE_FIELD, state.as_bytes());
+            }
         }
     }
 
@@ -138,7 +152,9 @@ impl Request {
 /// Whether a field could be one of [`Request::for_each_correlation_field`]. Asked of every field:
 /// its length decides nearly always.
 fn is_correlation_field(name: &[u8]) -> bool {
-    is_same_cgi_variable(name, REQUEST_ID_FIELD)
+    [REQUEST_ID_FIELD, TRACEPARENT_FIELD, TRACESTATE_FIELD]
+        .iter()
+        .any(|field| is_same_cgi_variable(name, field))
 }
 
 /// 64 random bits, without a system call.
@@ -203,10 +219,19 @@ mod tests {
         let none = Correlation::default();
         let made = Correlation {
             request_id: Some(RequestId::generate(Duration::ZERO)),
+            trace: None,
         };
         for name in ["X-Request-Id", "x-request-id", "X_Request-ID"] {
             assert!(made.replaces_field(name.as_bytes()), "{name}");
             assert!(!none.replaces_field(name.as_bytes()), "{name}");
+        }
+        let traced = Correlation {
+            request_id: None,
+            trace: Some(Arc::new(TraceContext::start(true))),
+        };
+        for name in ["Traceparent", "tracestate"] {
+            assert!(traced.replaces_field(name.as_bytes()), "{name}");
+            assert!(!made.replaces_field(name.as_bytes()), "{name}");
         }
         assert!(!made.replaces_field(b"X-Request-Start"));
     }

@@ -28,9 +28,11 @@ pub mod mount;
 pub mod multipart;
 pub mod request;
 pub mod response;
+pub mod spans;
 pub mod stream_refusal;
 pub mod takeover;
 pub mod tls_info;
+pub mod trace_context;
 pub mod trusted_proxies;
 
 pub use accel::{AccelFields, SendfileGrant, is_accel_field};
@@ -59,4 +61,5 @@ pub use takeover::{
     TakeoverFuture, TunnelHandler,
 };
 pub use tls_info::TlsInfo;
+pub use trace_context::TraceContext;
 pub use trusted_proxies::TrustedProxies;

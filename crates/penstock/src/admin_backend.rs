@@ -305,6 +305,7 @@ fn snapshot(server: &Server) -> Snapshot {
         pauses: live.components.pauses.snapshot(),
         maintenance: live.components.maintenance.snapshot(),
         routes: live.components.route_counts.snapshot(),
+        trace_spans: live.components.trace_export.counts(),
         rules: live.components.rule_counts.snapshot(),
         compression: live.components.compressor.snapshot(),
         shared_rates: shared_rates::snapshot(&live.config, live.components.rates.shared()),

@@ -23,6 +23,7 @@ use penstock_runtime::blocking::Pool;
 use crate::caches::{self, Caches, PoolLimits};
 use crate::publishing::PublishSetup;
 use crate::server::Options;
+use crate::trace_export::TraceExport;
 use crate::upstream_tls::UpstreamTlsSet;
 use crate::wiring;
 
@@ -56,6 +57,8 @@ pub(crate) struct Components {
     pub(crate) rule_counts: Arc<RuleCountTable>,
     /// What becomes of the requests of each route, where that is counted.
     pub(crate) route_counts: Arc<RouteCountTable>,
+    /// Sends the spans of requests to a collector; for the life of the server.
+    pub(crate) trace_export: Arc<TraceExport>,
     /// For the life of the server, too.
     pub(crate) password_pool: PasswordPool,
     /// The encoders of `compress`; for the life of the server.
@@ -123,6 +126,7 @@ pub(crate) fn start_components(
     started.components.maintenance = Arc::clone(&old.maintenance);
     started.components.rule_counts = Arc::clone(&old.rule_counts);
     started.components.route_counts = Arc::clone(&old.route_counts);
+    started.components.trace_export = Arc::clone(&old.trace_export);
     started.components.password_pool = old.password_pool.clone();
     started.components.compressor = old.compressor.clone();
     let store = wiring::buffering_settings(&config.limits, pool, space);

@@ -10,17 +10,16 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read as _};
-use std::net::ToSocketAddrs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use penstock_client::{Address, Client, TlsTarget};
 use penstock_config::{HttpScheme, KeySetSource};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{clock, loops};
-use penstock_tls::{ClientTlsOptions, ServerTrust, client_config, server_name, system_roots};
 use penstock_tokens::{KeySet, SharedKeySet};
+
+use crate::web_request;
 
 /// The sets that routes use, by their sources.
 #[derive(Debug)]
@@ -139,54 +138,23 @@ async fn fetch_over_http(
     (authority, target): (&str, &str),
     pool: &Pool,
 ) -> Result<Vec<u8>, String> {
-    // The colons of an IPv6 address are within brackets.
-    let has_port = authority
-        .rsplit(']')
-        .next()
-        .is_some_and(|end| end.contains(':'));
-    let name = match has_port {
-        true => authority.to_owned(),
-        false => format!("{authority}:{}", scheme.default_port()),
-    };
-    let tls = match scheme {
-        HttpScheme::Http => None,
-        HttpScheme::Https => Some(server_tls(&name, pool).await?),
-    };
-    let addresses = pool.run(move || name.to_socket_addrs().map(Vec::from_iter));
-    let addresses = addresses.await.map_err(|error| error.to_string())?;
-    let addresses = addresses.map_err(|error| format!("cannot resolve the name: {error}"))?;
-    let address = addresses.first().ok_or("the name has no address")?;
     let request = format!(
         "GET {target} HTTP/1.1\r\nHost: {authority}\r\nAccept: application/json\r\n\
          Connection: close\r\n\r\n"
     );
-    let address = Address::Tcp(*address);
-    let mut client = Client::new(address).with_tls(tls);
-    let answer = client.exchange(request.as_bytes(), FETCH_TIMEOUT, MAX_SET_BYTES);
-    let answer = answer.await.map_err(|error| error.to_string())?;
+    let server = (scheme == HttpScheme::Https, authority);
+    let sent = web_request::send(
+        server,
+        request.as_bytes(),
+        pool,
+        FETCH_TIMEOUT,
+        MAX_SET_BYTES,
+    );
+    let answer = sent.await?;
     match answer.status {
         200 => Ok(answer.body),
         status => Err(format!("status {status}, and 200 is expected")),
     }
-}
-
-/// Trust in the system's authorities, and the name that the server at `HOST:PORT` must prove.
-async fn server_tls(server: &str, pool: &Pool) -> Result<TlsTarget, String> {
-    let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
-    let name = server_name(host).map_err(|error| error.to_string())?;
-    // Read again each time: a set is fetched every few minutes, and authorities change.
-    let roots = pool.run(system_roots).await;
-    let roots = roots.map_err(|error| error.to_string())?;
-    let config = client_config(ClientTlsOptions {
-        trust: ServerTrust::Authorities(roots.map_err(|error| error.to_string())?),
-        certificate: None,
-        alpn: vec![b"http/1.1".to_vec()],
-        key_log: None,
-    });
-    Ok(TlsTarget {
-        config: config.map_err(|error| error.to_string())?,
-        server_name: name,
-    })
 }
 
 /// Runs in the pool.

@@ -73,7 +73,8 @@ pub(crate) fn observe_route(
 ) -> Option<RouteObservation> {
     let is_shown = access_logs(config).any(|(_, log)| log.format.needs_route());
     let is_counted = config.server.route_metrics;
-    if !is_shown && !is_counted && site.access_logs.is_none() {
+    let is_traced = config.tracing.is_some();
+    if !is_shown && !is_counted && !is_traced && site.access_logs.is_none() {
         return None;
     }
     let host = site

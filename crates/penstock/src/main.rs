@@ -33,9 +33,11 @@ mod service_manager;
 mod shared_rates;
 mod temp_limit;
 mod tls_service;
+mod trace_export;
 mod upgrade_protocol;
 mod upstream_tls;
 mod watchdog;
+mod web_request;
 mod wiring;
 mod work;
 

@@ -14,7 +14,7 @@ use penstock_compress::BodySecrecy;
 use penstock_config::{
     Config, Limits, PathPattern, Protocol, RateKey, RateLimitRule, SiteTls, TryPattern,
 };
-use penstock_edge::{Filters, Route, RouteTable, Settings, Site, load_page};
+use penstock_edge::{Filters, Route, RouteTable, Settings, Site, TracePolicy, load_page};
 use penstock_exchange::buffering::{BufferingSettings, TempSpace};
 use penstock_exchange::metrics::RuleUsage;
 use penstock_exchange::{
@@ -153,6 +153,11 @@ pub(crate) fn build_settings(
         routes: routing,
         access_logs,
         request_id: config.server.request_id,
+        tracing: config.tracing.as_ref().map(|tracing| TracePolicy {
+            parents: tracing.parents,
+            sample: tracing.sample,
+            queue: components.trace_export.queue_of(Some(tracing)),
+        }),
         log_mask: log_mask(&config.server),
         trusted_proxies,
         is_development: development,

@@ -22,6 +22,7 @@ use penstock_exchange::metrics::{
     RouteCountsSnapshot, RuleCountsSnapshot,
 };
 use penstock_exchange::request::{RequestEnvironment, RequestPath};
+use penstock_exchange::spans::SpanCounts;
 use penstock_exchange::{Fault, IncomingBody, ListenerInfo, Mount, Request, RequestBody};
 use penstock_http::{HeadLimits, ParseProgress, parse_head};
 use penstock_hub::{ChannelFilter, ChannelPresence, HubCounters, HubSnapshot};
@@ -387,6 +388,11 @@ impl AdminOperations for FakeServer {
                 )],
                 refused: 9,
             },
+            trace_spans: Some(SpanCounts {
+                queued: 1,
+                exported: 20,
+                dropped: 3,
+            }),
             routes: vec![
                 RouteCountsSnapshot {
                     site: "example.com".into(),

@@ -20,6 +20,7 @@ use penstock_compress::COMPRESSION_METRICS;
 use penstock_exchange::metrics::{
     EDGE_METRICS, Exemplar, HistogramValues, Metric, MetricValue, ROUTE_METRICS, RULE_METRICS,
 };
+use penstock_exchange::spans::SPAN_METRICS;
 use penstock_http::RequestHead;
 use penstock_hub::HUB_METRICS;
 use penstock_proxy::{SERVER_METRICS, ServerSnapshot, UPSTREAM_METRICS, UpstreamSnapshot};
@@ -113,6 +114,8 @@ pub(crate) fn render_metrics(now: &Snapshot, format: MetricsFormat) -> String {
         (labels, it)
     });
     page.push_table(ROUTE_METRICS, &routes.collect::<Vec<_>>());
+    let spans: Vec<_> = now.trace_spans.iter().map(|it| (Vec::new(), it)).collect();
+    page.push_table(SPAN_METRICS, &spans);
     page.push_table(tables::POOLS, &labelled(&now.pools, "pool", |it| &it.name));
     if format == MetricsFormat::OpenMetrics {
         page.text.push_str("# EOF\n");

@@ -15,6 +15,7 @@ use penstock_compress::CompressionSnapshot;
 use penstock_exchange::metrics::{
     EdgeMetrics, LimitUsage, RouteCountsSnapshot, RuleCountsSnapshot, serialize_seconds,
 };
+use penstock_exchange::spans::SpanCounts;
 use penstock_hub::HubSnapshot;
 use penstock_proxy::UpstreamSnapshot;
 use penstock_rules::{MaintenanceSnapshot, PauseSnapshot};
@@ -85,6 +86,8 @@ pub struct Snapshot {
     pub maintenance: MaintenanceSnapshot,
     /// The routes with what became of their requests, where `server.route_metrics` is on.
     pub routes: Vec<RouteCountsSnapshot>,
+    /// The spans of requests on their way to a collector; `None` where they are not exported.
+    pub trace_spans: Option<SpanCounts>,
     /// The rules of routes with the requests that they have decided.
     pub rules: Vec<RuleCountsSnapshot>,
     /// Responses compressed while they were sent.

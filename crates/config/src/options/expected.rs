@@ -101,3 +101,4 @@ pub(crate) const ACCESS_LOG_FORMAT: &str =
     "\"combined\", \"common\", \"json\", \"dev\", \"off\" or a text with words in braces";
 pub(crate) const LOG_FIELD: &str = "the name of a value such as \"status\" or \"header.referer\"";
 pub(crate) const STATUS_PATTERN: &str = "a status such as \"404\" or a class such as \"5xx\"";
+pub(crate) const COLLECTOR_URL: &str = "a URL such as \"http://127.0.0.1:4318\"";

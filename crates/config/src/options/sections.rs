@@ -17,6 +17,7 @@ pub(crate) const SECTIONS: &[&SectionDoc] = &[
     &crate::secret::SECRET,
     &AccessLog::DOC,
     &NAMED_ACCESS_LOGS,
+    &TraceConfig::DOC,
     &Limits::DOC,
     &Tls::DOC,
     &Acme::DOC,

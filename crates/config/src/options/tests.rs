@@ -24,6 +24,7 @@ external_account = { key = {} }
 on_demand = {}
 [access_logs.shop]
 path = "x"
+[tracing]
 [blocking.default]
 [apps.hello]
 processes = { min = 1 }

@@ -106,6 +106,10 @@ log_words! {
     Site = "site",
     /// The id of the request.
     RequestId = "request_id",
+    /// The trace of the request.
+    TraceId = "trace_id",
+    /// The span of this server in it.
+    SpanId = "span_id",
     /// The version of TLS.
     TlsVersion = "tls_version",
     /// The cipher suite of TLS.

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use penstock_config::{LogField, LogPart, LogTemplate, LogValue, LogWord, Placeholder};
+use penstock_exchange::trace_context::HexId;
 use penstock_http::LogMask;
 use penstock_rules::TemplateValues;
 
@@ -211,6 +212,14 @@ impl LineWriter<'_> {
                 Some(id) => push_text(out, id.as_str(&mut [0; 36])),
                 None => ValueKind::Absent,
             },
+            LogWord::TraceId => match record.trace {
+                Some(trace) => push_text(out, &HexId(&trace.trace_id).to_string()),
+                None => ValueKind::Absent,
+            },
+            LogWord::SpanId => match record.trace {
+                Some(trace) => push_text(out, &HexId(&trace.span_id).to_string()),
+                None => ValueKind::Absent,
+            },
             LogWord::TlsVersion => push_text(out, tls(|it| it.version)),
             LogWord::TlsCipher => push_text(out, tls(|it| &it.cipher)),
             LogWord::ServerName => {
@@ -257,6 +266,7 @@ mod tests {
         check(LogSubject::Exchange(&AccessRecord {
             user: Some("anna"),
             request_id: None,
+            trace: None,
             route: Some(&route),
             head: &head,
             client: PeerAddress::Tcp("203.0.113.9:5".parse().unwrap()),

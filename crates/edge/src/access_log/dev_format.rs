@@ -112,6 +112,7 @@ mod tests {
         };
         let mut record = AccessRecord {
             request_id: None,
+            trace: None,
             route: None,
             host: "h",
             scheme: "http",

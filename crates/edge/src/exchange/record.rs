@@ -41,7 +41,7 @@ impl RequestMeta<'_> {
         if let Some(counts) = self.route.and_then(|route| route.counts.as_ref()) {
             counts.count_response(loops::current_loop_index(), status.code(), total_time);
         }
-        if self.settings.access_logs.is_empty() {
+        if self.settings.access_logs.is_empty() && self.settings.tracing.is_none() {
             return;
         }
         let made;
@@ -54,7 +54,7 @@ impl RequestMeta<'_> {
         };
         let user = connection.client_state.user();
         let named = self.forwarded.and_then(|it| it.host.as_deref());
-        self.write_access_logs(&AccessRecord {
+        let record = AccessRecord {
             head: self.head,
             client: connection.client_address(self.forwarded),
             peer: connection.source.peer_address(),
@@ -64,11 +64,14 @@ impl RequestMeta<'_> {
             body_bytes: bytes,
             tls: connection.client_state.tls().map(Arc::as_ref),
             request_id: correlation.request_id.as_ref(),
+            trace: correlation.trace.as_ref(),
             route: self.route,
             user: user.as_deref(),
             timing,
             total_time,
-        });
+        };
+        self.write_access_logs(&record);
+        connection.record_span(self.settings, &record, (self.arrived, now));
     }
 
     /// Writes a line to the logs of the request's site.

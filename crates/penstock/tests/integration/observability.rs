@@ -5,6 +5,7 @@
 mod access_logs;
 mod monitoring;
 mod request_ids;
+mod traces;
 
 use crate::support::{PATIENCE, Server, eventually};
 

@@ -159,8 +159,8 @@ fn buckets_are_cumulative_and_end_with_the_count() {
         let key = format!("{}{labels:?}", sample.metric);
         series.entry(key).or_default().push((le, sample.value));
     }
-    // One of edge, two of each application, three of each upstream.
-    assert_eq!(series.len(), 1 + 2 * 2 + 2 * 3);
+    // One of edge, two of each application, three of each upstream, one of each route.
+    assert_eq!(series.len(), 1 + 2 * 2 + 2 * 3 + 2);
     for (key, buckets) in &series {
         assert_eq!(buckets.len(), BUCKETS_US.len() + 1, "{key}");
         assert!(

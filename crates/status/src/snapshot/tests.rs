@@ -132,7 +132,7 @@ const KEYS: &str = "\
     routes[].duration.buckets.counts[] routes[].duration.buckets.le_seconds[]
     routes[].duration.count routes[].duration.p50_seconds routes[].duration.p90_seconds
     routes[].duration.p99_seconds routes[].duration.sum_seconds routes[].responses[]
-    routes[].route routes[].site
+    routes[].route routes[].site trace_spans.dropped trace_spans.exported trace_spans.queued
     rules[].counts[].outcome rules[].counts[].requests rules[].in_use rules[].route rules[].rule
     shared_rates.connected shared_rates.decided_alone state traffic.accepted traffic.active traffic.client_disconnects traffic.evicted
     traffic.malformed_requests traffic.received_bytes traffic.refused traffic.requests_total
