@@ -151,6 +151,12 @@ impl<'c> ConnectionContext<'c> {
                 "the TLS session is for another host",
             ))),
         };
+        let known = match &route {
+            RouteMatch::Route(_, route) => Some(*route),
+            RouteMatch::EdgeResponse(_) => None,
+        };
+        let client = self.client_address(forwarded.as_deref());
+        self.edge.top_lists.count(known, client, arrived);
         ReceivedRequest {
             settings,
             head,

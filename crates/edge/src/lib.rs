@@ -25,6 +25,7 @@ mod proxy_protocol;
 mod response_policy;
 mod router;
 mod tls_handshake;
+mod top_lists;
 mod transfer_rate;
 mod tunnel_switch;
 
@@ -44,6 +45,7 @@ use penstock_tls::ServerSessions;
 use self::connection_limits::ClientConnectionCounts;
 use self::idle_connections::IdleConnections;
 use self::tls_handshake::Handshakes;
+use self::top_lists::TopLists;
 
 pub use accept::{accept_connections, serve_connection};
 pub use access_log::{AccessLog, LogFilter};
@@ -54,6 +56,7 @@ pub use filters::Filters;
 pub use handover::EdgeAdopter;
 pub use response_policy::ResponsePolicy;
 pub use router::{HandlerChain, Route, RouteObservation, RouteTable, Site};
+pub use top_lists::TopSnapshot;
 pub use tunnel_switch::{TunnelSwitch, TunnelTarget};
 
 /// The state that all connections of one front end share.
@@ -76,6 +79,7 @@ pub struct Edge {
     handshake_log: OncePerSecondThrottle,
     /// Throttles repeated log lines about failures.
     log_throttle: LogThrottle,
+    top_lists: TopLists,
 }
 
 /// The settings, which a reload replaces as a whole.
@@ -129,6 +133,7 @@ impl Edge {
             refusal_log: OncePerSecondThrottle::default(),
             handshake_log: OncePerSecondThrottle::default(),
             log_throttle: LogThrottle::default(),
+            top_lists: TopLists::new(loops),
         }
     }
 
@@ -149,6 +154,19 @@ impl Edge {
             let edge = Arc::clone(self);
             handle.spawn(async move { drop(edge.settings_caches.with(Option::take)) });
         }
+    }
+
+    /// Switches the counts of routes and clients on or off. After a change of the settings it begins
+    /// anew with the routes.
+    pub fn set_top_lists(&self, is_on: bool) {
+        self.top_lists.set(is_on);
+    }
+
+    /// The routes and clients with most requests lately.
+    #[must_use]
+    pub fn top_snapshot(&self) -> TopSnapshot {
+        let settings = self.settings();
+        self.top_lists.snapshot(&settings.routes, clock::now())
     }
 
     /// The settings now.

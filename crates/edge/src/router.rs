@@ -18,6 +18,7 @@ use penstock_rules::{Maintenance, RequestConditions, RequestFacts};
 use crate::faults;
 use crate::filters::Filters;
 use crate::response_policy::ResponsePolicy;
+use crate::top_lists::address_of;
 use path_index::PathIndex;
 
 /// The handlers of a route, shared with requests in progress.
@@ -267,6 +268,28 @@ impl RouteTable {
         })?;
         site.find_route(path, request, whose)
             .ok_or_else(|| Fault::new(FaultKind::NotFound, "no route matches"))
+    }
+
+    /// The names of all routes, by [`address_of`].
+    pub(crate) fn route_names(&self) -> HashMap<usize, String> {
+        let of_hosts = self.exact_hosts.values();
+        let below = self.wildcard_hosts.iter().map(|(_, site)| site);
+        let sites = of_hosts.chain(below).chain(&self.default_site);
+        let mut names = HashMap::new();
+        for site in sites {
+            let hosts = site.hosts.join(",");
+            for (at, route) in site.routes.iter().enumerate() {
+                // Routes with conditions may share their path.
+                let namesakes = site.routes[..at].iter();
+                let before = namesakes.filter(|other| other.path == route.path).count();
+                let name = match before {
+                    0 => format!("{hosts} {}", route.path),
+                    before => format!("{hosts} {} #{}", route.path, before + 1),
+                };
+                names.insert(address_of(route), name);
+            }
+        }
+        names
     }
 
     /// Whether the host makes a difference.

@@ -8,6 +8,7 @@ mod exemplars;
 mod metric_table;
 mod route_counts;
 mod rule_counts;
+pub mod top_list;
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;

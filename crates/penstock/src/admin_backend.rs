@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use penstock_cluster::RedisBus;
 use penstock_config::{Limits, ListenAddr};
-use penstock_edge::Edge;
+use penstock_edge::{Edge, TopSnapshot};
 use penstock_exchange::buffering::TempSpaceSnapshot;
 use penstock_exchange::metrics::LimitUsage;
 use penstock_hub::{ChannelFilter, ChannelPresence};
@@ -25,7 +25,7 @@ use penstock_runtime::{clock, loops};
 use penstock_status::{
     AdminOperations, BoxFuture, ChangeError, FrontEndStatus, HubStatus, LimitStatus,
     MaintenanceChange, PublishError, PurgeRequest, ServerChangeRequest, ServerState, Snapshot,
-    Traffic,
+    TopEntryStatus, TopStatus, Traffic,
 };
 use tokio::sync::oneshot;
 
@@ -302,6 +302,7 @@ fn snapshot(server: &Server) -> Snapshot {
             .map(|cache| cache.snapshot())
             .collect(),
         cached_routes: live.cached_routes.clone(),
+        top: top_status(server.edge.top_snapshot()),
         pauses: live.components.pauses.snapshot(),
         maintenance: live.components.maintenance.snapshot(),
         routes: live.components.route_counts.snapshot(),
@@ -319,6 +320,18 @@ fn snapshot(server: &Server) -> Snapshot {
             all.extend(hub::hub_limits(&server.hub_service.hub));
             all
         },
+    }
+}
+
+fn top_status(top: TopSnapshot) -> TopStatus {
+    let entries = |list: Vec<(String, u64)>| {
+        let entry = |(name, requests)| TopEntryStatus { name, requests };
+        list.into_iter().map(entry).collect()
+    };
+    TopStatus {
+        requests: top.requests,
+        routes: entries(top.routes),
+        clients: entries(top.clients),
     }
 }
 

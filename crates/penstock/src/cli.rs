@@ -13,6 +13,7 @@ mod publish;
 mod serve;
 mod status_text;
 mod target;
+mod top;
 mod traffic;
 mod trust;
 
@@ -50,6 +51,14 @@ enum Verb {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        to: ServerLocation,
+    },
+    /// Watch a running server: requests, queues, workers, upstreams, routes and clients; `q` quits
+    Top {
+        /// Print one frame, for pipes and files
+        #[arg(long)]
+        once: bool,
         #[command(flatten)]
         to: ServerLocation,
     },
@@ -414,6 +423,7 @@ fn run_verb(arguments: Arguments) -> Result<String, CliError> {
         Verb::Bench { verb } => return Err(CliError::Reported(verb.run())),
         Verb::Config { topic } => return config::run(&topic),
         Verb::Status { json, to } => admin::status(&to, json),
+        Verb::Top { once, to } => top::run(&to, once),
         Verb::Certificates { json, to } => certificates::run(&to, json),
         Verb::Trust { remove } => trust::run(remove),
         Verb::Reload { to } => admin::reload(&to),

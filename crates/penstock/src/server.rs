@@ -531,6 +531,8 @@ impl Server {
         server
             .hub_service
             .apply_config(&server.live_state().config, connections);
+        let has_top_lists = server.live_state().config.server.top_lists;
+        server.edge.set_top_lists(has_top_lists);
         log::info!(
             "server: at most {connections} client connections: {}",
             server.edge.connection_limit_reason()

@@ -37,7 +37,7 @@ use penstock_sys::net::PeerAddress;
 use crate::{
     AdminOperations, BoxFuture, CertificateSnapshot, CertificatesSnapshot, ChangeError,
     FrontEndStatus, HubStatus, LimitStatus, MachineStatus, MaintenanceChange, PublishError,
-    PurgeRequest, ServerChangeRequest, ServerState, Snapshot, Traffic,
+    PurgeRequest, ServerChangeRequest, ServerState, Snapshot, TopEntryStatus, TopStatus, Traffic,
 };
 
 /// The name of the application that does not boot.
@@ -371,6 +371,17 @@ impl AdminOperations for FakeServer {
             ],
             caches: vec![cache("disk1"), out_of_service(cache(NAME_TO_ESCAPE))],
             cached_routes: vec![cached_route("example.com /*"), cached_route(NAME_TO_ESCAPE)],
+            top: TopStatus {
+                requests: 200,
+                routes: vec![TopEntryStatus {
+                    name: "example.com /*".into(),
+                    requests: 150,
+                }],
+                clients: vec![TopEntryStatus {
+                    name: "192.0.2.1".into(),
+                    requests: 100,
+                }],
+            },
             pauses: vec![PauseSnapshot {
                 kind: "app",
                 name: NAME_TO_ESCAPE.into(),

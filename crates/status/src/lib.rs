@@ -36,6 +36,6 @@ pub use purge::PurgeRequest;
 pub use server_changes::{NewServer, ServerChangeRequest};
 pub use snapshot::{
     FrontEndStatus, HubStatus, LimitStatus, LimitUnit, MachineStatus, ServerState, Snapshot,
-    Traffic,
+    TopEntryStatus, TopStatus, Traffic,
 };
 pub use traffic_changes::MaintenanceChange;

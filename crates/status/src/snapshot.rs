@@ -80,6 +80,8 @@ pub struct Snapshot {
     pub caches: Vec<StoreSnapshot>,
     /// The routes with caches.
     pub cached_routes: Vec<CachedRoute>,
+    /// The routes and clients with most requests lately.
+    pub top: TopStatus,
     /// The back ends that are paused.
     pub pauses: Vec<PauseSnapshot>,
     /// The sites in maintenance.
@@ -98,6 +100,26 @@ pub struct Snapshot {
     pub pools: Vec<PoolSnapshot>,
     /// Every limit by its configuration key.
     pub limits: Vec<LimitStatus>,
+}
+
+/// The routes and clients with most requests lately: each request counts half after a minute.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct TopStatus {
+    /// Requests lately.
+    pub requests: u64,
+    /// Routes with their requests, the most frequent first.
+    pub routes: Vec<TopEntryStatus>,
+    /// Clients with their requests, the most frequent first.
+    pub clients: Vec<TopEntryStatus>,
+}
+
+/// A route or a client.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct TopEntryStatus {
+    /// The route's hosts and path, or the client's address or network.
+    pub name: String,
+    /// Its requests lately, at most.
+    pub requests: u64,
 }
 
 /// The state of the server.

@@ -61,6 +61,8 @@ section! {
         /// Whether `/metrics` and `/status.json` count each route by itself, with its site and path:
         /// about 25 series a route.
         route_metrics: bool = false, Bool;
+        /// Whether the status has the routes and clients with most requests lately.
+        top_lists: bool = true, Bool;
         /// How long a stop waits for requests in progress.
         shutdown_timeout: Duration = Duration::from_secs(30), Time(0);
         /// How long the server that `penstock upgrade` has replaced may finish requests,

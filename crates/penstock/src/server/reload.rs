@@ -269,6 +269,7 @@ impl Server {
         } = built;
         self.tls.apply(tls);
         self.edge.replace_settings(settings, self.loops.handles());
+        self.edge.set_top_lists(config.server.top_lists);
         self.hub_service
             .apply_config(&config, self.edge.max_connections());
         let mut live = self.live_state();

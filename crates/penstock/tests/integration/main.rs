@@ -78,6 +78,7 @@ mod slow_readers;
 mod streams;
 mod support;
 mod temporary_files;
+mod top;
 mod traffic_rules;
 mod unsolicited_instructions;
 mod upgrade;

@@ -149,6 +149,7 @@ const KEYS: &str = "\
     upstreams[].servers[].max_active upstreams[].servers[].name upstreams[].servers[].requests
     upstreams[].servers[].state upstreams[].servers[].timeouts upstreams[].servers[].weight
     upstreams[].tls.failures upstreams[].tls.handshakes upstreams[].tls.resumptions
+    top.clients[].name top.clients[].requests top.requests top.routes[].name top.routes[].requests
     upstreams[].up uptime_seconds version warnings[]";
 
 #[test]

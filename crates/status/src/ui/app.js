@@ -13,7 +13,7 @@ import { chartsView } from "./charts.js";
 import { make, setClass, setText, table } from "./elements.js";
 import { History } from "./history.js";
 import { age } from "./numbers.js";
-import { maintenanceText, pauseText, rulesView } from "./rules.js";
+import { maintenanceText, pauseText, rulesView, topView } from "./rules.js";
 import { hubView } from "./streams.js";
 import { upstreamState, upstreamView } from "./upstreams.js";
 import { appView, LIMIT_COLUMNS, serverView, stateTone } from "./views.js";
@@ -35,6 +35,7 @@ const page = {
   pools: poolsView(byId("pools")),
   charts: chartsView(byId("charts")),
   hub: hubView(byId("hub"), byId("hub-figures"), byId("hub-cluster")),
+  showTop: topView(byId("top"), byId("top-routes"), byId("top-clients")),
   showRules: rulesView(byId("rules"), byId("rule-rows")),
   showLimits: table(byId("limits"), LIMIT_COLUMNS),
   apps: new Map(),
@@ -76,6 +77,7 @@ function show(now) {
   page.certificates.update(now.certificates, now.traffic, now.uptime_seconds);
   page.caches.update(now.caches, now.cached_routes, now.uptime_seconds);
   page.pools.update(now.pools, now.uptime_seconds);
+  page.showTop(now.top);
   page.showRules(now.rules);
   page.showLimits(now.limits);
   byId("main").hidden = false;

@@ -1,4 +1,5 @@
-// View of the rules of routes, with the requests that each has decided; pauses and maintenance.
+// View of the rules of routes, with the requests that each has decided; pauses and maintenance; the
+// routes and clients with most requests.
 //
 // app.js makes the view and passes each snapshot to it; elements.js draws. The card is hidden
 // where no route has a rule.
@@ -28,6 +29,23 @@ const COLUMNS = [
   ["requests", true, countsText, tone],
   ["in use", false, (r) => (r.in_use === null ? "" : count(r.in_use))],
 ];
+
+const topColumns = (name) => [
+  [name, true, (entry) => entry.name],
+  ["share", false, (entry) => `${Math.min(100, (100 * entry.requests) / entry.total).toFixed(1)} %`],
+];
+
+/** The routes and clients with most requests in the card `root`. */
+export function topView(root, routes, clients) {
+  const showRoutes = table(routes, topColumns("route"));
+  const showClients = table(clients, topColumns("client"));
+  return (top) => {
+    root.hidden = top.requests === 0;
+    const entries = (list) => list.slice(0, 10).map((entry) => ({ ...entry, total: top.requests }));
+    showRoutes(entries(top.routes));
+    showClients(entries(top.clients));
+  };
+}
 
 export function maintenanceText({ site, allow }) {
   const others = allow.length > 0 ? ` Clients of ${allow.join(", ")} are served.` : "";
