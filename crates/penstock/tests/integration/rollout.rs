@@ -230,7 +230,7 @@ redirect = "/new"
     };
     for (rule, counts) in [
         ("access", &[("refused", 1), ("unavailable", 0)][..]),
-        ("rate_limit", &[("refused", 1), ("delayed", 0)]),
+        ("rate_limit", &[("refused", 1)]),
         ("cors", &[("answered", 1)]),
         ("respond", &[("answered", 1)]),
         ("redirect", &[("answered", 1), ("unavailable", 0)]),
