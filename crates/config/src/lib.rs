@@ -17,6 +17,7 @@ mod address;
 mod admission;
 mod app;
 mod basic_auth;
+mod bounds;
 mod cache;
 mod channel;
 mod command_line;
@@ -90,18 +91,18 @@ pub use hide::{DEFAULT_HIDE_PATTERNS, HidePattern};
 pub use model::{
     Access, AccessLog, Acme, AcmeStorage, App, AppKind, Balance, BasicAuth, BlockingPool, Cache,
     CacheBypass, CacheKey, CertificateFiles, ChallengeKind, ClientCertificateMode,
-    ClientCertificates, Compression, Concurrency, Conditions, Config, ConnectionLimits,
-    ContentCoding, ControlSocket, Cors, EjectPolicy, ExternalAccount, Files, ForwardAuth,
-    ForwardedHeaders, Grip, HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck, HostHeader, Hsts,
-    HttpListener, HttpScheme, Hub, HubHistory, JoinEndpoint, JoinTarget, JwtAuth, JwtKeys,
-    KeySetSource, Limits, LogField, LogFormat, LogTarget, MemoryLimit, MercureKey, MercureKeys,
-    Mirror, NamedCondition, OnDemand, Preload, Processes, Protocol, ProxyProtocol, QueryKey,
-    RateLimitRule, Redirect, RefusalPolicy, RequestIdMode, RequestScheme, Respond, RetryPolicy,
-    Rewrite, RewriteRule, Route, RouteCache, RouteHub, RouteMercure, SampleShare, Satisfy,
-    ScalingConfig, SecurityHeaders, Sendfile, Server, ServerAddr, ServerLogFormat, SignedUrl, Site,
-    SiteTls, SlowPolicy, SocketPermissions, SplitBy, SplitCookie, SplitPart, StatusPattern, Sticky,
-    Symlinks, SyslogAddress, TcpFrontend, TcpTls, Tls, TlsProfile, TraceConfig, TraceParents,
-    UnknownNames, Upstream, UpstreamServer, UpstreamTls,
+    ClientCertificates, Compression, Concurrency, ConcurrencyRule, Conditions, Config,
+    ConnectionLimits, ContentCoding, ControlSocket, Cors, EjectPolicy, ExternalAccount, Files,
+    ForwardAuth, ForwardedHeaders, Grip, HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck,
+    HostHeader, Hsts, HttpListener, HttpScheme, Hub, HubHistory, JoinEndpoint, JoinTarget, JwtAuth,
+    JwtKeys, KeySetSource, Limits, LogField, LogFormat, LogTarget, MemoryLimit, MercureKey,
+    MercureKeys, Mirror, NamedCondition, OnDemand, Preload, Processes, Protocol, ProxyProtocol,
+    QueryKey, RateLimitRule, Redirect, RefusalPolicy, RequestIdMode, RequestScheme, Respond,
+    ResponseRate, RetryPolicy, Rewrite, RewriteRule, Route, RouteCache, RouteHub, RouteMercure,
+    SampleShare, Satisfy, ScalingConfig, SecurityHeaders, Sendfile, Server, ServerAddr,
+    ServerLogFormat, SignedUrl, Site, SiteTls, SlowPolicy, SocketPermissions, SplitBy, SplitCookie,
+    SplitPart, StatusPattern, Sticky, Symlinks, SyslogAddress, TcpFrontend, TcpTls, Tls,
+    TlsProfile, TraceConfig, TraceParents, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use rate_limit::{RateKey, RequestRate};

@@ -12,6 +12,7 @@
 mod access_log;
 mod admission;
 mod app;
+mod bounds;
 mod cache;
 mod compression;
 mod conditions;
@@ -39,6 +40,7 @@ pub(crate) use app::{APP_MAX_MEMORY, APP_PROCESSES, APP_QUEUE, APP_THREADS};
 pub use app::{
     Access, App, AppKind, Concurrency, MemoryLimit, Preload, Processes, ScalingConfig, Sticky,
 };
+pub use bounds::{ConcurrencyRule, ResponseRate};
 pub(crate) use cache::CACHE_KEY_QUERY;
 pub use cache::{Cache, CacheBypass, CacheKey, QueryKey, RouteCache};
 pub use compression::Compression;

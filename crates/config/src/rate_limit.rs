@@ -111,7 +111,8 @@ pub(crate) fn check_shared(top: &Section<'_>, sites: &[Site], has_redis: bool) {
     }
 }
 
-fn read_keys(table: &Section<'_>) -> Option<Vec<RateKey>> {
+/// What is counted: a key, or a list of keys.
+pub(crate) fn read_keys(table: &Section<'_>) -> Option<Vec<RateKey>> {
     let (texts, offset) = match table.text_or_texts("key")? {
         TextOrList::One(text) => (vec![text.value], text.offset),
         TextOrList::List(texts) => (texts.value, texts.offset),

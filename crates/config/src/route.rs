@@ -16,7 +16,7 @@ use crate::site::RouteContext;
 use crate::suggest::nearest_word;
 use crate::values::{PathPattern, PathRegex};
 use crate::{
-    admission, basic_auth, cache, compression, conditions, cors, error_pages, files,
+    admission, basic_auth, bounds, cache, compression, conditions, cors, error_pages, files,
     fixed_responses, forward_auth, grants, headers, hub, jwt, rate_limit, rewrite, rollout,
     security_headers, signed_url,
 };
@@ -82,6 +82,8 @@ fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<LocatedValu
     route.forward_auth = forward_auth::read(table);
     route.cors = cors::read(table);
     route.rate_limit = rate_limit::read(table);
+    route.max_concurrent = bounds::read_max_concurrent(table);
+    route.response_rate = bounds::read_response_rate(table);
     route.redirect = fixed_responses::read_redirect(table, &path);
     route.respond = fixed_responses::read_respond(table, &path);
     admission::check_satisfy(table, &route);

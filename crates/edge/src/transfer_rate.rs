@@ -86,7 +86,16 @@ fn duration_at_rate(bytes: u64, rate: u64) -> Duration {
     Duration::from_secs(bytes / rate) + Duration::from_nanos(nanos)
 }
 
-/// Bounds the rate of a body (`X-Accel-Limit-Rate`). Time that a slow client did not use is not
+/// The rate of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BodyRate {
+    /// Bytes a second; 0 is no bound.
+    pub(crate) bytes_per_second: u64,
+    /// Bytes that are sent before it counts.
+    pub(crate) unthrottled: u64,
+}
+
+/// Bounds the rate of a body (`X-Accel-Limit-Rate`, `response_rate`). Time that a slow client did not use is not
 /// saved up: a burst is at most [`BURST_DURATION`] worth of bytes.
 #[derive(Debug)]
 pub(crate) struct Throttle {
@@ -100,15 +109,15 @@ pub(crate) struct Throttle {
 const BURST_DURATION: Duration = Duration::from_millis(100);
 
 impl Throttle {
-    /// A bound of `rate_max` bytes a second; `None` for zero, which is no bound.
-    pub(crate) fn new(rate_max: u64, now: Instant) -> Option<Self> {
+    /// A bound of this rate; `None` for zero, which is no bound.
+    pub(crate) fn new(rate: BodyRate, now: Instant) -> Option<Self> {
         let mut throttle = Self {
-            max_rate: rate_max,
+            max_rate: rate.bytes_per_second,
             credit: 0,
             credited_until: now,
         };
-        throttle.credit = throttle.burst_bytes();
-        (rate_max > 0).then_some(throttle)
+        throttle.credit = throttle.burst_bytes().saturating_add(rate.unthrottled);
+        (rate.bytes_per_second > 0).then_some(throttle)
     }
 
     /// The number of `wanted` bytes that may go now; 0 before [`Throttle::ready_at`].
@@ -117,9 +126,11 @@ impl Throttle {
         let earned = u128::from(self.max_rate) * since.as_nanos() / 1_000_000_000;
         if earned > 0 {
             let earned = u64::try_from(earned).unwrap_or(u64::MAX);
-            self.credit = self.credit.saturating_add(earned).min(self.burst_bytes());
+            // The first bytes may be more than a burst.
+            let most = self.credit.max(self.burst_bytes());
+            self.credit = self.credit.saturating_add(earned).min(most);
             // The fraction of a byte that has been earned is kept.
-            self.credited_until = match self.credit == self.burst_bytes() {
+            self.credited_until = match self.credit >= self.burst_bytes() {
                 true => now,
                 false => self.credited_until + duration_at_rate(earned, self.max_rate),
             };
@@ -155,10 +166,40 @@ impl Throttle {
 mod tests {
     use super::*;
 
+    fn rate_of(bytes_per_second: u64) -> BodyRate {
+        BodyRate {
+            bytes_per_second,
+            unthrottled: 0,
+        }
+    }
+
+    #[test]
+    fn the_first_bytes_may_come_without_a_bound() {
+        let start = Instant::now();
+        let rate = BodyRate {
+            bytes_per_second: 1_000,
+            unthrottled: 5_000,
+        };
+        let mut throttle = Throttle::new(rate, start).unwrap();
+        assert_eq!(throttle.available_bytes(start, 10_000), 5_100);
+        throttle.spend(4_000);
+        // What is left of them is not lost by waiting, and no more is saved up than a burst.
+        let later = start + Duration::from_secs(10);
+        assert_eq!(throttle.available_bytes(later, 10_000), 1_100);
+        throttle.spend(1_100);
+        assert_eq!(throttle.available_bytes(later, 10_000), 0);
+        assert_eq!(
+            throttle.ready_at(10_000),
+            later + Duration::from_nanos(100_000_001)
+        );
+        let much_later = later + Duration::from_secs(10);
+        assert_eq!(throttle.available_bytes(much_later, 10_000), 100);
+    }
+
     /// How long `bytes` take, when the socket takes at most `most` at once.
     fn time_to_send(rate_max: u64, bytes: usize, most: usize) -> Duration {
         let start = Instant::now();
-        let mut throttle = Throttle::new(rate_max, start).unwrap();
+        let mut throttle = Throttle::new(rate_of(rate_max), start).unwrap();
         let (mut now, mut left) = (start, bytes);
         while left > 0 {
             let count = throttle.available_bytes(now, left).min(most);
@@ -195,11 +236,11 @@ mod tests {
     #[test]
     fn time_not_used_is_not_saved_up() {
         let start = Instant::now();
-        let mut throttle = Throttle::new(1_000, start).unwrap();
+        let mut throttle = Throttle::new(rate_of(1_000), start).unwrap();
         throttle.spend(100);
         let later = start + Duration::from_secs(3600);
         assert_eq!(throttle.available_bytes(later, 1_000_000), 100);
-        assert!(Throttle::new(0, start).is_none());
+        assert!(Throttle::new(rate_of(0), start).is_none());
     }
 
     fn new_timeout() -> TransferTimeout {

@@ -5,6 +5,7 @@
 //! here, which edge sends ahead of the final one. Edge polls the handler's future in its own task
 //! and looks here right after, so no waker is needed.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -27,15 +28,26 @@ pub struct ClientState {
     /// Held for a move only.
     interim: Mutex<Vec<(Status, FieldBlock)>>,
     tls: Option<Arc<TlsInfo>>,
-    /// Whether there is a user.
-    has_user: AtomicBool,
-    /// The user that the client of the current request has proved to be. Held for a move only.
-    user: Mutex<Option<Arc<str>>>,
-    /// Whether there is anything in `correlation`.
-    has_correlation: AtomicBool,
-    /// What ties the current request to its records elsewhere. Held for a copy only.
-    correlation: Mutex<Correlation>,
+    /// Whether there is anything in `request`.
+    has_request_state: AtomicBool,
+    /// What the current request has besides. Boxed, as most connections never need it. Held for a
+    /// move or a copy only.
+    request: Mutex<Option<Box<RequestState>>>,
 }
+
+/// What some requests have.
+#[derive(Debug, Default)]
+struct RequestState {
+    /// The user that the client has proved to be.
+    user: Option<Arc<str>>,
+    /// What ties the request to its records elsewhere.
+    correlation: Correlation,
+    /// What is given back when the request has ended.
+    permits: Vec<RequestPermit>,
+}
+
+/// Something that is given back, by its drop, when a request has ended.
+pub type RequestPermit = Arc<dyn fmt::Debug + Send + Sync>;
 
 impl ClientState {
     /// The state of a new connection.
@@ -65,44 +77,64 @@ impl ClientState {
 
     /// Sets the user that the client of the current request has proved to be.
     pub fn set_user(&self, user: Option<Arc<str>>) {
-        if user.is_none() && !self.has_user.load(Ordering::Relaxed) {
-            return;
+        if user.is_some() || self.has_request_state() {
+            self.change(|request| request.user = user);
         }
-        self.has_user.store(user.is_some(), Ordering::Relaxed);
-        *self.user.lock().unwrap_or_else(PoisonError::into_inner) = user;
     }
 
     /// The user that the client of the current request has proved to be.
     #[must_use]
     pub fn user(&self) -> Option<Arc<str>> {
-        if !self.has_user.load(Ordering::Relaxed) {
-            return None;
-        }
-        let user = self.user.lock().unwrap_or_else(PoisonError::into_inner);
-        user.clone()
+        self.read(|request| request.user.clone())
     }
 
     /// Sets what ties the current request to its records elsewhere.
     pub fn set_correlation(&self, correlation: Correlation) {
-        if correlation.is_empty() && !self.has_correlation.load(Ordering::Relaxed) {
-            return;
+        if !correlation.is_empty() || self.has_request_state() {
+            self.change(|request| request.correlation = correlation);
         }
-        self.has_correlation
-            .store(!correlation.is_empty(), Ordering::Relaxed);
-        *self.lock_correlation() = correlation;
     }
 
     /// What ties the current request to its records elsewhere.
     #[must_use]
     pub fn correlation(&self) -> Correlation {
-        match self.has_correlation.load(Ordering::Relaxed) {
-            true => self.lock_correlation().clone(),
-            false => Correlation::default(),
+        self.read(|request| request.correlation.clone())
+    }
+
+    /// Holds a permit until the current request has ended: its response is out or was cut, or
+    /// another part of the server has the connection.
+    pub fn hold_permit(&self, permit: RequestPermit) {
+        self.change(|request| request.permits.push(permit));
+    }
+
+    /// Gives all permits back: the current request has ended.
+    pub fn release_permits(&self) {
+        if self.has_request_state() {
+            // Dropped behind the lock.
+            let permits = self.change(|request| std::mem::take(&mut request.permits));
+            drop(permits);
         }
     }
 
-    fn lock_correlation(&self) -> MutexGuard<'_, Correlation> {
-        let locked = self.correlation.lock();
+    fn has_request_state(&self) -> bool {
+        self.has_request_state.load(Ordering::Relaxed)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut RequestState) -> T) -> T {
+        let mut request = self.lock_request();
+        self.has_request_state.store(true, Ordering::Relaxed);
+        change(request.get_or_insert_default())
+    }
+
+    fn read<T: Default>(&self, read: impl FnOnce(&RequestState) -> T) -> T {
+        if !self.has_request_state() {
+            return T::default();
+        }
+        self.lock_request().as_deref().map(read).unwrap_or_default()
+    }
+
+    fn lock_request(&self) -> MutexGuard<'_, Option<Box<RequestState>>> {
+        let locked = self.request.lock();
         locked.unwrap_or_else(PoisonError::into_inner)
     }
 

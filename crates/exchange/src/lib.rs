@@ -40,7 +40,7 @@ pub use address_prefix::{AddressPrefix, ClientPermit, ClientPermits};
 pub use address_set::{AddressSet, parse_network};
 pub use body::{Body, BodyStream, FileBody, IncomingBody, RequestBody};
 pub use client_certificate::{ClientCertificate, ClientVerification};
-pub use client_state::ClientState;
+pub use client_state::{ClientState, RequestPermit};
 pub use correlation::{Correlation, RequestId};
 pub use fault::{Fault, FaultKind, FaultSide};
 pub use forwarded::{AddressSource, ForwardedInfo, InvalidForwardedField};

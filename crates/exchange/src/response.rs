@@ -22,8 +22,10 @@ pub struct Response {
     pub timing: RequestTiming,
     /// When it was made, from a handler that has just read the clock: edge then need not.
     pub created_at: Option<Instant>,
-    /// Maximum bytes of the body per second (`X-Accel-Limit-Rate`).
+    /// Maximum bytes of the body per second (`X-Accel-Limit-Rate`, `response_rate`).
     pub max_rate: Option<u64>,
+    /// Bytes of the body that are sent before `max_rate` counts.
+    pub unthrottled_bytes: u64,
     /// Whether instructions to a front end are among its fields, and to which.
     pub instructions: FrontEndInstructions,
 }
@@ -100,6 +102,7 @@ impl Response {
             timing: RequestTiming::default(),
             created_at: None,
             max_rate: None,
+            unthrottled_bytes: 0,
             instructions: FrontEndInstructions::None,
         }
     }

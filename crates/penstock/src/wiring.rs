@@ -24,8 +24,9 @@ use penstock_exchange::{
 use penstock_files::{FilesHandler, FilesSetup};
 use penstock_proxy::{Upstream, is_script_path};
 use penstock_rules::{
-    ConditionSet, CorsHandler, CountedHandler, RateLimitHandler, RedirectHandler,
-    RequestConditions, RespondHandler, RuleOutcome, SharedLimit,
+    ConcurrencyHandler, ConditionSet, CorsHandler, CountedHandler, RateLimitHandler,
+    RedirectHandler, RequestConditions, RespondHandler, ResponseRateHandler, RuleOutcome,
+    SharedLimit,
 };
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::logger::LogMask;
@@ -102,6 +103,7 @@ pub(crate) fn build_settings(
                 hub_service.key_sets(),
                 config.server.redis.is_some(),
             )?);
+            let rule_count = handlers.len();
             let files = files_handler(route, components, loops, &mut folders)?;
             handlers.extend(files.map(|files| {
                 with_compression(files, (config, route), BodySecrecy::Public, components)
@@ -110,6 +112,11 @@ pub(crate) fn build_settings(
             if let Some(built) = back_ends.build((site, route), &mut folders)? {
                 handlers.push(built.handler);
                 cached_routes.extend(built.cached_routes);
+            }
+            if let Some(rule) = &route.response_rate {
+                for handler in &mut handlers[rule_count..] {
+                    *handler = Arc::new(ResponseRateHandler::new(rule, Arc::clone(handler)));
+                }
             }
             let rewrites_paths = route.rewrite.response_paths && is_upstream(route, components);
             let own_cookies = rewrites_paths.then(|| Arc::clone(&own_cookies));
@@ -250,6 +257,15 @@ fn rule_handlers(
     }
     handlers.extend(admission.second);
     handlers.extend(limit_of_users.map(|handler| handler as Arc<dyn Handler>));
+    if let Some(rule) = &route.max_concurrent {
+        // Behind the rules that refuse, so that a refused request holds no place.
+        let handler = ConcurrencyHandler::new(rule);
+        let usage = handler.usage();
+        let outcomes = &[Refused, Unavailable];
+        let handler = counted("max_concurrent", Arc::new(handler), outcomes);
+        handler.counts().set_usage(&usage);
+        handlers.push(handler);
+    }
     if let Some(redirect) = &route.redirect {
         let handler = Arc::new(RedirectHandler::new(redirect, &route.path));
         handlers.push(counted("redirect", handler, &[Answered, Unavailable]));

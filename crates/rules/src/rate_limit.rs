@@ -13,6 +13,7 @@
 //! - A request that is refused changes nothing.
 
 mod handler;
+mod request_key;
 pub mod shared;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ use penstock_exchange::metrics::RuleUsage;
 use penstock_runtime::clock;
 
 pub use handler::{RateLimitHandler, SharedLimit};
+pub(crate) use request_key::request_key;
 pub use shared::SharedRates;
 
 /// Keys that share a place of the table.

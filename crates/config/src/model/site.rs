@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    ClientCertificates, Compression, Conditions, ContentCoding, Files, Hsts, JwtAuth, Mirror,
-    RouteCache, RouteHub, RouteMercure, Satisfy, Sendfile, SignedUrl, SiteTls, SplitBy,
-    SplitCookie, SplitPart,
+    ClientCertificates, Compression, ConcurrencyRule, Conditions, ContentCoding, Files, Hsts,
+    JwtAuth, Mirror, ResponseRate, RouteCache, RouteHub, RouteMercure, Satisfy, Sendfile,
+    SignedUrl, SiteTls, SplitBy, SplitCookie, SplitPart,
 };
 use crate::forward_auth::ServiceUrl;
 use crate::options::OptionDefault;
@@ -197,6 +197,15 @@ section! {
         rate_limit: Option<RateLimitRule> = None,
             OrTable(&Text(REQUEST_RATE), "sites.routes.rate_limit"), default "no limit",
             example r#"{ rate = "10/s", burst = 20 }"#, by hand;
+        /// How many of its requests may be in progress for each client; others get 429. A number
+        /// alone is `max`.
+        max_concurrent: Option<ConcurrencyRule> = None,
+            OrTable(&Number(1, 1_000_000), "sites.routes.max_concurrent"), default "no bound",
+            example "10", by hand;
+        /// How fast each of its responses is sent, at most. A text alone is `rate`.
+        response_rate: Option<ResponseRate> = None,
+            OrTable(&Rate, "sites.routes.response_rate"), default "as fast as the client reads",
+            example r#""1MiB/s""#, by hand;
         /// Pages of other sites that may use the route (CORS); a list alone is `origins`.
         cors: Option<Cors> = None, OrTable(&Texts(CORS_ORIGIN), "sites.routes.cors"),
             default "none", example r#"["https://app.example"]"#, by hand;

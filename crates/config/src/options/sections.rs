@@ -67,6 +67,8 @@ pub(crate) const SECTIONS: &[&SectionDoc] = &[
     &SignedUrl::DOC,
     &ForwardAuth::DOC,
     &RateLimitRule::DOC,
+    &ConcurrencyRule::DOC,
+    &ResponseRate::DOC,
     &Cors::DOC,
     &Redirect::DOC,
     &Respond::DOC,

@@ -73,6 +73,8 @@ jwt = { key = {} }
 signed_url = {}
 cors = {}
 rate_limit = {}
+max_concurrent = {}
+response_rate = {}
 redirect = {}
 split = [{ match = {} }]
 split_by = {}

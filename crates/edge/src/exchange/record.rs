@@ -34,6 +34,7 @@ impl RequestMeta<'_> {
         bytes: u64,
         now: Instant,
     ) {
+        connection.client_state.release_permits();
         let total_time = now.saturating_duration_since(self.arrived);
         let metrics = connection.edge.metrics();
         metrics.active_requests.add(-1);

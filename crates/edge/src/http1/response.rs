@@ -30,6 +30,7 @@ use crate::exchange::{
     Exchange, FinalResponse, ReceivedRequest, RequestMeta, ResponseResult, SendError,
 };
 use crate::handover::UpgradeTarget;
+use crate::transfer_rate::BodyRate;
 
 impl Connection {
     /// Sends the response that the first handler has in memory, if the request is simple enough.
@@ -136,6 +137,7 @@ impl Connection {
             body,
             timing,
             max_rate,
+            unthrottled_bytes,
             ..
         } = *response;
         let close = must_close || self.must_close();
@@ -152,7 +154,10 @@ impl Connection {
                 date: Some(&date),
             },
             body,
-            max_rate,
+            max_rate: max_rate.map(|bytes_per_second| BodyRate {
+                bytes_per_second,
+                unthrottled: unthrottled_bytes,
+            }),
         };
         let summary = ResponseSummary {
             status,

@@ -26,6 +26,7 @@ use penstock_runtime::{Stream, buffers};
 use self::writer::ResponseWriter;
 use super::client_watch::ClientWatch;
 use crate::exchange::SendError;
+use crate::transfer_rate::BodyRate;
 
 /// Files and parts up to this size are copied behind their head, for one send: sending them from
 /// the page cache costs more than the copy.
@@ -67,8 +68,8 @@ pub(crate) struct OutgoingResponse<'a> {
     pub(crate) unsent_interim: &'a [u8],
     pub(crate) head: ResponseHeadParts<'a>,
     pub(crate) body: Body,
-    /// Bytes of the body per second, if bounded.
-    pub(crate) max_rate: Option<u64>,
+    /// The rate of the body, if bounded.
+    pub(crate) max_rate: Option<BodyRate>,
 }
 
 #[derive(Debug)]
@@ -77,7 +78,7 @@ pub(crate) struct UnsentResponse {
     body: Body,
     framing: ResponseFraming,
     sent: SentBytes,
-    max_rate: Option<u64>,
+    max_rate: Option<BodyRate>,
 }
 
 /// Encodes the head and sends as much as the socket takes at once.
@@ -215,7 +216,7 @@ impl FirstWrite {
     }
 
     /// The state behind the write of `out`; `body` is the rest of the body behind it.
-    fn progress(self, out: &[u8], body: Body, max_rate: Option<u64>) -> SendProgress {
+    fn progress(self, out: &[u8], body: Body, max_rate: Option<BodyRate>) -> SendProgress {
         let written = usize::try_from(self.sent.total).unwrap_or(usize::MAX);
         match (out.get(written..), body) {
             (None | Some([]), Body::Empty) => SendProgress::Done(self.sent),

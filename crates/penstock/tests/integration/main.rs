@@ -24,6 +24,7 @@ mod bench_https;
 mod blocking_pools;
 mod bodies;
 mod boot;
+mod bounds_of_routes;
 mod cache;
 mod clock_jump;
 mod command_line;

@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_config::{RateKey, RateLimitRule};
-use penstock_exchange::{
-    AddressPrefix, Fault, FaultKind, Handler, HandlerProgress, Reply, Request,
-};
-use penstock_http::strip_port;
+use penstock_exchange::{Fault, FaultKind, Handler, HandlerProgress, Reply, Request};
 use penstock_runtime::clock;
 
+use super::request_key::request_key;
 use super::shared::{SharedAnswer, SharedDecision, SharedKey, SharedRates, shared_key};
 use super::{RateDecision, RateLimit, RateTable};
 
@@ -59,39 +57,6 @@ impl RateLimitHandler {
 }
 
 impl RateRule {
-    /// The key of a request; `None` where it lacks a part of it: such requests are not counted.
-    fn key(&self, request: &Request) -> Option<Vec<u8>> {
-        let mut key = Vec::with_capacity(32);
-        for part in &self.keys {
-            key.push(0);
-            match part {
-                RateKey::Client => {
-                    let prefix = AddressPrefix::from_address(request.client_address());
-                    key.extend_from_slice(&prefix.to_bits().to_le_bytes());
-                }
-                RateKey::Host => {
-                    let host = strip_port(request.host());
-                    let host = host.strip_suffix('.').unwrap_or(host);
-                    key.extend(host.bytes().map(|byte| byte.to_ascii_lowercase()));
-                }
-                RateKey::Path => key.extend_from_slice(request.path()),
-                // All of them: a back end may read another than the first.
-                RateKey::Header(name) => append_all(&mut key, request.head.field_values(name))?,
-                RateKey::Cookie(name) => {
-                    let cookies = request.head.cookies();
-                    let named = cookies.filter(|(found, _)| *found == name.as_bytes());
-                    append_all(&mut key, named.map(|(_, value)| value))?;
-                }
-                RateKey::User => {
-                    let user = request.client_state.user()?;
-                    key.extend_from_slice(user.as_bytes());
-                }
-                RateKey::Route => {}
-            }
-        }
-        Some(key)
-    }
-
     /// A refusal with the fields of draft-ietf-httpapi-ratelimit-headers.
     fn refusal(&self, wait: Duration) -> Fault {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
@@ -103,16 +68,6 @@ impl RateRule {
         .with_field("RateLimit-Policy", &self.policy)
         .with_field("RateLimit", &format!("\"rate\";r=0;t={seconds}"))
     }
-}
-
-/// Appends values; `None` if there is none.
-fn append_all<'v>(key: &mut Vec<u8>, values: impl Iterator<Item = &'v [u8]>) -> Option<()> {
-    let before = key.len();
-    for value in values {
-        key.push(b',');
-        key.extend_from_slice(value);
-    }
-    (key.len() > before).then_some(())
 }
 
 impl RateRule {
@@ -182,7 +137,7 @@ fn pass(request: Request) -> Result<Reply, Fault> {
 impl Handler for RateLimitHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         let Self(rule) = self;
-        let Some(key) = rule.key(&request) else {
+        let Some(key) = request_key(&rule.keys, &request) else {
             return HandlerProgress::Ready(pass(request));
         };
         let Some(shared) = &rule.shared else {

@@ -17,7 +17,7 @@ use penstock_runtime::{LazyDeadline, Stream, clock};
 
 use super::{SendError, SentBytes};
 use crate::http1::client_watch::{ClientWatch, FIRST_PROBE_DELAY};
-use crate::transfer_rate::{Throttle, TransferTimeout};
+use crate::transfer_rate::{BodyRate, Throttle, TransferTimeout};
 
 #[derive(Debug)]
 pub(super) struct ResponseWriter<'c> {
@@ -76,7 +76,7 @@ impl<'c> ResponseWriter<'c> {
         limits: &Limits,
         watch: ClientWatch<'c>,
         sent: SentBytes,
-        rate_max: Option<u64>,
+        rate_max: Option<BodyRate>,
     ) -> Self {
         let now = clock::now();
         Self {
