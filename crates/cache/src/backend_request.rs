@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use penstock_exchange::field_policy::{
-    FieldClass, TrustedHeaders, classify_field, is_forwarding_field,
+    FieldClass, TrustedHeaders, classify_field, is_conditional_field, is_forwarding_field,
 };
 use penstock_exchange::request::{RequestEnvironment, RequestPath};
 use penstock_exchange::{ClientState, Fault, FaultKind, Request, RequestBody};
@@ -22,16 +22,6 @@ use penstock_http::{ByteRange, HeadWriter, RequestHead};
 use penstock_runtime::clock;
 
 use crate::route_rules::{KeySource, RouteRules, push_host};
-
-/// The client's conditions and ranges. The cache evaluates them itself.
-const CLIENT_ONLY_FIELDS: [&str; 6] = [
-    "if-match",
-    "if-modified-since",
-    "if-none-match",
-    "if-range",
-    "if-unmodified-since",
-    "range",
-];
 
 /// A client's request without its body, from which requests to the back end are built.
 #[derive(Debug, Clone)]
@@ -123,8 +113,8 @@ fn build_head(
             FieldClass::Forwarding => key_source.is_from_trusted_proxy && !named(name),
             FieldClass::HopByHop | FieldClass::Internal | FieldClass::Underscored => false,
         };
-        let is = |other: &&str| name.eq_ignore_ascii_case(other);
-        if passes && !CLIENT_ONLY_FIELDS.iter().any(is) {
+        // The cache evaluates the client's conditions and ranges itself.
+        if passes && !is_conditional_field(name) {
             writer.push_field(name, value);
         }
     }

@@ -53,6 +53,28 @@ impl FieldClass {
     }
 }
 
+/// Whether a field makes a request conditional or partial (RFC 9110 §13.1, §14.2). A request that is
+/// made for another has conditions of its own.
+#[must_use]
+pub fn is_conditional_field(name: &str) -> bool {
+    const FIELDS: [&str; 6] = [
+        "if-match",
+        "if-modified-since",
+        "if-none-match",
+        "if-range",
+        "if-unmodified-since",
+        "range",
+    ];
+    FIELDS.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// Whether a field is about the content of a body (RFC 9110 §8): not for a request without one.
+#[must_use]
+pub fn is_content_field(name: &str) -> bool {
+    const FIELDS: [&str; 3] = ["content-encoding", "content-language", "content-type"];
+    FIELDS.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
 /// Whether a response field is for the front end or the hub, and never for a client.
 #[must_use]
 pub fn is_internal_field(name: &[u8]) -> bool {

@@ -12,7 +12,9 @@
 use std::sync::Arc;
 
 use penstock_config::ForwardAuth;
-use penstock_exchange::field_policy::{FieldClass, classify_field};
+use penstock_exchange::field_policy::{
+    FieldClass, classify_field, is_conditional_field, is_content_field,
+};
 use penstock_exchange::{Fault, FaultKind, Handler, Reply, Request, Response};
 use penstock_http::{HeadWriter, RequestHead};
 
@@ -37,20 +39,6 @@ const REQUEST_FIELDS: [&str; 4] = [
     "X-Original-URL",
 ];
 
-/// Fields about the body, which the service does not get, and those that make a request conditional
-/// or partial: the service would answer them by a status of its own.
-const OMITTED_FIELDS: [&str; 9] = [
-    "Content-Encoding",
-    "Content-Language",
-    "Content-Type",
-    "If-Match",
-    "If-Modified-Since",
-    "If-None-Match",
-    "If-Range",
-    "If-Unmodified-Since",
-    "Range",
-];
-
 impl ForwardAuthRule {
     /// The rule; `service` is that of its upstream.
     #[must_use]
@@ -69,7 +57,10 @@ impl ForwardAuthRule {
         let is_kept = |name: &str| {
             let is_named = |known: &&str| known.eq_ignore_ascii_case(name);
             let is_host = name.eq_ignore_ascii_case("host");
-            !REQUEST_FIELDS.iter().chain(&OMITTED_FIELDS).any(is_named)
+            // The service would answer conditions by a status of its own.
+            !REQUEST_FIELDS.iter().any(is_named)
+                && !is_content_field(name)
+                && !is_conditional_field(name)
                 && (is_host || classify_field(name) != FieldClass::HopByHop)
         };
         let mut writer = HeadWriter::with_kept_fields(head, "GET", &self.target, is_kept);

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use penstock_exchange::field_policy::{is_conditional_field, is_content_field};
 use penstock_exchange::{
     Fault, FaultKind, Handler, InternalRedirect, RequestBody, RequestPath, RequestTiming,
 };
@@ -154,7 +155,9 @@ fn redirect_head(head: &RequestHead, target: &str) -> Result<RequestHead, Fault>
     // RFC 9110 §13, §14: conditions on the response of another method do not apply here.
     let is_kept = |name: &str| {
         let is = |other: &&str| name.eq_ignore_ascii_case(other);
-        !BODY_FIELDS.iter().any(is) && (is_read || !CONDITIONAL_FIELDS.iter().any(is))
+        !is_content_field(name)
+            && !CONNECTION_FIELDS.iter().any(is)
+            && (is_read || !is_conditional_field(name))
     };
     let broken = |cause: String| Fault::new(FaultKind::AppProtocolError, cause);
     if !target.starts_with('/') {
@@ -208,13 +211,10 @@ fn merge_timing(first: RequestTiming, then: RequestTiming) -> RequestTiming {
     }
 }
 
-/// Fields about the request's body, which is not sent again, and about its connection.
-const BODY_FIELDS: [&str; 12] = [
+/// Fields about the connection and the framing of the request's body, which is not sent again.
+const CONNECTION_FIELDS: [&str; 9] = [
     "connection",
-    "content-encoding",
-    "content-language",
     "content-length",
-    "content-type",
     "expect",
     "keep-alive",
     "proxy-connection",
@@ -222,16 +222,6 @@ const BODY_FIELDS: [&str; 12] = [
     "trailer",
     "transfer-encoding",
     "upgrade",
-];
-
-/// Fields that make a read conditional or partial.
-const CONDITIONAL_FIELDS: [&str; 6] = [
-    "if-match",
-    "if-modified-since",
-    "if-none-match",
-    "if-range",
-    "if-unmodified-since",
-    "range",
 ];
 
 #[cfg(test)]
