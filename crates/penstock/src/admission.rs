@@ -10,6 +10,7 @@ use penstock_rules::{
     AccessRule, AdmissionHandler, AdmissionRule, BasicAuthRule, ClientCertificateRule, CountedRule,
     FailedAttempts, ForwardAuthRule, JwtRule, SignedUrlRule,
 };
+use penstock_rules::basic_auth::users_with_unusable_hashes;
 use penstock_tokens::{TokenKeys, Verifier};
 
 use crate::components::Components;
@@ -105,6 +106,23 @@ pub(crate) fn token_keys(
             Ok((TokenKeys::Single(Arc::new(verifier)), "jwt.key".to_owned()))
         }
     }
+}
+
+/// Users whose passwords cannot be verified, each with its place.
+pub(crate) fn validate_passwords(config: &Config) -> Vec<String> {
+    let routes = config.sites.iter().flat_map(|site| &site.routes);
+    let rules = routes.filter_map(|route| Some((route, route.basic_auth.as_ref()?)));
+    let wrong = rules.flat_map(|(route, rule)| {
+        let users = users_with_unusable_hashes(rule);
+        users.map(|user| {
+            format!(
+                "route {}: basic_auth: the hash of `{user}` is broken, or takes too much time or \
+                 memory: `htpasswd -B` makes another",
+                route.path
+            )
+        })
+    });
+    wrong.collect()
 }
 
 /// Errors in the keys of `jwt` tables, each with its place.

@@ -66,6 +66,13 @@ struct Credentials {
     password: zeroize::Zeroizing<Vec<u8>>,
 }
 
+/// The users of a route whose hashes cannot be verified, or cost beyond all reason.
+pub fn users_with_unusable_hashes(rule: &BasicAuth) -> impl Iterator<Item = &str> {
+    let users = rule.users.iter();
+    let unusable = users.filter(|(_, hash)| PasswordHash::parse(hash.expose()).is_none());
+    unusable.map(|(user, _)| user.as_str())
+}
+
 impl BasicAuthRule {
     /// The rule for the users of a route. `failures` counts for all routes together.
     ///

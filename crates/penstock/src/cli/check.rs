@@ -110,6 +110,7 @@ pub(crate) fn resolve_and_validate(invocation: &Invocation) -> Result<Config, St
     wrong.extend(accounts::configured_account(&config.server).err());
     wrong.extend(hub_service::validate_signing_keys(&config));
     wrong.extend(admission::validate_token_keys(&config));
+    wrong.extend(admission::validate_passwords(&config));
     wrong.extend(upstream_tls::load(&config).err());
     let redis_ca = config.server.redis_ca.as_deref();
     wrong.extend(redis_ca.and_then(|path| hub_service::read_authorities(path).err()));

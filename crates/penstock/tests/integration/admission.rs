@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::support::{Origin, PATIENCE, Response, Script, Server, Site, eventually, head_of, page};
+use crate::support::{Origin, PATIENCE, Response, Script, Server, Site, eventually, head_of, page, texts};
 
 /// The response to a GET with these lines of fields.
 fn ask(server: &Server, target: &str, fields: &str) -> Response {
@@ -187,4 +187,23 @@ fn a_folder_is_open_to_links_that_the_application_has_signed() {
         let log = std::fs::read_to_string(server.site().dir().join("access.log")).unwrap();
         log.contains("signature=***") && log.contains("md5=***") && !log.contains("nxFkS2")
     });
+}
+
+#[test]
+fn check_names_keys_and_hashes_that_no_request_could_use() {
+    let toml = "[[sites]]\n[[sites.routes]]\npath = \"/a\"\nbasic_auth = \"users\"\nrespond = {}\n\
+         [[sites.routes]]\npath = \"/b\"\njwt = { key = { file = \"key\" } }\nrespond = {}\n";
+    let users = "anna:$2b$99$zDoxuuBuZ7gBZcNn6uK7WuLrqJZmbQFYwMqTQwm2gXE9eAEMrIdAC\n\
+         bert:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n";
+    let site = Site::new().config(toml).file("users", users).file("key", "guessed");
+    let checked = site.run(&["check", "--config-only"]);
+    let (_, stderr) = texts(&checked);
+    assert!(!checked.status.success(), "{stderr}");
+    for expected in [
+        "route /a: basic_auth: the hash of `anna` is broken",
+        "route /b: jwt.key: HS256 needs a secret of at least 32 bytes",
+    ] {
+        assert!(stderr.contains(expected), "{stderr}");
+    }
+    assert!(!stderr.contains("bert") && !stderr.contains("guessed"), "{stderr}");
 }

@@ -13,6 +13,9 @@ use base64::engine::general_purpose::STANDARD;
 /// Most memory in KiB that a hash of argon2id may take: more is a mistake, or an attack by a file.
 const MAX_ARGON2_MEMORY: u32 = 1 << 20;
 
+/// Most passes over that memory; programs that make hashes take 1 to 4.
+const MAX_ARGON2_PASSES: u32 = 16;
+
 /// Highest cost of bcrypt, about a second of a core.
 const MAX_BCRYPT_COST: u32 = 16;
 
@@ -57,8 +60,12 @@ impl PasswordHash {
             }
             _ if text.starts_with("$argon2id$") => {
                 let hash = Argon2Hash::new(text).ok()?;
-                let memory = hash.params.get_decimal("m")?;
-                (memory <= MAX_ARGON2_MEMORY && hash.hash.is_some()).then_some(HashKind::Argon2id)
+                let (memory, passes) =
+                    (hash.params.get_decimal("m")?, hash.params.get_decimal("t")?);
+                let is_bounded = memory <= MAX_ARGON2_MEMORY && passes <= MAX_ARGON2_PASSES;
+                // What the hash cannot be computed with is found out now.
+                let is_usable = argon2::Params::try_from(&hash).is_ok();
+                (is_bounded && is_usable && hash.hash.is_some()).then_some(HashKind::Argon2id)
             }
             _ => {
                 let digest = STANDARD.decode(text.strip_prefix("{SHA}")?).ok()?;
@@ -157,6 +164,8 @@ mod tests {
             "$2y$05$short",
             "$argon2id$v=19$m=4294967295,t=1,p=1$c29tZXNhbHQ$AAAAAAAAAAAAAAAAAAAAAAAAAAA",
             "$argon2id$v=19$m=4096,t=1,p=1$c29tZXNhbHQ",
+            "$argon2id$v=19$m=4096,t=4294967295,p=1$c29tZXNhbHQ$AAAAAAAAAAAAAAAAAAAAAAAAAAA",
+            "$argon2id$v=19$m=4096,p=1$c29tZXNhbHQ$AAAAAAAAAAAAAAAAAAAAAAAAAAA",
             "$apr1$x$y",
         ] {
             assert!(PasswordHash::parse(text).is_none(), "{text}");
