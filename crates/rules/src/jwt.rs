@@ -22,7 +22,8 @@ use penstock_runtime::clock;
 use penstock_tokens::{TokenError, TokenKeys};
 use serde_json::Value;
 
-use self::claims::{ClaimProblem, ClaimRules};
+use self::claims::ClaimProblem;
+pub(crate) use self::claims::ClaimRules;
 use self::token_source::{FoundToken, TokenSource};
 use self::verified_tokens::{VerifiedToken, VerifiedTokens};
 use crate::admission::{Admission, AdmissionRule, Decision};
@@ -171,9 +172,9 @@ impl AdmissionRule for JwtRule {
 
 /// The bearer of a token: the user, and the fields that the request goes on with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Bearer {
-    user: Option<Arc<str>>,
-    fields: Vec<(String, Vec<u8>)>,
+pub(crate) struct Bearer {
+    pub(crate) user: Option<Arc<str>>,
+    pub(crate) fields: Vec<(String, Vec<u8>)>,
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ pub mod counted;
 pub mod failed_attempts;
 pub mod fixed_responses;
 pub mod forward_auth;
+pub mod fuzzing;
 pub mod jwt;
 pub mod maintenance;
 pub mod mirror;

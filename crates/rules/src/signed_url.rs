@@ -168,6 +168,19 @@ impl AdmissionRule for SignedUrlRule {
     }
 }
 
+/// For fuzzing: a query without its signature has its other parameters, in order.
+pub(crate) fn check_query(query: &str) {
+    let Ok(parts) = SignedQuery::split(query, "signature") else {
+        return;
+    };
+    let mut rest = Vec::new();
+    parts.append_rest(&mut rest);
+    let is_other = |pair: &&str| !pair.starts_with("signature=") && !pair.is_empty();
+    let others = query.split('&').filter(is_other).map(str::as_bytes);
+    let left = rest.split(|byte| *byte == b'&');
+    assert!(left.filter(|pair| !pair.is_empty()).eq(others));
+}
+
 /// The bytes of a signature: base64 for URLs, with or without its padding, or hexadecimal digits.
 /// Another text has no bytes.
 fn decode(text: &str) -> Vec<u8> {

@@ -18,7 +18,7 @@ const WORD_CLAIMS: [&str; 2] = ["scope", "scp"];
 
 /// What a route reads of claims.
 #[derive(Debug)]
-pub(super) struct ClaimRules {
+pub(crate) struct ClaimRules {
     user: Box<str>,
     /// Fields with the claims that they have the values of.
     fields: Box<[(String, String)]>,
@@ -27,7 +27,7 @@ pub(super) struct ClaimRules {
 
 /// Why a token with a good signature is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(super) enum ClaimProblem {
+pub(crate) enum ClaimProblem {
     /// 403.
     #[error("the claim `{0}` is not what the route requires")]
     NotAsRequired(String),
@@ -37,7 +37,7 @@ pub(super) enum ClaimProblem {
 }
 
 impl ClaimRules {
-    pub(super) fn new(rule: &JwtAuth) -> Self {
+    pub(crate) fn new(rule: &JwtAuth) -> Self {
         Self {
             user: rule.user_claim.as_str().into(),
             fields: rule.claims.clone().into_iter().collect(),
@@ -46,7 +46,7 @@ impl ClaimRules {
     }
 
     /// The bearer of a token with these claims.
-    pub(super) fn read(&self, claims: &Value) -> Result<Bearer, ClaimProblem> {
+    pub(crate) fn read(&self, claims: &Value) -> Result<Bearer, ClaimProblem> {
         for (name, pattern) in &self.required {
             let is_word_claim = WORD_CLAIMS.contains(&name.as_str());
             let holds = |text: &Cow<'_, str>| {
