@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use penstock_config::{Config, JwtAuth, JwtKeys, Route, Satisfy, Secret};
 use penstock_exchange::Handler;
+use penstock_rules::basic_auth::users_with_unusable_hashes;
 use penstock_rules::{
     AccessRule, AdmissionHandler, AdmissionRule, BasicAuthRule, ClientCertificateRule, CountedRule,
     FailedAttempts, ForwardAuthRule, JwtRule, SignedUrlRule,
 };
-use penstock_rules::basic_auth::users_with_unusable_hashes;
 use penstock_tokens::{TokenKeys, Verifier};
 
 use crate::components::Components;

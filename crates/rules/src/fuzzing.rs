@@ -23,7 +23,13 @@ pub fn read_claims(data: &[u8]) {
     if let Ok(pattern) = ValuePattern::parse("x*") {
         rule.require.insert("scope".to_owned(), pattern);
     }
-    for rule in [&rule, &JwtAuth { require: [].into(), ..rule.clone() }] {
+    for rule in [
+        &rule,
+        &JwtAuth {
+            require: [].into(),
+            ..rule.clone()
+        },
+    ] {
         if let Ok(bearer) = ClaimRules::new(rule).read(&claims) {
             let values = bearer.fields.iter().map(|(_, value)| value.as_slice());
             let user = bearer.user.as_deref().map(str::as_bytes);

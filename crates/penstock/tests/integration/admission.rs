@@ -3,7 +3,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::support::{Origin, PATIENCE, Response, Script, Server, Site, eventually, head_of, page, texts};
+use crate::support::{
+    Origin, PATIENCE, Response, Script, Server, Site, eventually, head_of, page, texts,
+};
 
 /// The response to a GET with these lines of fields.
 fn ask(server: &Server, target: &str, fields: &str) -> Response {
@@ -195,7 +197,10 @@ fn check_names_keys_and_hashes_that_no_request_could_use() {
          [[sites.routes]]\npath = \"/b\"\njwt = { key = { file = \"key\" } }\nrespond = {}\n";
     let users = "anna:$2b$99$zDoxuuBuZ7gBZcNn6uK7WuLrqJZmbQFYwMqTQwm2gXE9eAEMrIdAC\n\
          bert:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n";
-    let site = Site::new().config(toml).file("users", users).file("key", "guessed");
+    let site = Site::new()
+        .config(toml)
+        .file("users", users)
+        .file("key", "guessed");
     let checked = site.run(&["check", "--config-only"]);
     let (_, stderr) = texts(&checked);
     assert!(!checked.status.success(), "{stderr}");
@@ -205,5 +210,8 @@ fn check_names_keys_and_hashes_that_no_request_could_use() {
     ] {
         assert!(stderr.contains(expected), "{stderr}");
     }
-    assert!(!stderr.contains("bert") && !stderr.contains("guessed"), "{stderr}");
+    assert!(
+        !stderr.contains("bert") && !stderr.contains("guessed"),
+        "{stderr}"
+    );
 }

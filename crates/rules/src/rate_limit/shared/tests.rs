@@ -10,7 +10,8 @@ impl Store {
     fn grant(&mut self, request: &CellRequest, now: Duration) -> CellGrant {
         let (interval, burst) = (request.interval_nanos, request.burst_nanos);
         let idle_at = self.0.entry(request.key).or_default();
-        let mut ahead = idle_at.saturating_sub(now).as_nanos() as u64;
+        let ahead = idle_at.saturating_sub(now).as_nanos();
+        let mut ahead = u64::try_from(ahead).unwrap();
         let mut cells = 0;
         while cells < request.cells && ahead <= burst {
             ahead += interval;
