@@ -68,7 +68,7 @@ fn a_rewritten_path_is_normal_and_keeps_its_query() {
 
 #[test]
 fn what_comes_behind_the_files_keeps_method_and_body() {
-    let origin = Origin::start(|seen| page(seen, &format!("{} {}", seen.method, seen.target)));
+    let origin = Origin::start(|seen| page(seen, format!("{} {}", seen.method, seen.target)));
     let server = serve(&origin);
     assert_eq!(ask(&server, "GET", "/page.txt").text(), "a file");
     for (method, target, expected) in [
