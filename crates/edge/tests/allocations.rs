@@ -6,6 +6,12 @@
     reason = "tests: a failure is a panic, helpers are no test functions"
 )]
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by a panic, and shows its figures"
+)]
+
 use std::alloc::System;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -34,6 +34,8 @@ pub(crate) struct TraceExport {
 const EXPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a collector may take.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the end of the server waits for the last export.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Spans of one request to a collector: about 1 MiB.
 const MAX_BATCH_SPANS: usize = 1024;
 /// Of a collector's answer.
@@ -49,11 +51,9 @@ impl Default for TraceExport {
 }
 
 impl TraceExport {
-    /// The queue of a configuration; `None` where traces are not exported. Called on the control
-    /// loop.
-    pub(crate) fn queue_of(&self, tracing: Option<&TraceConfig>) -> Option<Arc<SpanQueue>> {
-        let tracing = tracing?;
-        let collector = tracing.otlp.clone()?;
+    /// The queue of a configuration; `None` where spans are not sent. Called on the control loop.
+    pub(crate) fn queue_of(&self, tracing: &TraceConfig) -> Option<Arc<SpanQueue>> {
+        let exporter = Exporter::new(tracing, self.pool.clone())?;
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, queue)) = &*current
             && known == tracing
@@ -63,19 +63,23 @@ impl TraceExport {
         }
         let queue = Arc::<SpanQueue>::default();
         *current = Some((tracing.clone(), Arc::downgrade(&queue)));
-        let exporter = Exporter {
-            collector,
-            service: tracing.service.clone(),
-            headers: tracing
-                .headers
-                .iter()
-                .map(|(name, value)| (name.clone(), value.expose().to_owned()))
-                .collect(),
-            pool: self.pool.clone(),
-            is_failing: false,
-        };
         loops::spawn_here(exporter.run(Arc::downgrade(&queue)));
         Some(queue)
+    }
+
+    /// Sends the spans that wait, at the end of the server: for [`FLUSH_TIMEOUT`] at most.
+    pub(crate) async fn flush(&self) {
+        let current = {
+            let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            current.clone()
+        };
+        let Some((tracing, queue)) = current else {
+            return;
+        };
+        let exporter = Exporter::new(&tracing, self.pool.clone());
+        if let (Some(mut exporter), Some(queue)) = (exporter, queue.upgrade()) {
+            clock::timeout(FLUSH_TIMEOUT, exporter.export_all(&queue)).await;
+        }
     }
 
     /// What became of spans so far; `None` where traces are not exported.
@@ -103,21 +107,39 @@ struct Exporter {
 }
 
 impl Exporter {
+    /// `None` where spans are not sent.
+    fn new(tracing: &TraceConfig, pool: Pool) -> Option<Self> {
+        let headers = tracing.headers.iter();
+        Some(Self {
+            collector: tracing.otlp.clone()?,
+            service: tracing.service.clone(),
+            headers: headers
+                .map(|(name, value)| (name.clone(), value.expose().to_owned()))
+                .collect(),
+            pool,
+            is_failing: false,
+        })
+    }
+
     async fn run(mut self, queue: Weak<SpanQueue>) {
         loop {
             clock::sleep(EXPORT_INTERVAL).await;
             let Some(queue) = queue.upgrade() else {
                 return;
             };
-            for batch in queue.take().chunks(MAX_BATCH_SPANS) {
-                let outcome = self.export(batch).await;
-                let count = batch.len() as u64;
-                match &outcome {
-                    Ok(()) => queue.count_exported(count, 0),
-                    Err(_) => queue.count_exported(0, count),
-                }
-                self.log_outcome(outcome);
+            self.export_all(&queue).await;
+        }
+    }
+
+    async fn export_all(&mut self, queue: &SpanQueue) {
+        for batch in queue.take().chunks(MAX_BATCH_SPANS) {
+            let outcome = self.export(batch).await;
+            let count = batch.len() as u64;
+            match &outcome {
+                Ok(()) => queue.count_exported(count, 0),
+                Err(_) => queue.count_exported(0, count),
             }
+            self.log_outcome(outcome);
         }
     }
 

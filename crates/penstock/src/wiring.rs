@@ -163,7 +163,7 @@ pub(crate) fn build_settings(
         tracing: config.tracing.as_ref().map(|tracing| TracePolicy {
             parents: tracing.parents,
             sample: tracing.sample,
-            queue: components.trace_export.queue_of(Some(tracing)),
+            queue: components.trace_export.queue_of(tracing),
         }),
         log_mask: log_mask(&config.server),
         trusted_proxies,

@@ -112,6 +112,8 @@ impl Server {
             () = signals.wait_for_second_stop(&self) => log::warn!("server: stopping now: second stop request"),
         }
         self.tls.stop_acme().await;
+        let trace_export = Arc::clone(&self.live_state().components.trace_export);
+        trace_export.flush().await;
         self.save_history().await;
         if self.successor_pid() != 0 {
             // Their publishers are to learn of the other server before they are refused here.

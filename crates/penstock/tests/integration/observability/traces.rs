@@ -264,13 +264,21 @@ fn a_trace_joins_client_two_servers_and_their_back_ends() {
         "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: application/openmetrics-text\r\n\r\n",
     );
     let metrics = admin.response().text();
-    assert!(
-        metrics.contains(&format!("# {{trace_id=\"{TRACE}\"}}")),
-        "{metrics}"
-    );
+    let is_shown = |span: &Span| metrics.contains(&format!("# {{trace_id=\"{}\"}}", span.trace_id));
+    assert!(spans.iter().any(is_shown), "{metrics}");
     eventually(PATIENCE, "exports are counted", || {
         front.metric("penstock_trace_spans_exported_total") == Some(3.0)
     });
+    // A stop sends what waits.
+    let before = exported(&collector, 4).len();
+    assert_eq!(ask(&front, "/last", "").status, 200);
+    front.signal(rustix::process::Signal::TERM);
+    front.wait_exit(PATIENCE);
+    let spans = exported(&collector, before + 1);
+    assert!(
+        spans.iter().any(|it| it.text("url.path") == "/last"),
+        "{spans:#?}"
+    );
 }
 
 #[test]
