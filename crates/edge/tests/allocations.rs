@@ -200,6 +200,9 @@ fn what_is_off_costs_nothing_and_the_rest_is_bounded() {
     ];
     for (what, cost, bound) in costs {
         // Buffers of other threads may grow meanwhile.
-        assert!(cost <= bound + 0.1, "{what}: {cost} allocations beside {none}");
+        assert!(
+            cost <= bound + 0.1,
+            "{what}: {cost} allocations beside {none}"
+        );
     }
 }

@@ -12,10 +12,13 @@ use super::*;
 use crate::testing::{NamedBackEnd, request_of};
 
 /// Reads the bodies of its requests and answers; or, if it is stuck, never does.
+/// Requests with their bodies.
+type SeenBodies = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
+
 #[derive(Debug, Default)]
 struct Reader {
     is_stuck: bool,
-    bodies: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    bodies: SeenBodies,
 }
 
 impl Handler for Reader {
@@ -51,8 +54,8 @@ impl IncomingBody for Pieces {
 
 struct Fixture {
     mirror: MirrorHandler,
-    bodies: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
-    originals: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    bodies: SeenBodies,
+    originals: SeenBodies,
 }
 
 impl Fixture {
