@@ -11,6 +11,9 @@ use penstock_runtime::loops::{block_on, yield_now};
 use super::*;
 use crate::testing::{NamedBackEnd, request_of};
 
+/// The marks and the bodies of requests.
+type SeenBodies = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
+
 /// Reads the bodies of its requests and answers; or, if it is stuck, never does.
 /// Requests with their bodies.
 type SeenBodies = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
