@@ -10,29 +10,92 @@
 use std::collections::BTreeMap;
 
 use crate::findings::LocatedValue;
-use crate::model::HeaderRules;
+use crate::model::{HeaderRules, ReplaceRule};
 use crate::section::{Keys, Section};
-use crate::values::{PLACEHOLDER_EXPECTED, Template, UnknownPlaceholder};
+use crate::values::{PLACEHOLDER_EXPECTED, PathRegex, Template, UnknownPlaceholder};
+use crate::{conditions, rewrite};
 
 /// What a message says was expected of a field's name.
 pub(crate) const FIELD_EXPECTED: &str =
     "a field name such as \"X-Frame-Options\", and none of framing or the connection";
 
-/// Reads the table under `key`.
-pub(crate) fn read(route: &Section<'_>, key: &'static str) -> HeaderRules {
-    let mut rules = HeaderRules::default();
-    let Some(table) = route.table(key) else {
-        return rules;
+/// What an item of `status` may be.
+pub(crate) const STATUS_OR_CLASS: &str = "a status such as \"404\", or a class such as \"4xx\"";
+
+/// Reads the table under `key`, or the list of tables.
+pub(crate) fn read(route: &Section<'_>, key: &'static str, known: &[String]) -> Vec<HeaderRules> {
+    let tables = route.table_or_tables(key);
+    let read = |table: &Section<'_>| {
+        let rules = read_table(table, known);
+        if key == "request_headers" {
+            table.report_not_applicable("status");
+        }
+        rules
     };
+    tables.iter().map(read).collect()
+}
+
+fn read_table(table: &Section<'_>, known: &[String]) -> HeaderRules {
+    let mut rules = HeaderRules::default();
     let remove = table.list("remove", |name| {
         is_changeable(name, HeaderChange::Remove).then(|| name.to_owned())
     });
     let remove = remove.unwrap_or_default();
     rules.remove = remove.into_iter().map(|name| name.value).collect();
-    rules.read_keys(&table);
-    rules.set = read_fields(&table, "set", HeaderChange::Set);
-    rules.add = read_fields(&table, "add", HeaderChange::Add);
+    rules.read_keys(table);
+    rules.set = read_fields(table, "set", HeaderChange::Set);
+    rules.add = read_fields(table, "add", HeaderChange::Add);
+    rules.defaults = read_fields(table, "default", HeaderChange::Add);
+    rules.replace = read_replacements(table);
+    rules.conditions = conditions::read(table, "when", known);
+    let statuses = table.list("status", parse_status).unwrap_or_default();
+    rules.status = statuses.into_iter().map(|status| status.value).collect();
+    table.check_not_empty("status");
     rules
+}
+
+fn read_replacements(table: &Section<'_>) -> BTreeMap<String, ReplaceRule> {
+    let named = table.named_tables("replace").into_iter();
+    let read = named.filter_map(|(name, inner)| {
+        if !is_changeable(&name.value, HeaderChange::Remove) {
+            table.report_invalid_item("replace", &name.value, name.offset, FIELD_EXPECTED);
+            return None;
+        }
+        let (regex, with) = (inner.text("regex"), inner.text("with"));
+        let (regex, with) = (regex?, with?);
+        let compiled = match PathRegex::new(regex.value) {
+            Ok(compiled) => compiled,
+            Err(reason) => {
+                let problem = format!("`regex` is no regular expression: {reason}");
+                table.report(regex.offset, problem);
+                return None;
+            }
+        };
+        if !is_field_part(with.value) {
+            table.report_invalid_item("with", with.value, with.offset, PART_EXPECTED);
+            return None;
+        }
+        let text = LocatedValue::new(with.value.to_owned(), with.offset);
+        let template = read_template(&inner, "with", &text)?;
+        rewrite::check_groups(&inner, &template, &compiled, "regex", with.offset);
+        let rule = ReplaceRule {
+            regex: compiled,
+            with: template,
+        };
+        Some((name.value, rule))
+    });
+    read.collect()
+}
+
+/// A status, or the first digit of a class.
+fn parse_status(text: &str) -> Option<u16> {
+    let class = text.strip_suffix("xx").and_then(|digit| digit.parse().ok());
+    let class = class.filter(|digit| (1..=5).contains(digit));
+    class.or_else(|| {
+        text.parse()
+            .ok()
+            .filter(|status| (100..=599).contains(status))
+    })
 }
 
 /// Whether a text is a token (RFC 9110 §5.6.2): the name of a field or a cookie.
@@ -116,6 +179,13 @@ const CONNECTION_FIELDS: [&str; 9] = [
     "upgrade",
 ];
 
+/// Whether a text can be a part of a field's value.
+fn is_field_part(text: &str) -> bool {
+    !text.contains(|c: char| c.is_control() && c != '\t')
+}
+
+const PART_EXPECTED: &str = "a value without control characters";
+
 /// Whether a text is a field's value (RFC 9110 §5.5), without blanks around it.
 pub(crate) fn is_field_value(text: &str) -> bool {
     let is_plain = |b: u8| b == b'\t' || b >= b' ' && b != 0x7f;
@@ -127,6 +197,74 @@ const VALUE_EXPECTED: &str = "a value without control characters and without spa
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{TestDir, check_error_table, parse_valid};
+
+    fn route(keys: &str) -> String {
+        format!(
+            "[conditions.beta]\nmethod = [\"GET\"]\n[[sites]]\n[[sites.routes]]\nrespond = {{}}\n{keys}\n"
+        )
+    }
+
+    #[test]
+    fn reads_lists_of_rules_with_conditions() {
+        let folder = TestDir::with_sample_site();
+        let keys = r#"response_headers = [
+            { default = { X-A = "1" }, status = ["2xx", "404"], when = ["beta"] },
+            { replace = { Location = { regex = "^http:(.*)", with = "https:{re.1}" } } },
+        ]"#;
+        let config = parse_valid(&folder, &route(keys));
+        let rules = &config.sites[0].routes[0].response_headers;
+        assert_eq!(rules[0].defaults["X-A"].as_str(), "1");
+        assert_eq!(rules[0].status, [2, 404].into());
+        assert!(!rules[0].conditions.is_empty() && rules[1].conditions.is_empty());
+        assert_eq!(rules[1].replace["Location"].with.as_str(), "https:{re.1}");
+        assert!(config.sites[0].routes[0].request_headers.is_empty());
+    }
+
+    #[test]
+    fn reports_rules_that_make_no_sense() {
+        let rows = [
+            (
+                "request_headers = { status = [\"404\"] }",
+                "6:30: `status` is only for `response_headers`".to_owned(),
+            ),
+            (
+                "response_headers = { status = [\"6xx\"] }",
+                format!(
+                    "6:32: `status` cannot be \"6xx\": expected {}",
+                    STATUS_OR_CLASS
+                ),
+            ),
+            (
+                "response_headers = { when = [\"none\"] }",
+                "6:30: there is no condition `none`".to_owned(),
+            ),
+            (
+                "response_headers = { replace = { Host = { regex = \"a\", with = \"b\" } } }",
+                format!("6:34: `replace` cannot be \"Host\": expected {FIELD_EXPECTED}"),
+            ),
+            (
+                "response_headers = { replace = { A = { regex = \"(\", with = \"b\" } } }",
+                "6:48: `regex` is no regular expression: unclosed group".to_owned(),
+            ),
+            (
+                "response_headers = { replace = { A = { regex = \"a\", with = \"b\\n\" } } }",
+                format!("6:60: `with` cannot be \"b\\n\": expected {PART_EXPECTED}"),
+            ),
+            (
+                "response_headers = { replace = { A = { regex = \"a\", with = \"{re.1}\" } } }",
+                "6:60: `{re.1}` stands for nothing: `regex` has no such group".to_owned(),
+            ),
+            (
+                "response_headers = { default = { Connection = \"close\" } }",
+                format!("6:34: `default` cannot be \"Connection\": expected {FIELD_EXPECTED}"),
+            ),
+        ];
+        for (keys, expected) in rows {
+            let expected = format!("penstock.toml:{expected}");
+            check_error_table(&[(keys, &route(keys), &[&expected])]);
+        }
+    }
 
     #[test]
     fn knows_tokens_and_values() {

@@ -97,12 +97,13 @@ pub use model::{
     HostHeader, Hsts, HttpListener, HttpScheme, Hub, HubHistory, JoinEndpoint, JoinTarget, JwtAuth,
     JwtKeys, KeySetSource, Limits, LogField, LogFormat, LogTarget, MemoryLimit, MercureKey,
     MercureKeys, Mirror, NamedCondition, OnDemand, Preload, Processes, Protocol, ProxyProtocol,
-    QueryKey, RateLimitRule, Redirect, RefusalPolicy, RequestIdMode, RequestScheme, Respond,
-    ResponseRate, RetryPolicy, Rewrite, RewriteRule, Route, RouteCache, RouteHub, RouteMercure,
-    SampleShare, Satisfy, ScalingConfig, SecurityHeaders, Sendfile, Server, ServerAddr,
-    ServerLogFormat, SignedUrl, Site, SiteTls, SlowPolicy, SocketPermissions, SplitBy, SplitCookie,
-    SplitPart, StatusPattern, Sticky, Symlinks, SyslogAddress, TcpFrontend, TcpTls, Tls,
-    TlsProfile, TraceConfig, TraceParents, UnknownNames, Upstream, UpstreamServer, UpstreamTls,
+    QueryKey, RateLimitRule, Redirect, RefusalPolicy, ReplaceRule, RequestIdMode, RequestScheme,
+    Respond, ResponseRate, RetryPolicy, Rewrite, RewriteRule, Route, RouteCache, RouteHub,
+    RouteMercure, SampleShare, Satisfy, ScalingConfig, SecurityHeaders, Sendfile, Server,
+    ServerAddr, ServerLogFormat, SignedUrl, Site, SiteTls, SlowPolicy, SocketPermissions, SplitBy,
+    SplitCookie, SplitPart, StatusPattern, Sticky, Symlinks, SyslogAddress, TcpFrontend, TcpTls,
+    Tls, TlsProfile, TraceConfig, TraceParents, UnknownNames, Upstream, UpstreamServer,
+    UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use rate_limit::{RateKey, RequestRate};

@@ -60,10 +60,10 @@ pub use server::{
     ControlSocket, HttpListener, JoinEndpoint, RequestIdMode, Server, ServerLogFormat,
     SocketPermissions,
 };
-pub(crate) use site::{BASIC_AUTH_USERS, ROUTE_PATH_REGEX};
+pub(crate) use site::{BASIC_AUTH_USERS, HEADER_REPLACE, ROUTE_PATH_REGEX};
 pub use site::{
-    BasicAuth, Cors, ForwardAuth, HeaderRules, RateLimitRule, Redirect, Respond, Rewrite,
-    RewriteRule, Route, SecurityHeaders, Site,
+    BasicAuth, Cors, ForwardAuth, HeaderRules, RateLimitRule, Redirect, ReplaceRule, Respond,
+    Rewrite, RewriteRule, Route, SecurityHeaders, Site,
 };
 pub(crate) use tls::EXTERNAL_ACCOUNT_KEY;
 pub use tls::{

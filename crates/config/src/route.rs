@@ -148,7 +148,11 @@ fn check_header_captures(table: &Section<'_>, route: &Route, path: &PathPattern)
         ("response_headers", &route.response_headers),
     ];
     for (key, rules) in rules {
-        for value in rules.set.values().chain(rules.add.values()) {
+        let values = rules.iter().flat_map(|rules| {
+            let added = rules.add.values().chain(rules.defaults.values());
+            rules.set.values().chain(added)
+        });
+        for value in values {
             fixed_responses::check_captures(table, value, path, table.key_offset(&[key]));
         }
     }
@@ -208,8 +212,8 @@ pub(crate) fn read_name(
 fn read_common_keys(table: &Section<'_>, known: &RouteContext<'_>, route: &mut Route) {
     route.read_keys(table);
     route.rewrite = rewrite::read(table);
-    route.request_headers = headers::read(table, "request_headers");
-    route.response_headers = headers::read(table, "response_headers");
+    route.request_headers = headers::read(table, "request_headers", known.conditions);
+    route.response_headers = headers::read(table, "response_headers", known.conditions);
     if !is_proxied(table, known, route) {
         table.report_not_applicable("request_buffering");
         table.report_not_applicable("response_buffering");

@@ -458,8 +458,8 @@ impl Exchange {
         };
         if let Some(filters) = &self.filters {
             let values = self.response_placeholders(connection);
-            let target = self.head.target_path_query();
-            filters.apply_to_response(&mut response.fields, &values, target);
+            let of = (response.status, self.head.target_path_query());
+            filters.apply_to_response(&mut response.fields, &values, of);
         }
         if let Some(policy) = &self.policy {
             let scheme = connection.scheme(self.forwarded.as_deref());

@@ -11,23 +11,21 @@
 //! - The log has what the client sent.
 //! - A field that a rule makes trusted never has a value from a client that may not set it.
 
+mod header_rules;
 mod path_rewrite;
 mod response_paths;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use penstock_config::{
-    self as config, HeaderRules, PathPattern, PathRegex, Rewrite, Template, TemplatePart,
-};
-use penstock_exchange::field_policy::{
-    FieldClass, TrustedHeaders, classify_field, is_same_cgi_variable,
-};
-use penstock_exchange::{Fault, FaultKind, ForwardedInfo, Mount, TrustedProxies};
-use penstock_http::{FieldBlock, HeadWriter, RequestHead};
-use penstock_rules::{CorsRule, TemplateValues, render};
+use penstock_config::{self as config, PathPattern, PathRegex, Rewrite, Template, TemplatePart};
+use penstock_exchange::field_policy::{FieldClass, TrustedHeaders, classify_field};
+use penstock_exchange::{Fault, ForwardedInfo, Mount, RequestPath, TlsInfo, TrustedProxies};
+use penstock_http::{FieldBlock, RequestHead, Status};
+use penstock_rules::{ConditionSet, CorsRule, RequestFacts, TemplateValues};
 use penstock_sys::net::PeerAddress;
 
+use self::header_rules::CompiledHeaderRules;
 use self::path_rewrite::{PathRewrite, RewrittenTarget};
 use self::response_paths::ResponsePathRewriter;
 
@@ -37,8 +35,8 @@ pub struct Filters {
     path_rewrite: PathRewrite,
     /// Set for a route whose servers do not know the stripped prefix.
     response_path_rewriter: Option<ResponsePathRewriter>,
-    request_rules: CompiledHeaderRules,
-    response_rules: CompiledHeaderRules,
+    request_rules: Vec<CompiledHeaderRules>,
+    response_rules: Vec<CompiledHeaderRules>,
     trusted_headers: TrustedHeaders,
     cors: Option<CorsRule>,
     /// That of the route's path, for `{re.1}`.
@@ -56,6 +54,20 @@ pub(crate) struct HeaderPlaceholders<'a> {
     pub(crate) outer_mount: Option<&'a Mount>,
     /// The forwarded authority that the handlers got, which the route's rules may change.
     pub(crate) forwarded_host: Option<&'a str>,
+    /// The TLS session of the connection.
+    pub(crate) tls: Option<&'a TlsInfo>,
+}
+
+impl<'a> HeaderPlaceholders<'a> {
+    /// What conditions are about.
+    fn request_facts(&self) -> RequestFacts<'a> {
+        RequestFacts {
+            head: self.head,
+            client: self.client,
+            scheme: self.scheme,
+            tls: self.tls,
+        }
+    }
 }
 
 /// A request's head, as a route's rules make it.
@@ -67,19 +79,19 @@ pub(crate) struct FilteredRequest {
     pub(crate) mount: Mount,
 }
 
-#[derive(Debug)]
-struct CompiledHeaderRules {
-    remove: Vec<String>,
-    set: Vec<(String, Template)>,
-    add: Vec<(String, Template)>,
-}
-
 impl Filters {
     /// Compiles a route's rules, which the configuration has checked; `None` when they change
     /// nothing. With `own_cookies`, the names of Penstock's own cookies, which are for all paths,
-    /// the stripped prefix is put back into the paths of responses.
-    #[must_use]
-    pub fn compile(route: &config::Route, own_cookies: Option<Arc<[String]>>) -> Option<Arc<Self>> {
+    /// the stripped prefix is put back into the paths of responses. `named` has the conditions that
+    /// rules name.
+    ///
+    /// # Errors
+    /// Names a condition or a network that cannot be compiled.
+    pub fn compile(
+        route: &config::Route,
+        own_cookies: Option<Arc<[String]>>,
+        named: &ConditionSet,
+    ) -> Result<Option<Arc<Self>>, String> {
         let config::Route {
             rewrite,
             request_headers: request,
@@ -87,31 +99,34 @@ impl Filters {
             cors,
             ..
         } = route;
-        let changes_headers = !request.is_empty() || !response.is_empty() || cors.is_some();
+        let mut rules = request.iter().chain(response);
+        let changes_headers = !rules.all(config::HeaderRules::is_empty) || cors.is_some();
         if *rewrite == Rewrite::default() && !changes_headers {
-            return None;
+            return Ok(None);
         }
-        let said = request.set.keys().chain(request.add.keys());
+        let request_rules = CompiledHeaderRules::compile_all(request, named)?;
+        let said = request_rules.iter().flat_map(|rules| rules.made_names());
+        let trusted_headers = TrustedHeaders::new(said.map(str::to_owned));
         let strip = rewrite.strip_prefix.as_deref().unwrap_or("");
         let add = rewrite.add_prefix.as_deref().unwrap_or("");
         let paths = own_cookies.and_then(|own| ResponsePathRewriter::new(strip, add, own));
-        Some(Arc::new(Self {
+        Ok(Some(Arc::new(Self {
             path_rewrite: PathRewrite::compile(rewrite),
             response_path_rewriter: paths,
-            request_rules: CompiledHeaderRules::compile(request),
-            response_rules: CompiledHeaderRules::compile(response),
-            trusted_headers: TrustedHeaders::new(said.cloned()),
+            request_rules,
+            response_rules: CompiledHeaderRules::compile_all(response, named)?,
+            trusted_headers,
             cors: cors.as_ref().map(CorsRule::new),
             path_regex: match &route.path {
                 PathPattern::Regex(regex) => Some(regex.clone()),
                 _ => None,
             },
-        }))
+        })))
     }
 
     pub(crate) fn changes_forwarding_fields(&self, trust: &TrustedProxies) -> bool {
         let client_field = trust.client_field();
-        self.request_rules.field_names().any(|name| {
+        self.request_field_names().any(|name| {
             ForwardedInfo::is_forwarded_name(name.as_bytes())
                 || client_field.is_some_and(|field| name.eq_ignore_ascii_case(field))
         })
@@ -121,18 +136,18 @@ impl Filters {
     /// applied.
     pub(crate) fn outer_mount<'m>(&self, told: &'m Mount) -> Cow<'m, Mount> {
         const PREFIX: &str = "x-forwarded-prefix";
-        if !self
-            .request_rules
-            .field_names()
-            .any(|name| name.eq_ignore_ascii_case(PREFIX))
-        {
+        let mut names = self.request_field_names();
+        if !names.any(|name| name.eq_ignore_ascii_case(PREFIX)) {
             return Cow::Borrowed(told);
         }
-        let mut set = self.request_rules.set.iter();
-        let set = set.find(|(name, _)| name.eq_ignore_ascii_case(PREFIX));
-        let mount = match set.map(|(_, value)| value.parts()) {
-            Some([TemplatePart::Text(text)]) => Mount::parse(text),
-            // Removed, added to, or made of the request: unknown here.
+        let mount = match &self.request_rules[..] {
+            [rules] if rules.is_unconditional() => {
+                match rules.set_value(PREFIX).map(Template::parts) {
+                    Some([TemplatePart::Text(text)]) => Mount::parse(text),
+                    // Removed, added to, or made of the request: unknown here.
+                    _ => None,
+                }
+            }
             _ => None,
         };
         Cow::Owned(mount.unwrap_or_default())
@@ -149,28 +164,35 @@ impl Filters {
         values: &HeaderPlaceholders<'_>,
         trust: Option<&TrustedProxies>,
     ) -> Result<Option<FilteredRequest>, Fault> {
-        let rules = &self.request_rules;
-        let values = self.template_values(values);
+        let template_values = self.template_values(values);
         let target = head.target_path_query();
-        let RewrittenTarget { target, mount } = self.path_rewrite.apply(target, &values);
-        let is_rewritten = matches!(target, Cow::Owned(_));
-        if rules.is_empty() && !is_rewritten {
+        let RewrittenTarget { target, mount } = self.path_rewrite.apply(target, &template_values);
+        if self.request_rules.is_empty() && matches!(target, Cow::Borrowed(_)) {
             return Ok(None);
         }
-        let mut writer = HeadWriter::with_kept_fields(head, head.method_str(), &target, |name| {
-            let is_untrusted = self.trusted_headers.covers(name) && !may_client_set(name, trust);
-            !rules.removes_field(name) && !is_untrusted
-        });
-        let mut text = Vec::new();
-        for (name, value) in rules.set.iter().chain(&rules.add) {
-            writer.push_field(name, render(value, &values, &mut text));
+        let facts = values.request_facts();
+        let path = RequestPath::from_head(values.head).ok();
+        let path = path
+            .as_ref()
+            .map(|path| path.bytes(values.head))
+            .unwrap_or_default();
+        let mut active = self
+            .request_rules
+            .iter()
+            .filter(|rules| rules.apply_to(&facts, path));
+        let is_trusted =
+            |name: &str| !self.trusted_headers.covers(name) || may_client_set(name, trust);
+        // The first pass also drops what a client may not set, whether or not a rule applies.
+        let first = active.next();
+        let mut made =
+            header_rules::write_head(head, &target, first, is_trusted, &template_values)?;
+        for rules in active {
+            let target = made.target_path_query().to_owned();
+            made =
+                header_rules::write_head(&made, &target, Some(rules), |_| true, &template_values)?;
         }
-        let head = writer.finish().map_err(|error| {
-            let cause = format!("the route's filters made the request invalid: {error}");
-            Fault::new(FaultKind::Internal, cause)
-        })?;
         Ok(Some(FilteredRequest {
-            head,
+            head: made,
             trusted_headers: self.trusted_headers.clone(),
             mount,
         }))
@@ -181,7 +203,7 @@ impl Filters {
         &self,
         fields: &mut FieldBlock,
         values: &HeaderPlaceholders<'_>,
-        target: &str,
+        (status, target): (Status, &str),
     ) {
         // A path that was not changed in the request is not in the response.
         if let Some(paths) = &self.response_path_rewriter
@@ -192,18 +214,27 @@ impl Filters {
         if let Some(cors) = &self.cors {
             cors.add_to_response(values.head, fields);
         }
-        let rules = &self.response_rules;
-        for name in &rules.remove {
-            fields.remove(name);
+        if self.response_rules.is_empty() {
+            return;
         }
-        let (mut text, values) = (Vec::new(), self.template_values(values));
-        for (name, value) in &rules.set {
-            // Names and texts were checked when they were compiled, placeholders by the parser.
-            let _ = fields.set(name, render(value, &values, &mut text));
+        let facts = values.request_facts();
+        let path = RequestPath::from_head(values.head).ok();
+        let path = path
+            .as_ref()
+            .map(|path| path.bytes(values.head))
+            .unwrap_or_default();
+        let template_values = self.template_values(values);
+        for rules in &self.response_rules {
+            if rules.has_status(status) && rules.apply_to(&facts, path) {
+                rules.change_fields(fields, &template_values);
+            }
         }
-        for (name, value) in &rules.add {
-            let _ = fields.push(name, render(value, &values, &mut text));
-        }
+    }
+
+    fn request_field_names(&self) -> impl Iterator<Item = &str> {
+        self.request_rules
+            .iter()
+            .flat_map(|rules| rules.field_names())
     }
 
     fn template_values<'v>(&'v self, values: &HeaderPlaceholders<'v>) -> TemplateValues<'v> {
@@ -227,37 +258,6 @@ fn may_client_set(name: &str, trust: Option<&TrustedProxies>) -> bool {
         FieldClass::Forwarding => trust.is_some_and(is_accepted),
         FieldClass::Via => trust.is_some(),
         FieldClass::HopByHop | FieldClass::Internal | FieldClass::Underscored => false,
-    }
-}
-
-impl CompiledHeaderRules {
-    fn compile(rules: &HeaderRules) -> Self {
-        // Named one by one, so that a new rule does not compile before it is applied.
-        let HeaderRules { remove, set, add } = rules;
-        Self {
-            remove: remove.clone(),
-            set: set.clone().into_iter().collect(),
-            add: add.clone().into_iter().collect(),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
-    }
-
-    fn field_names(&self) -> impl Iterator<Item = &str> {
-        let said = self.set.iter().chain(&self.add).map(|(name, _)| name);
-        self.remove.iter().chain(said).map(String::as_str)
-    }
-
-    fn removes_field(&self, name: &str) -> bool {
-        let set = self.set.iter().map(|(name, _)| name);
-        let mut dropped = self.remove.iter().chain(set);
-        // A framework could read a name with an underscore as the one that a rule is about.
-        let has_underscore = name.contains('_');
-        dropped.any(|other| {
-            other.eq_ignore_ascii_case(name) || has_underscore && is_same_cgi_variable(other, name)
-        })
     }
 }
 

@@ -139,7 +139,7 @@ pub(crate) fn build_settings(
                     (&components.route_counts, loops),
                 )
                 .map(Arc::new),
-                filters: Filters::compile(route, own_cookies),
+                filters: Filters::compile(route, own_cookies, &named)?,
                 handlers: handlers.into(),
             });
         }

@@ -164,11 +164,11 @@ fn the_last_item_of_try_may_be_a_fallback() {
     };
     assert_eq!(read(r#"["{path}", "/a.html"]"#).fallback, None);
     let files = read(r#"["{path}", "/index.php?{query}"]"#);
-    assert_eq!(files.try_, [crate::TryPattern::path()]);
+    assert_eq!(files.try_, [TryPattern::path()]);
     assert_eq!(files.fallback.unwrap().to_string(), "/index.php?{query}");
     assert_eq!(
         read(r#"["{path}", "=404"]"#).fallback,
-        Some(crate::TryFallback::Status(404))
+        Some(TryFallback::Status(404))
     );
     let rows = [
         (

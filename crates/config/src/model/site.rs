@@ -262,13 +262,13 @@ section! {
         /// How the path is changed; of a list of tables the first whose `regex` matches counts.
         rewrite: Rewrite = Rewrite::default(), TableOrTables("sites.routes.rewrite"),
             default "no change", example r#"{ strip_prefix = "/api" }"#, by hand;
-        /// How the request's header is changed.
-        request_headers: HeaderRules = HeaderRules::default(),
-            Table("sites.routes.request_headers"), default "no change",
+        /// How the request's header is changed; the tables of a list are applied in order.
+        request_headers: Vec<HeaderRules> = Vec::new(),
+            TableOrTables("sites.routes.request_headers"), default "no change",
             example r#"{ set = { X-Site = "{host}" }, remove = ["X-Debug"] }"#, by hand;
-        /// How the response's header is changed.
-        response_headers: HeaderRules = HeaderRules::default(),
-            Table("sites.routes.response_headers"), default "no change",
+        /// How the response's header is changed; the tables of a list are applied in order.
+        response_headers: Vec<HeaderRules> = Vec::new(),
+            TableOrTables("sites.routes.response_headers"), default "no change",
             example r#"{ set = { X-Frame-Options = "DENY" } }"#, by hand;
         /// Error pages of this route, before those of its site.
         error_pages: BTreeMap<u16, PathBuf> = BTreeMap::new(), StringMap, shows "{}",
@@ -491,7 +491,8 @@ pub struct RewriteRule {
 }
 
 section! {
-    /// Changes of the request's header, in this order: `remove`, `set`, `add`. Values may have
+    /// Changes of the request's header, in this order: `remove`, `replace`, `set`, `add`,
+    /// `default`. Values may have
     /// placeholders: `{client}`, `{host}`, `{hostname}` (without the port), `{scheme}`, `{method}`,
     /// `{uri}`, `{path}`, `{path.1}` (its first segment), `{query}`, `{query.NAME}`,
     /// `{header.NAME}`, `{cookie.NAME}`, and `{re.1}`, a group of the route's regular expression.
@@ -507,6 +508,20 @@ section! {
         /// Fields that are added to those there are.
         add: BTreeMap<String, Template> = BTreeMap::new(), StringMap, shows "{}",
             example r#"{ Via = "1.1 front" }"#, by hand;
+        /// Fields that are added where there are none of their name.
+        "default" => defaults: BTreeMap<String, Template> = BTreeMap::new(), StringMap, shows "{}",
+            example r#"{ Cache-Control = "no-cache" }"#, by hand;
+        /// Parts of the values of fields that are replaced.
+        replace: BTreeMap<String, ReplaceRule> = BTreeMap::new(),
+            NamedTables("sites.routes.request_headers.replace"), default "none", by hand;
+        /// Conditions on the request, as the client sent it: a table, or the names of
+        /// `[conditions.NAME]` tables.
+        "when" => conditions: Conditions = Conditions::default(),
+            OrTable(&Texts(CONDITION_NAME), "sites.routes.match"), default "every request",
+            example r#"{ method = ["GET"] }"#, by hand;
+        /// Statuses (`"404"`) and classes (`"4xx"`) of the responses that are changed.
+        status: BTreeSet<u16> = BTreeSet::new(), Texts(crate::headers::STATUS_OR_CLASS), default "every status",
+            example r#"["2xx", "404"]"#, only "`response_headers`", by hand;
     }
 }
 
@@ -533,6 +548,29 @@ impl Route {
     pub fn has_back_end(&self) -> bool {
         self.app.is_some() || self.upstream.is_some() || !self.split.is_empty()
     }
+}
+
+keys! {
+    /// A part of the values of a field, and what stands in its place.
+    HEADER_REPLACE in "sites.routes.request_headers.replace",
+        "replace = { NAME = { ... } } in request_headers and response_headers", "" {
+        /// The part: every match of this regular expression, in the dialect of `path`.
+        "regex": Text("a regular expression such as \"^http:\""), OptionDefault::Required,
+            example r#""^http:""#;
+        /// What stands in its place. It may have the placeholders of `request_headers`; `{re.1}` is
+        /// a group of `regex`.
+        "with": Text("a value without control characters"), OptionDefault::Required,
+            example r#""https:""#;
+    }
+}
+
+/// A part of the values of a field, and what stands in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplaceRule {
+    /// The part.
+    pub regex: PathRegex,
+    /// The new part.
+    pub with: Template,
 }
 
 impl HeaderRules {

@@ -75,6 +75,7 @@ pub(crate) const SECTIONS: &[&SectionDoc] = &[
     &Files::DOC,
     &Rewrite::DOC,
     &HeaderRules::DOC,
+    &HEADER_REPLACE,
     &ROUTE_RESPONSE_HEADERS,
     &Compression::DOC,
     &RouteCache::DOC,

@@ -61,7 +61,7 @@ compress = {}
 app = "hello"
 cache = { key = { query = {} }, bypass = {} }
 rewrite = {}
-request_headers = {}
+request_headers = { replace = { A = {} } }
 response_headers = {}
 hub = {}
 mercure = { publisher_key = { file = "x" }, subscriber_key = { file = "x" } }

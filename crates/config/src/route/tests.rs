@@ -44,15 +44,16 @@ max_body_size = "2GiB"
             response_paths: true,
             ..Rewrite::default()
         },
-        request_headers: HeaderRules {
+        request_headers: vec![HeaderRules {
             remove: vec!["Cookie".to_owned()],
             set: map(&[("Host", "a"), ("X-A", "{client} {\"b\":1}")]),
             add: map(&[("X-B", "")]),
-        },
-        response_headers: HeaderRules {
+            ..HeaderRules::default()
+        }],
+        response_headers: vec![HeaderRules {
             remove: vec!["Server".to_owned()],
             ..HeaderRules::default()
-        },
+        }],
         request_buffering: Some(false),
         response_buffering: Some(true),
         max_body_size: Some(2 << 30),

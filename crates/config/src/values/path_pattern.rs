@@ -6,10 +6,11 @@
 //! - A pattern is matched against the normalised, decoded path: the one that handlers get.
 //! - A regular expression takes time that is linear in the path, and bounded memory.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::{Captures, Regex, RegexBuilder};
 
 /// The paths of a route.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -45,6 +46,19 @@ impl PathRegex {
     #[must_use]
     pub fn regex(&self) -> &Regex {
         &self.0
+    }
+
+    /// The text with every match replaced by what `make` writes.
+    pub fn replace_all<'t>(
+        &self,
+        text: &'t [u8],
+        make: impl Fn(&Captures<'_>, &mut Vec<u8>),
+    ) -> Cow<'t, [u8]> {
+        self.0.replace_all(text, |captures: &Captures<'_>| {
+            let mut made = Vec::new();
+            make(captures, &mut made);
+            made
+        })
     }
 
     /// Whether a path, or another text, has a match.

@@ -134,7 +134,8 @@ impl Exchange {
         let result = result.map(|mut response| {
             if let Some((filters, target)) = filters {
                 let values = self.response_placeholders(connection);
-                filters.apply_to_response(&mut response.fields, &values, &target);
+                let of = (response.status, target.as_str());
+                filters.apply_to_response(&mut response.fields, &values, of);
             }
             response
         });

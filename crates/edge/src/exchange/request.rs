@@ -114,10 +114,10 @@ impl Exchange {
 
     /// The values of placeholders in a response's filters: prefix and host are those that its
     /// handlers got.
-    pub(super) fn response_placeholders(
-        &self,
-        connection: ConnectionContext<'_>,
-    ) -> HeaderPlaceholders<'_> {
+    pub(super) fn response_placeholders<'a>(
+        &'a self,
+        connection: ConnectionContext<'a>,
+    ) -> HeaderPlaceholders<'a> {
         let forwarded = self.handler_forwarded.as_deref();
         HeaderPlaceholders {
             outer_mount: forwarded.map(|it| &it.mount),
@@ -126,7 +126,10 @@ impl Exchange {
         }
     }
 
-    fn request_placeholders(&self, connection: ConnectionContext<'_>) -> HeaderPlaceholders<'_> {
+    fn request_placeholders<'a>(
+        &'a self,
+        connection: ConnectionContext<'a>,
+    ) -> HeaderPlaceholders<'a> {
         let forwarded = self.forwarded.as_deref();
         HeaderPlaceholders {
             head: &self.head,
@@ -135,6 +138,7 @@ impl Exchange {
             scheme: connection.scheme(forwarded),
             outer_mount: forwarded.map(|it| &it.mount),
             forwarded_host: None,
+            tls: connection.client_state.tls().map(|tls| &**tls),
         }
     }
 }

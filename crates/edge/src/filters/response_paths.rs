@@ -242,6 +242,7 @@ mod tests {
             scheme: "https",
             outer_mount: mount.as_ref(),
             forwarded_host: Some("told.test"),
+            tls: None,
         };
         let mut fields = FieldBlock::new();
         for value in told.split('\n') {

@@ -1,5 +1,7 @@
 //! Rules on heads as text: what goes in, what the handlers and the client see.
 
+use penstock_config::HeaderRules;
+use penstock_exchange::FaultKind;
 use penstock_http::{HeadLimits, ParseProgress, normalise_path, parse_head};
 
 use super::*;
@@ -19,6 +21,7 @@ fn values(head: &RequestHead) -> HeaderPlaceholders<'_> {
         scheme: "https",
         outer_mount: None,
         forwarded_host: None,
+        tls: None,
     }
 }
 
@@ -31,6 +34,7 @@ fn rules(remove: &[&str], set: &[(&str, &str)], add: &[(&str, &str)]) -> HeaderR
         remove: remove.iter().map(|&name| name.to_owned()).collect(),
         set: map(set),
         add: map(add),
+        ..HeaderRules::default()
     }
 }
 
@@ -43,17 +47,20 @@ fn rewrite(strip: Option<&str>, add: Option<&str>) -> Rewrite {
 }
 
 fn compile(rewrite: &Rewrite, request: &HeaderRules, response: &HeaderRules) -> Arc<Filters> {
-    let compiled = Filters::compile(&route(rewrite, request, response), None);
-    compiled.expect("there are rules")
+    compile_route(&route(rewrite, request, response)).expect("there are rules")
 }
 
 fn route(rewrite: &Rewrite, request: &HeaderRules, response: &HeaderRules) -> config::Route {
     config::Route {
         rewrite: rewrite.clone(),
-        request_headers: request.clone(),
-        response_headers: response.clone(),
+        request_headers: vec![request.clone()],
+        response_headers: vec![response.clone()],
         ..config::Route::new(PathPattern::any())
     }
+}
+
+fn compile_route(route: &config::Route) -> Option<Arc<Filters>> {
+    Filters::compile(route, None, &ConditionSet::default()).unwrap()
 }
 
 /// The request as the handlers see it, as text.
@@ -82,7 +89,7 @@ fn filtered_response(
 #[test]
 fn a_route_without_rules_has_no_filters() {
     let none = HeaderRules::default();
-    assert!(Filters::compile(&route(&Rewrite::default(), &none, &none), None).is_none());
+    assert!(compile_route(&route(&Rewrite::default(), &none, &none)).is_none());
 }
 
 #[test]
@@ -270,7 +277,11 @@ fn response_fields_are_removed_set_and_added_in_this_order() {
     for (name, value) in [("Server", "x"), ("cache-control", "public"), ("X-A", "1")] {
         fields.push(name, value.as_bytes()).unwrap();
     }
-    filters.apply_to_response(&mut fields, &values(&head), head.target_path_query());
+    filters.apply_to_response(
+        &mut fields,
+        &values(&head),
+        (Status::OK, head.target_path_query()),
+    );
     assert_eq!(
         String::from_utf8_lossy(fields.as_bytes()),
         "X-A: 1\r\nCache-Control: no-store\r\nLink: </a%20b>\r\nX-A: 2\r\n"
@@ -400,8 +411,8 @@ fn rules_on_forwarding_fields_are_recognised() {
 fn response_paths_change_only_if_the_request_path_did() {
     let none = HeaderRules::default();
     let route = route(&rewrite(Some("/shop"), None), &none, &none);
-    let filters = Filters::compile(&route, Some(Arc::default()));
-    let filters = filters.unwrap();
+    let filters = Filters::compile(&route, Some(Arc::default()), &ConditionSet::default());
+    let filters = filters.unwrap().unwrap();
     let head = head("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     for (target, expected) in [
         ("/shop/cart", "/shop/login"),
@@ -413,7 +424,7 @@ fn response_paths_change_only_if_the_request_path_did() {
     ] {
         let mut fields = FieldBlock::new();
         fields.push("Location", b"/login").unwrap();
-        filters.apply_to_response(&mut fields, &values(&head), target);
+        filters.apply_to_response(&mut fields, &values(&head), (Status::OK, target));
         assert_eq!(
             fields.get("location"),
             Some(expected.as_bytes()),
@@ -447,4 +458,123 @@ fn rules_set_the_outer_prefix() {
         let filters = compile(&Rewrite::default(), &rules, &HeaderRules::default());
         assert_eq!(filters.outer_mount(&told).path(), expected, "{what}");
     }
+}
+
+/// A route with these tables, of which each says what it changes and when.
+fn route_of(toml: &str) -> config::Route {
+    let text = format!("[[sites]]\n[[sites.routes]]\nfiles = {{ root = \"/\" }}\n{toml}\n");
+    let config = config::parse(&text, std::path::Path::new("/penstock.toml"));
+    let mut config = config.unwrap_or_else(|errors| panic!("{errors}"));
+    config.sites[0].routes.remove(0)
+}
+
+fn response_after(filters: &Filters, request: &str, status: Status, lines: &str) -> String {
+    let head = head(request);
+    let mut fields = FieldBlock::new();
+    for line in lines.lines() {
+        let (name, value) = line.split_once(": ").unwrap();
+        fields.push(name, value.as_bytes()).unwrap();
+    }
+    filters.apply_to_response(
+        &mut fields,
+        &values(&head),
+        (status, head.target_path_query()),
+    );
+    String::from_utf8_lossy(fields.as_bytes()).replace("\r\n", "\n")
+}
+
+#[test]
+fn tables_of_a_list_apply_in_order_and_under_their_conditions() {
+    let route = route_of(
+        r#"response_headers = [
+            { replace = { Location = { regex = "^http://[a-z]+/(.*)$", with = "https://{host}/{re.1}" } } },
+            { status = ["404", "5xx"], set = { X-Error = "{path}" } },
+            { when = { query = { v = "*" } }, default = { Cache-Control = "immutable" } },
+            { remove = ["X-Error"], when = { method = ["HEAD"] } },
+        ]"#,
+    );
+    let filters = compile_route(&route).unwrap();
+    let get = "GET /a?v=1 HTTP/1.1\r\nHost: h\r\n\r\n";
+    let plain = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
+    let head = "HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n";
+    let rows = [
+        (
+            plain,
+            200,
+            "Location: http://inner/x?y",
+            "Location: https://h/x?y\n",
+        ),
+        (plain, 200, "Location: /x", "Location: /x\n"),
+        (plain, 404, "A: b", "A: b\nX-Error: /a\n"),
+        (plain, 503, "A: b", "A: b\nX-Error: /a\n"),
+        (plain, 403, "A: b", "A: b\n"),
+        (head, 404, "A: b", "A: b\n"),
+        (get, 200, "A: b", "A: b\nCache-Control: immutable\n"),
+        (
+            get,
+            200,
+            "cache-control: no-store",
+            "cache-control: no-store\n",
+        ),
+    ];
+    for (request, status, lines, expected) in rows {
+        let status = Status::new(status).unwrap();
+        assert_eq!(
+            response_after(&filters, request, status, lines),
+            expected,
+            "{request} {lines}"
+        );
+    }
+}
+
+#[test]
+fn requests_are_changed_by_every_table_that_applies() {
+    let route = route_of(
+        r#"request_headers = [
+            { set = { X-Kind = "one" }, default = { Accept = "text/html", X-Kind = "never" } },
+            { when = { header = { X-Beta = "1" } }, set = { X-Kind = "beta" }, add = { X-Real-IP = "{client}" } },
+            { replace = { Cookie = { regex = "secret=[^;]*", with = "secret=x" } } },
+        ]"#,
+    );
+    let filters = compile_route(&route).unwrap();
+    let ask = |lines: &str| {
+        let text = format!("GET /a HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
+        filtered(&filters, &text).unwrap().unwrap()
+    };
+    assert_eq!(
+        ask("Cookie: a=b; secret=y; c=d\r\n"),
+        "GET /a\nHost: h\nX-Kind: one\nAccept: text/html\nCookie: a=b; secret=x; c=d\n"
+    );
+    assert_eq!(
+        ask("X-Beta: 1\r\nAccept: */*\r\n"),
+        "GET /a\nHost: h\nX-Beta: 1\nAccept: */*\nX-Kind: beta\nX-Real-IP: 192.0.2.7\n"
+    );
+    // A field that a rule would set comes from no client, also where the rule does not apply.
+    assert!(!ask("X-Real-IP: 9.9.9.9\r\n").contains("9.9.9.9"));
+}
+
+#[test]
+fn no_placeholder_ends_a_field_or_begins_another() {
+    let route = config::Route {
+        path: PathPattern::Regex(PathRegex::new("^/(.*)$").unwrap()),
+        ..route_of(
+            r#"response_headers = [
+                { set = { X-A = "{path} {query.q} {header.X-In} {cookie.c}" } },
+                { replace = { X-A = { regex = "q", with = "{uri}" } } },
+            ]"#,
+        )
+    };
+    let mut route = route;
+    route.response_headers[0].add = [("X-B".to_owned(), "{re.1}".parse().unwrap())]
+        .into_iter()
+        .collect();
+    let filters = compile_route(&route).unwrap();
+    let request = "GET /a%20X-Evil:%20b?q=%0D%0AX-Evil:1 HTTP/1.1\r\nHost: h\r\nX-In: \u{ff}a\tb\r\nCookie: c=%0a\r\n\r\n";
+    let fields = response_after(&filters, request, Status::OK, "A: b");
+    assert_eq!(fields.lines().count(), 3, "{fields}");
+    assert!(
+        !fields.lines().any(|line| line.starts_with("X-Evil")),
+        "{fields}"
+    );
+    assert!(fields.contains("X-B: a%20X-Evil:%20b"), "{fields}");
 }

@@ -263,8 +263,9 @@ fn a_route_changes_the_fields_of_what_is_held_and_redirects_may_lead_to_it() {
         ..HeaderRules::default()
     };
     let mut rules = penstock_config::Route::new(PathPattern::any());
-    rules.response_headers = changes;
-    target.filters = Filters::compile(&rules, None);
+    rules.response_headers = vec![changes];
+    target.filters =
+        Filters::compile(&rules, None, &penstock_rules::ConditionSet::default()).unwrap();
     let redirects = handler_fn(|_| {
         HandlerProgress::Ready(Ok(Reply::Redirect(Box::new(InternalRedirect {
             target: "/held".to_owned(),

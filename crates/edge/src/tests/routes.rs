@@ -5,6 +5,7 @@ use penstock_exchange::{
     Body, Fault, FaultKind, InlineBody, InlineResponse, InternalRedirect, RequestTiming,
     RequestView,
 };
+use penstock_rules::ConditionSet;
 
 use super::*;
 use crate::Filters;
@@ -32,11 +33,11 @@ fn filtered(
 ) -> Route {
     let rules = penstock_config::Route {
         rewrite,
-        request_headers: request.clone(),
-        response_headers: response.clone(),
+        request_headers: vec![request.clone()],
+        response_headers: vec![response.clone()],
         ..penstock_config::Route::new(PathPattern::any())
     };
-    route.filters = Filters::compile(&rules, None);
+    route.filters = Filters::compile(&rules, None, &ConditionSet::default()).unwrap();
     route
 }
 

@@ -146,3 +146,48 @@ fn responses_of_every_kind_have_security_headers() {
     assert_eq!(other.header("X-Frame-Options"), Some("DENY"));
     assert_eq!(other.header("Referrer-Policy"), None);
 }
+
+const CHANGES: &str = r#"
+[server]
+threads = 1
+
+[upstreams.back]
+servers = ["ADDRESS"]
+
+[conditions.versioned]
+query = { v = "*" }
+
+[[sites]]
+[[sites.routes]]
+upstream = "back"
+request_headers = [
+    { default = { X-Kind = "plain" } },
+    { when = { method = ["POST"] }, set = { X-Kind = "form" } },
+]
+response_headers = [
+    { replace = { X-Frame-Options = { regex = "^ALLOW(.*)$", with = "NOT-{re.1}" } } },
+    { when = ["versioned"], default = { Cache-Control = "immutable", Retry-After = "9" } },
+    { status = ["4xx"], set = { X-Error = "{path} {query.q}" } },
+]
+"#;
+
+#[test]
+fn fields_change_under_conditions() {
+    let origin = back_end();
+    let toml = CHANGES.replace("ADDRESS", &origin.address().to_string());
+    let server = Site::new().config(&toml).serve(&[]);
+    let missing = ask(&server, "GET", "/404?v=1&q=%0d%0aX-Evil:1");
+    assert_eq!(missing.header("X-Frame-Options"), Some("NOT-ALL"));
+    assert_eq!(missing.header("Cache-Control"), Some("immutable"));
+    assert_eq!(missing.header("Retry-After"), Some("7"));
+    assert_eq!(missing.header("X-Error"), Some("/404 %0d%0aX-Evil:1"));
+    assert_eq!(missing.header("X-Evil"), None);
+    let broken = ask(&server, "GET", "/500");
+    assert_eq!(
+        (broken.header("X-Error"), broken.header("Cache-Control")),
+        (None, None)
+    );
+    assert_eq!(origin.last().field("X-Kind").as_deref(), Some("plain"));
+    ask(&server, "POST", "/x");
+    assert_eq!(origin.last().field("X-Kind").as_deref(), Some("form"));
+}
