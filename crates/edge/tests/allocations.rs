@@ -5,7 +5,6 @@
     clippy::unwrap_used,
     reason = "tests: a failure is a panic, helpers are no test functions"
 )]
-
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

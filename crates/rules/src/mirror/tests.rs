@@ -15,9 +15,6 @@ use crate::testing::{NamedBackEnd, request_of};
 type SeenBodies = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
 
 /// Reads the bodies of its requests and answers; or, if it is stuck, never does.
-/// Requests with their bodies.
-type SeenBodies = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
-
 #[derive(Debug, Default)]
 struct Reader {
     is_stuck: bool,
