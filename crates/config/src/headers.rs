@@ -230,10 +230,7 @@ mod tests {
             ),
             (
                 "response_headers = { status = [\"6xx\"] }",
-                format!(
-                    "6:32: `status` cannot be \"6xx\": expected {}",
-                    STATUS_OR_CLASS
-                ),
+                format!("6:32: `status` cannot be \"6xx\": expected {STATUS_OR_CLASS}"),
             ),
             (
                 "response_headers = { when = [\"none\"] }",
