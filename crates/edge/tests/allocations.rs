@@ -3,10 +3,6 @@
 //! Alone in its process, with an allocator that counts.
 #![allow(
     clippy::unwrap_used,
-    reason = "tests: a failure is a panic, helpers are no test functions"
-)]
-#![allow(
-    clippy::unwrap_used,
     clippy::print_stdout,
     reason = "a test fails by a panic, and shows its figures"
 )]
