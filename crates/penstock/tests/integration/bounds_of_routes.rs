@@ -87,9 +87,7 @@ fn a_response_is_sent_at_its_rate_behind_its_first_bytes() {
     let response = slow.response();
     let time = begin.elapsed();
     assert_eq!((response.status, response.body.len()), (200, size));
-    println!("{size} bytes in {time:?}; without a rate in {fast:?}");
     // 200 KiB of it at the rate, but for a burst of a tenth of a second.
     assert!(time >= Duration::from_millis(1_850), "{time:?}");
-    assert!(time <= Duration::from_secs(4), "{time:?}");
-    assert!(fast < Duration::from_millis(1_500), "{fast:?}");
+    assert!(fast < time, "{fast:?} of {time:?}");
 }
