@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! - A request passes by a cell that was granted, and each cell passes one request. A cell that is
-//!   not used within [`LEASE_TIME`] passes none.
+//!   not used within `LEASE_TIME` passes none.
 //! - While Redis is away no request waits for it: the server limits alone.
 //! - The keys, and the requests that wait for a key, are bounded. Beyond that the server limits
 //!   alone, or refuses.
