@@ -204,8 +204,9 @@ fn inflate_chunk(
 /// Ends each flush and is not sent (RFC 7692 §7.2.1).
 const FLUSH_TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
-/// Fast: the first pass brings most of the gain, and the event loop has other connections.
-const COMPRESSION_LEVEL: u32 = 1;
+/// Fast: the first pass brings most of the gain, and the event loop has other connections. Level 1
+/// of zlib-rs has fixed codes and gains much less.
+const COMPRESSION_LEVEL: u32 = 2;
 
 thread_local! {
     static COMPRESSOR: RefCell<Compress> =

@@ -248,6 +248,7 @@ fn unfinished_messages_have_a_common_bound() {
 
 #[test]
 fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
+    const MESSAGES: usize = 50;
     on_a_loop(async {
         let app = shared(&HarnessOptions::default());
         let head =
@@ -258,10 +259,10 @@ fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
         let agreed = AcceptedWebSocket::new(Arc::clone(&pipe), deflate, &app)
             .with_timeouts(LONG, LONG, LONG);
         let (ours, theirs) = socket_pair();
-        // Some ten kilobytes, read at once, that are ten megabytes.
+        // Some fifty kilobytes, read at once, that are five megabytes.
         let message = vec![b'0'; 100_000];
         let folded = frame(0xc1, &compress_message(&message).unwrap());
-        let early = [folded.repeat(100), frame(0x81, b"last")].concat();
+        let early = [folded.repeat(MESSAGES), frame(0x81, b"last")].concat();
         assert!(early.len() < 64 * 1024, "{}", early.len());
         let session = Box::new(agreed).take_over(Arc::new(ours), early);
         let mut client = Client::new(theirs);
@@ -285,7 +286,7 @@ fn what_a_client_compresses_unfolds_only_as_far_as_there_is_room() {
         }
         assert_eq!(
             (count, most),
-            (100, 1),
+            (MESSAGES, 1),
             "one is more than the pipe has room for"
         );
         // The other way, long messages are compressed and the rest is not.
