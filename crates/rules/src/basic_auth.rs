@@ -12,14 +12,17 @@
 mod password_hash;
 
 use std::collections::HashMap;
+use std::fmt;
+use std::hash::Hasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aws_lc_rs::{hmac, rand};
+use aws_lc_rs::rand;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use penstock_config::BasicAuth;
 use penstock_exchange::{Fault, FaultKind, Request};
 use penstock_runtime::blocking::Pool;
+use siphasher::sip128::{Hasher128, SipHasher24};
 
 use self::password_hash::PasswordHash;
 use crate::admission::{Admission, AdmissionRule, Decision};
@@ -43,10 +46,10 @@ pub struct BasicAuthRule {
     pool: Pool,
 }
 
-/// The `Authorization` fields that were right, by digest.
-#[derive(Debug)]
+/// The `Authorization` fields that were right, by digest: SipHash-2-4 of 128 bits, a keyed
+/// function for which no second field is found without the key.
 struct VerifiedPasswords {
-    key: hmac::Key,
+    key: [u8; 16],
     generations: Mutex<Generations>,
 }
 
@@ -58,7 +61,7 @@ struct Generations {
     old: HashMap<FieldDigest, Arc<str>>,
 }
 
-type FieldDigest = [u8; 32];
+type FieldDigest = u128;
 
 /// User and password of a request.
 struct Credentials {
@@ -87,9 +90,8 @@ impl BasicAuthRule {
         };
         let users: HashMap<Box<str>, PasswordHash> =
             rule.users.iter().map(hash).collect::<Result<_, String>>()?;
-        let random = rand::SystemRandom::new();
-        let key = hmac::Key::generate(hmac::HMAC_SHA256, &random);
-        let key = key.map_err(|_| "basic_auth: no random numbers".to_owned())?;
+        let mut key = [0; 16];
+        rand::fill(&mut key).map_err(|_| "basic_auth: no random numbers".to_owned())?;
         Ok(Self {
             decoy: users
                 .values()
@@ -170,16 +172,22 @@ impl Credentials {
     }
 }
 
+impl fmt::Debug for VerifiedPasswords {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("VerifiedPasswords")
+    }
+}
+
 impl VerifiedPasswords {
-    fn new(key: hmac::Key) -> Self {
+    fn new(key: [u8; 16]) -> Self {
         let generations = Mutex::default();
         Self { key, generations }
     }
 
     fn digest(&self, field: &[u8]) -> FieldDigest {
-        let mut digest = [0; 32];
-        digest.copy_from_slice(hmac::sign(&self.key, field).as_ref());
-        digest
+        let mut hasher = SipHasher24::new_with_key(&self.key);
+        hasher.write(field);
+        hasher.finish128().as_u128()
     }
 
     /// The user whose field has this digest, if it was right.
@@ -219,7 +227,7 @@ mod tests {
 
     #[test]
     fn fields_in_use_are_remembered_and_others_forgotten() {
-        let verified_passwords = VerifiedPasswords::new(hmac::Key::new(hmac::HMAC_SHA256, b"test"));
+        let verified_passwords = VerifiedPasswords::new([7; 16]);
         let digest = |field: &str| verified_passwords.digest(field.as_bytes());
         assert_ne!(digest("Basic YTpi"), digest("Basic YTpj"));
         let (used, unused) = (digest("used"), digest("unused"));
