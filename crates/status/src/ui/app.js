@@ -13,7 +13,7 @@ import { chartsView } from "./charts.js";
 import { make, setClass, setText, table } from "./elements.js";
 import { History } from "./history.js";
 import { age } from "./numbers.js";
-import { maintenanceText, pauseText, rulesView, topView } from "./rules.js";
+import { compressionText, maintenanceText, pauseText, rulesView, topView } from "./rules.js";
 import { hubView } from "./streams.js";
 import { upstreamState, upstreamView } from "./upstreams.js";
 import { appView, LIMIT_COLUMNS, serverView, stateTone } from "./views.js";
@@ -79,6 +79,9 @@ function show(now) {
   page.pools.update(now.pools, now.uptime_seconds);
   page.showTop(now.top);
   page.showRules(now.rules);
+  const compression = compressionText(now.compression);
+  byId("compression").hidden = compression === "";
+  setText(byId("compression-text"), compression);
   page.showLimits(now.limits);
   byId("main").hidden = false;
   const states = [

@@ -1,11 +1,11 @@
-// View of the rules of routes, with the requests that each has decided; pauses and maintenance; the
-// routes and clients with most requests.
+// View of the rules of routes, with the requests that each has decided; pauses and maintenance; what
+// compression has saved; the routes and clients with most requests.
 //
 // app.js makes the view and passes each snapshot to it; elements.js draws. The card is hidden
 // where no route has a rule.
 
 import { table } from "./elements.js";
-import { age, count } from "./numbers.js";
+import { age, bytes, count } from "./numbers.js";
 
 const TONES = { refused: "warn", unavailable: "bad", failed: "bad", dropped: "warn" };
 /** Rows that are shown: a site with thousands of routes has as many. */
@@ -45,6 +45,16 @@ export function topView(root, routes, clients) {
     showRoutes(entries(top.routes));
     showClients(entries(top.clients));
   };
+}
+
+/** What compression has saved; empty where nothing was compressed. */
+export function compressionText({ zstd, br, gzip, input_bytes: before, output_bytes: behind, skipped }) {
+  const codings = Object.entries({ zstd, br, gzip }).filter(([, responses]) => responses > 0);
+  if (codings.length === 0 && skipped === 0) return "";
+  const kinds = codings.map(([name, responses]) => `${count(responses)} ${name}`).join(", ") || "none";
+  const saved = before > 0 ? `: ${bytes(before)} became ${bytes(behind)}` : "";
+  const rest = skipped > 0 ? `; ${count(skipped)} not compressed for want of memory` : "";
+  return `${kinds}${saved}${rest}`;
 }
 
 export function maintenanceText({ site, allow }) {
