@@ -115,10 +115,13 @@ fn development_reloads_when_an_included_file_appears() {
         .each_ref()
         .map(|(name, value)| (*name, value.as_str()));
     let server = site.serve_with(&["--dev"], &environment);
-    site.write("parts/b.toml", respond("b.example", "b"));
+    // A server that serves may not watch yet.
     eventually(
         PATIENCE,
         "the new file is part of the configuration",
-        || body(&server, "b.example") == "b",
+        || {
+            site.write("parts/b.toml", respond("b.example", "b"));
+            body(&server, "b.example") == "b"
+        },
     );
 }
