@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use crate::findings::LocatedValue;
 use crate::model::{HeaderRules, ReplaceRule};
 use crate::section::{Keys, Section};
-use crate::values::{PLACEHOLDER_EXPECTED, PathRegex, Template, UnknownPlaceholder};
+use crate::values::{PLACEHOLDER_EXPECTED, Template, UnknownPlaceholder};
 use crate::{conditions, rewrite};
 
 /// What a message says was expected of a field's name.
@@ -61,25 +61,17 @@ fn read_replacements(table: &Section<'_>) -> BTreeMap<String, ReplaceRule> {
             table.report_invalid_item("replace", &name.value, name.offset, FIELD_EXPECTED);
             return None;
         }
-        let (regex, with) = (inner.text("regex"), inner.text("with"));
+        let (regex, with) = (inner.regex(), inner.text("with"));
         let (regex, with) = (regex?, with?);
-        let compiled = match PathRegex::new(regex.value) {
-            Ok(compiled) => compiled,
-            Err(reason) => {
-                let problem = format!("`regex` is no regular expression: {reason}");
-                table.report(regex.offset, problem);
-                return None;
-            }
-        };
         if !is_field_part(with.value) {
             table.report_invalid_item("with", with.value, with.offset, PART_EXPECTED);
             return None;
         }
         let text = LocatedValue::new(with.value.to_owned(), with.offset);
         let template = read_template(&inner, "with", &text)?;
-        rewrite::check_groups(&inner, &template, &compiled, "regex", with.offset);
+        rewrite::check_groups(&inner, &template, &regex.value, "regex", with.offset);
         let rule = ReplaceRule {
-            regex: compiled,
+            regex: regex.value,
             with: template,
         };
         Some((name.value, rule))

@@ -40,30 +40,22 @@ fn report_late_keys(table: &Section<'_>) {
 }
 
 fn read_rule(table: &Section<'_>) -> Option<RewriteRule> {
-    let (regex, to) = (table.text("regex"), table.text("to"));
+    let (regex, to) = (table.regex(), table.text("to"));
     for (key, other) in [("regex", "to"), ("to", "regex")] {
         if !table.has(key) && table.has(other) {
             table.report_key(other, format!("`{other}` needs `{key}` beside it"));
         }
     }
     let (regex, to) = (regex?, to?);
-    let compiled = match PathRegex::new(regex.value) {
-        Ok(compiled) => compiled,
-        Err(reason) => {
-            let problem = format!("`regex` is no regular expression: {reason}");
-            table.report(regex.offset, problem);
-            return None;
-        }
-    };
     if !is_target(to.value) {
         table.report_invalid("to", &to);
         return None;
     }
     let text = LocatedValue::new(to.value.to_owned(), to.offset);
     let target = read_template(table, "to", &text)?;
-    check_groups(table, &target, &compiled, "regex", to.offset);
+    check_groups(table, &target, &regex.value, "regex", to.offset);
     Some(RewriteRule {
-        regex: compiled,
+        regex: regex.value,
         to: target,
     })
 }

@@ -14,7 +14,7 @@ use crate::model::{Compression, Route};
 use crate::section::{Keys as _, Section};
 use crate::site::RouteContext;
 use crate::suggest::nearest_word;
-use crate::values::{PathPattern, PathRegex};
+use crate::values::PathPattern;
 use crate::{
     admission, basic_auth, bounds, cache, compression, conditions, cors, error_pages, files,
     fixed_responses, forward_auth, grants, headers, hub, jwt, rate_limit, rewrite, rollout,
@@ -105,16 +105,11 @@ fn read_path(table: &Section<'_>) -> Option<LocatedValue<PathPattern>> {
     if !table.is_table("path") {
         return table.parse_text("path", PathPattern::parse);
     }
-    let inner = table.table("path")?;
-    let text = inner.text("regex")?;
-    match PathRegex::new(text.value) {
-        Ok(regex) => Some(LocatedValue::new(PathPattern::Regex(regex), text.offset)),
-        Err(reason) => {
-            let problem = format!("`regex` is no regular expression: {reason}");
-            table.report(text.offset, problem);
-            None
-        }
-    }
+    let regex = table.table("path")?.regex()?;
+    Some(LocatedValue::new(
+        PathPattern::Regex(regex.value),
+        regex.offset,
+    ))
 }
 
 /// Checks what its back end's responses may ask of the front end on this route.

@@ -21,6 +21,7 @@ use crate::findings::{Findings, LocatedValue};
 use crate::foreign_words::{address_of_url, translate_key};
 use crate::options::{self, OptionDefault, OptionKind, OptionRow};
 use crate::suggest::nearest_word;
+use crate::values::PathRegex;
 
 pub(crate) use lists::{FlagOrWord, TextOrList, TextOrTable};
 pub(crate) use value::{Keys, MAX_DURATION, OptionValue, set};
@@ -114,6 +115,19 @@ impl<'a> Section<'a> {
         match value.get_ref() {
             DeValue::String(text) => Some(LocatedValue::new(text.as_ref(), value.span().start)),
             _ => self.report_wrong_type(option, value),
+        }
+    }
+
+    /// The expression of the key `regex`.
+    pub(crate) fn regex(&self) -> Option<LocatedValue<PathRegex>> {
+        let text = self.text("regex")?;
+        match PathRegex::new(text.value) {
+            Ok(regex) => Some(LocatedValue::new(regex, text.offset)),
+            Err(reason) => {
+                let problem = format!("`regex` is no regular expression: {reason}");
+                self.report(text.offset, problem);
+                None
+            }
         }
     }
 
