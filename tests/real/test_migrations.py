@@ -150,8 +150,8 @@ class Answer:
         if self.status == 304:
             self.fields.pop("last-modified", None)
         if self.status >= 400:
-            # RFC 9110 wants `Allow`, an error must not be stored, and who waits wants to know how
-            # long; most servers say little of it.
+            # RFC 9110 wants `Allow`, an error must not be stored, and a client may wait and ask again;
+            # most servers say little of it.
             for name in ERRORS_SAY:
                 self.fields.pop(name, None)
         if self.status >= 300 and self.fields.get("cache-control") in (["no-store"], ["no-cache"]):
