@@ -78,7 +78,7 @@ pub fn explain_key(key: &str) -> Option<String> {
 }
 
 /// Which keys a table shares with another.
-fn describe_shared_keys(like: &SharedKeys) -> String {
+pub(crate) fn describe_shared_keys(like: &SharedKeys) -> String {
     let other = SECTIONS.iter().find(|doc| doc.name == like.section);
     let other = other.map(|doc| doc.heading).unwrap_or_default();
     let but = like
@@ -131,7 +131,7 @@ fn explain_section(section: &SectionDoc) -> String {
 }
 
 /// The type with its unit and range.
-fn describe_type(option: &OptionRow) -> String {
+pub(crate) fn describe_type(option: &OptionRow) -> String {
     let expected = option.kind.expected();
     match option.kind.without_table() {
         OptionKind::Size(min) if min > 0 => {
@@ -145,7 +145,7 @@ fn describe_type(option: &OptionRow) -> String {
     }
 }
 
-fn describe_default(option: &OptionRow) -> String {
+pub(crate) fn describe_default(option: &OptionRow) -> String {
     match option.default {
         OptionDefault::Of(_) | OptionDefault::Toml(_) => {
             format!("`{}`", option.default_toml().unwrap_or_default())

@@ -35,7 +35,12 @@ pub fn example_file() -> String {
     file
 }
 
+/// The first line names the schema in the way of TOML editors.
 const INTRODUCTION: &str = "\
+#:schema ./penstock.schema.json
+#
+# For an editor that completes and checks: penstock config schema > penstock.schema.json
+#
 # An example of penstock.toml with every option. Lines behind `#` say the default, or what could stand
 # there; the others are what a small site sets. Relative paths start from this file's folder.
 ";

@@ -45,6 +45,7 @@ mod hide;
 mod hub;
 mod join;
 mod jwt;
+mod man_page;
 mod model;
 mod options;
 mod parse;
@@ -88,6 +89,7 @@ pub use example::example_file;
 pub use foreign_words::{FlagTranslation, translate_flag};
 pub use forward_auth::ServiceUrl;
 pub use hide::{DEFAULT_HIDE_PATTERNS, HidePattern};
+pub use man_page::man_page;
 pub use model::{
     Access, AccessLog, Acme, AcmeStorage, App, AppKind, Balance, BasicAuth, BlockingPool, Cache,
     CacheBypass, CacheKey, CertificateFiles, ChallengeKind, ClientCertificateMode,

@@ -8,7 +8,9 @@
 mod admin;
 mod certificates;
 mod check;
+mod completions;
 mod config;
+mod man;
 mod publish;
 mod serve;
 mod status_text;
@@ -30,7 +32,7 @@ use penstock_config::{
 
 /// Serves web applications, from a directory to production traffic.
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(version, long_version = LONG_VERSION, args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     verb: Option<Verb>,
@@ -170,7 +172,33 @@ enum Verb {
         #[command(subcommand)]
         topic: ConfigTopic,
     },
+    /// Print completions of this command line for a shell
+    Completions {
+        /// The shell that is to read them
+        shell: clap_complete::Shell,
+    },
+    /// Print a manual page, for `man -l -`
+    Man {
+        /// The page: penstock, penstock-VERB or penstock.toml
+        #[arg(default_value = "penstock")]
+        page: String,
+        /// Write every page to a file of this folder
+        #[arg(long, value_name = "FOLDER", conflicts_with = "page")]
+        all: Option<PathBuf>,
+    },
 }
+
+/// What `--version` prints behind the name; `-V` prints the version alone.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ncommit: ",
+    env!("PENSTOCK_COMMIT"),
+    "\ntarget: ",
+    env!("PENSTOCK_TARGET"),
+    "\nfeatures: tls, zstd, br, gzip, ",
+    env!("PENSTOCK_ALLOCATOR"),
+    " allocator",
+);
 
 #[derive(Debug, Args)]
 struct ServeArguments {
@@ -422,6 +450,8 @@ fn run_verb(arguments: Arguments) -> Result<String, CliError> {
         Verb::Check(arguments) => return check::run(&arguments),
         Verb::Bench { verb } => return Err(CliError::Reported(verb.run())),
         Verb::Config { topic } => return config::run(&topic),
+        Verb::Man { page, all } => return man::run(&page, all.as_deref()),
+        Verb::Completions { shell } => completions::run(shell),
         Verb::Status { json, to } => admin::status(&to, json),
         Verb::Top { once, to } => top::run(&to, once),
         Verb::Certificates { json, to } => certificates::run(&to, json),

@@ -43,6 +43,11 @@ mod work;
 
 use std::process::ExitCode;
 
+/// The allocator of musl has one lock for all threads.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     cli::parse().map_or_else(|exit| exit, cli::run)
 }

@@ -364,6 +364,10 @@ fn the_configuration_documents_itself() {
         code == 0 && example.contains("[apps.") && example.contains("header_timeout"),
         "{example}"
     );
+    assert_eq!(
+        example.lines().next(),
+        Some("#:schema ./penstock.schema.json")
+    );
     let (code, schema, _) = run(&site, &["config", "schema"]);
     let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
     assert!(code == 0 && schema["properties"]["limits"].is_object());
@@ -378,10 +382,17 @@ fn the_configuration_documents_itself() {
             "{key}: {text}{stderr}"
         );
     }
+    let short = concat!("penstock ", env!("CARGO_PKG_VERSION"));
+    let (code, version, _) = run(&site, &["-V"]);
+    assert_eq!((code, version.trim()), (0, short));
     let (code, version, _) = run(&site, &["--version"]);
-    assert_eq!(
-        (code, version.trim()),
-        (0, concat!("penstock ", env!("CARGO_PKG_VERSION")))
+    let version: Vec<_> = version.lines().collect();
+    let starts = [short, "commit: ", "target: ", "features: "];
+    assert!(
+        code == 0
+            && version.len() == 4
+            && version.iter().zip(starts).all(|(v, s)| v.starts_with(s)),
+        "{version:?}"
     );
     let (code, help, _) = run(&site, &["--help"]);
     assert!(
