@@ -60,6 +60,8 @@ pub(crate) struct Job {
     pub(crate) sendfile: Option<Arc<SendfileGrant>>,
     /// The process that it belongs to, if the application is sticky.
     pub(crate) affinity: Option<Box<Affinity>>,
+    /// Its route's own `response_timeout`.
+    pub(crate) response_timeout: Option<Duration>,
 }
 
 impl Job {
@@ -96,6 +98,7 @@ impl Job {
             upgrades: self.upgrades,
             sendfile: self.sendfile.take(),
             affinity: self.affinity.take(),
+            response_timeout: self.response_timeout,
         }
     }
 

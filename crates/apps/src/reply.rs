@@ -164,7 +164,7 @@ pub(crate) fn build_reply_head(
     if let Some(accel) = accel
         && grant.is_some()
     {
-        response.max_rate = accel.max_rate;
+        response.max_rate = accel.body_rate();
         let found = accel.internal_redirect(grant, &response.fields, &response.timing);
         let found =
             found.map_err(|cause| app_protocol_error(cause).with_timing(response.timing.clone()));

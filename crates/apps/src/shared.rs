@@ -24,7 +24,7 @@ use penstock_sys::cgroup::AppCgroup;
 use penstock_wire::Dialect;
 
 use crate::app::{AppSnapshot, WorkerSnapshot};
-use crate::dispatch::{AppDispatcher, Mailbox, RecentLatency, WorkerStats};
+use crate::dispatch::{AppDispatcher, Job, Mailbox, RecentLatency, WorkerStats};
 use crate::output::OutputLog;
 use crate::server_set::ServerSet;
 use crate::sticky::Stickiness;
@@ -57,6 +57,7 @@ pub(crate) struct AppShared {
     pub(crate) websocket_compression: bool,
     /// How a client is kept at one process, if it is.
     pub(crate) stickiness: Option<Stickiness>,
+    /// Unless the route of a request says otherwise.
     pub(crate) response_timeout: Duration,
     /// How long streams may continue in a worker that is being replaced.
     pub(crate) stream_timeout: Duration,
@@ -111,6 +112,11 @@ pub(crate) struct WorkerView {
 }
 
 impl AppShared {
+    /// How long a request may take to have a response.
+    pub(crate) fn response_timeout_of(&self, job: &Job) -> Duration {
+        job.response_timeout.unwrap_or(self.response_timeout)
+    }
+
     /// The state of an application with this configuration at its start.
     pub(crate) fn new(
         config: &config::App,

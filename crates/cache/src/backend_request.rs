@@ -33,6 +33,11 @@ pub(crate) struct ClientRequest {
 }
 
 impl ClientRequest {
+    /// Whether it is of a user, so that a response to it may be for that user alone.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.head.field("authorization").is_some() || self.origin.client_state.is_authenticated()
+    }
+
     pub(crate) fn from_request(request: &Request) -> Self {
         Self {
             head: Arc::clone(&request.head),

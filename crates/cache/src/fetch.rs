@@ -238,6 +238,7 @@ impl Fetch {
     ) -> Result<Lifetime, StoreRefusal> {
         let exchange = OriginExchange {
             request: &self.client.head,
+            is_authenticated: self.client.is_authenticated(),
             status,
             fields,
             request_time: times.request_time,

@@ -274,6 +274,7 @@ impl SharedCache {
         self.rules.remove_tag_fields(&mut response.fields);
         response.fields.remove("x-accel-expires");
         response.fields.remove("surrogate-control");
+        response.timing.cache = told.fwd.map(ForwardReason::as_str);
         if self.rules.config.cache_status && !response.status.is_informational() {
             push_cache_status(&mut response.fields, CACHE_STATUS_NAME, told);
         }

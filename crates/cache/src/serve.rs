@@ -337,6 +337,7 @@ fn build_response(status: Status, fields: FieldBlock, body: Body) -> Response {
 
 fn set_handler(mut response: Response) -> Response {
     response.timing.handler = Some(HandlerName::Component(HANDLER_NAME));
+    response.timing.cache = Some("hit");
     response
 }
 

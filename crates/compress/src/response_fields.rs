@@ -12,8 +12,10 @@ use crate::policy::values_of;
 
 /// Makes the header that of the body in `coding`.
 pub(crate) fn mark_encoded(fields: &mut FieldBlock, coding: ContentCoding) {
-    // Ranges of such a body would not be those of the next one.
+    // Ranges of such a body would not be those of the next one: no cache may offer them either
+    // (RFC 9110 §14.3).
     fields.remove("Accept-Ranges");
+    fields.push_static("Accept-Ranges", "none");
     fields.remove("Content-Length");
     fields.push_static("Content-Encoding", coding.as_str());
     weaken_tag(fields);
@@ -105,6 +107,7 @@ mod tests {
             header,
             fields(&[
                 ("Content-Type", "text/html"),
+                ("Accept-Ranges", "none"),
                 ("Content-Encoding", "gzip"),
                 ("ETag", "W/\"a\""),
                 ("Vary", "Origin, Accept-Encoding"),

@@ -24,13 +24,25 @@ pub(crate) fn read_max_concurrent(route: &Section<'_>) -> Option<ConcurrencyRule
 /// Reads how fast responses are sent: a rate, or a table.
 pub(crate) fn read_response_rate(route: &Section<'_>) -> Option<ResponseRate> {
     if !route.is_table("response_rate") {
-        return read_rate(route, "response_rate").map(ResponseRate::new);
+        let rate = read_rate(route, "response_rate")?;
+        return Some(ResponseRate {
+            rate: Some(rate),
+            ..ResponseRate::default()
+        });
     }
     let table = route.table("response_rate")?;
-    let rate = read_rate(&table, "rate");
-    let mut rule = ResponseRate::new(rate.unwrap_or(1));
+    let mut rule = ResponseRate::default();
     rule.read_keys(&table);
-    rate.map(|_| rule)
+    rule.rate = read_rate(&table, "rate");
+    rule.client_rate = read_rate(&table, "client_rate");
+    if !table.has("rate") && !table.has("client_rate") {
+        route.report_key(
+            "response_rate",
+            "`response_rate` needs `rate` or `client_rate`",
+        );
+        return None;
+    }
+    (rule.rate.is_some() || rule.client_rate.is_some()).then_some(rule)
 }
 
 /// A rate at which something is sent at all.
@@ -63,16 +75,20 @@ mod tests {
         let bound = short.max_concurrent.unwrap();
         assert_eq!((bound.max, bound.keys), (10, vec![RateKey::Client]));
         let rate = short.response_rate.unwrap();
-        assert_eq!((rate.rate, rate.after), (1 << 20, 0));
+        assert_eq!(
+            (rate.rate, rate.client_rate, rate.after),
+            (Some(1 << 20), None, 0)
+        );
         let long = of("max_concurrent = { max = 3, key = [\"user\", \"path\"] }\n\
-             response_rate = { rate = \"10KiB/s\", after = \"1MiB\" }");
+             response_rate = { rate = \"10KiB/s\", client_rate = \"2MiB/s\", after = \"1MiB\" }");
         let bound = long.max_concurrent.unwrap();
         assert_eq!(
             (bound.max, bound.keys),
             (3, vec![RateKey::User, RateKey::Path])
         );
         let rate = long.response_rate.unwrap();
-        assert_eq!((rate.rate, rate.after), (10 << 10, 1 << 20));
+        let rates = (rate.rate, rate.client_rate, rate.after);
+        assert_eq!(rates, (Some(10 << 10), Some(2 << 20), 1 << 20));
     }
 
     #[test]
@@ -90,7 +106,14 @@ mod tests {
                 "`response_rate` cannot be \"fast\"",
             ),
             ("response_rate = \"0B/s\"", "`response_rate` sends nothing"),
-            ("response_rate = {}", "`rate` is missing"),
+            (
+                "response_rate = { after = \"1MiB\" }",
+                "needs `rate` or `client_rate`",
+            ),
+            (
+                "response_rate = { client_rate = \"0B/s\" }",
+                "`client_rate` sends nothing",
+            ),
         ] {
             let found = crate::parse(&route(keys), &folder.path().join("penstock.toml"));
             let found = found.expect_err(keys).to_string();

@@ -213,6 +213,9 @@ fn read_common_keys(table: &Section<'_>, known: &RouteContext<'_>, route: &mut R
         table.report_not_applicable("request_buffering");
         table.report_not_applicable("response_buffering");
     }
+    if !route.has_back_end() {
+        table.report_not_applicable("response_timeout");
+    }
 }
 
 /// Whether a back end answers; an application that could not be read is given the benefit of doubt.

@@ -90,7 +90,6 @@ impl fmt::Display for SignedText {
 
 /// Reads the table.
 pub(crate) fn read(route: &Section<'_>) -> Option<SignedUrl> {
-    check_rewrite(route);
     if !route.is_table("signed_url") {
         let secrets = read_secrets(route, "signed_url", MIN_SECRET_BYTES)?;
         return Some(SignedUrl::new(secrets));
@@ -117,18 +116,6 @@ pub(crate) fn read(route: &Section<'_>) -> Option<SignedUrl> {
         table.report_key("signature_parameter", problem);
     }
     is_read.then_some(signed)
-}
-
-/// Reports a route whose requests no longer have the path that was signed.
-fn check_rewrite(route: &Section<'_>) {
-    let rewrites = || {
-        let rewrite = route.table("rewrite");
-        rewrite.is_some_and(|rewrite| rewrite.has("add_prefix"))
-    };
-    if route.has("signed_url") && rewrites() {
-        let problem = "`signed_url` does not know the path that was signed beside `add_prefix`";
-        route.report_key("signed_url", problem);
-    }
 }
 
 /// The secrets, one a line.
@@ -216,10 +203,6 @@ mod tests {
             (
                 "{ secret = { file = \"key\" }, expires_parameter = \"signature\" }",
                 "are the same",
-            ),
-            (
-                "{ secret = { file = \"key\" } }\nrewrite = { add_prefix = \"/a\" }",
-                "`signed_url` does not know the path",
             ),
         ] {
             let found = crate::parse(&route(signed), &folder.path().join("penstock.toml"));

@@ -44,7 +44,10 @@ use crate::accept::ConnectionSource;
 use crate::faults::FailedRequest;
 use crate::filters::Filters;
 use crate::response_policy::ResponsePolicy;
-use crate::router::{HandlerChain, OwnedRoute, Route, RouteMatch, RouteObservation};
+use crate::router::{
+    HandlerChain, OwnedRoute, Route, RouteBodyLimits, RouteMatch, RouteObservation,
+};
+use crate::transfer_rate::TransferLimits;
 use crate::{Edge, Settings, faults};
 
 pub use correlation::TracePolicy;
@@ -88,6 +91,8 @@ pub(crate) struct Exchange {
     policy: Option<Arc<ResponsePolicy>>,
     /// The client's route, where logs or metrics need it.
     observation: Option<Arc<RouteObservation>>,
+    /// The bounds of the client's route on its bodies.
+    pub(crate) body_limits: RouteBodyLimits,
     redirects: Option<Box<RedirectChain>>,
 }
 
@@ -276,9 +281,9 @@ impl<'s> ReceivedRequest<'s> {
     ) -> (Exchange, RouteMatch<OwnedRoute>) {
         let correlation = connection.correlate(self.settings, &self.head);
         connection.client_state.set_correlation(correlation.clone());
-        let policy = match &self.route {
-            RouteMatch::Route(_, route) => route.policy.as_ref(),
-            RouteMatch::EdgeResponse(_) => None,
+        let (policy, body_limits) = match &self.route {
+            RouteMatch::Route(_, route) => (route.policy.as_ref(), route.body_limits),
+            RouteMatch::EdgeResponse(_) => (None, RouteBodyLimits::default()),
         };
         let policy = policy.or_else(|| self.settings.routes.response_policy(self.head.host()));
         let exchange = Exchange {
@@ -291,6 +296,7 @@ impl<'s> ReceivedRequest<'s> {
             filters: None,
             policy: policy.cloned(),
             observation: None,
+            body_limits,
             redirects: None,
         };
         (exchange, self.route.into_owned())
@@ -298,6 +304,11 @@ impl<'s> ReceivedRequest<'s> {
 }
 
 impl Exchange {
+    /// How slow the client may be with its bodies.
+    pub(crate) fn transfer_limits(&self) -> TransferLimits {
+        TransferLimits::new(&self.settings.limits, self.body_limits)
+    }
+
     pub(crate) fn request_meta(&self) -> RequestMeta<'_> {
         RequestMeta {
             settings: &self.settings,
@@ -402,6 +413,7 @@ impl Exchange {
         };
         let mut built = Request::new(request.head, request.path, body, environment);
         built.trusted_headers = request.trusted_headers;
+        built.client_head = request.client_head;
         built
     }
 

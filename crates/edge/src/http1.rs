@@ -405,7 +405,7 @@ impl Connection {
                 PendingStage::Sending(sending),
             ));
         }
-        let body = self.lend_body_reader(&exchange, &mut wire, route.max_body_bytes());
+        let body = self.lend_body_reader(&exchange, &mut wire);
         let stage = match exchange.dispatch(self.connection_context(), route, body) {
             HandlerState::Finished(result) => {
                 match self.respond(&mut exchange, &mut wire, result, arrived) {

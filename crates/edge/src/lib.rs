@@ -55,7 +55,7 @@ pub use exchange::{TracePolicy, shared_challenge_route};
 pub use filters::Filters;
 pub use handover::EdgeAdopter;
 pub use response_policy::ResponsePolicy;
-pub use router::{HandlerChain, Route, RouteObservation, RouteTable, Site};
+pub use router::{HandlerChain, Route, RouteBodyLimits, RouteObservation, RouteTable, Site};
 pub use top_lists::TopSnapshot;
 pub use tunnel_switch::{TunnelSwitch, TunnelTarget};
 

@@ -8,6 +8,7 @@ mod path_index;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use penstock_config::{HostPattern, PathPattern};
 use penstock_exchange::metrics::RouteCounts;
@@ -64,8 +65,8 @@ pub struct Route {
     /// Whether the path without its final slash redirects to the one with it: `/shop` to `/shop/`
     /// of a route `/shop/*`.
     pub redirects_directories: bool,
-    /// Longest request body in bytes; `None` for `limits.body_bytes`.
-    pub max_body_bytes: Option<u64>,
+    /// Bounds on bodies that differ from the server's.
+    pub body_limits: RouteBodyLimits,
     /// Changes to requests and responses; `None` when there are none.
     pub filters: Option<Arc<Filters>>,
     /// What is done with its responses; `None` for what its site does.
@@ -74,6 +75,17 @@ pub struct Route {
     pub observation: Option<Arc<RouteObservation>>,
     /// The handlers.
     pub handlers: HandlerChain,
+}
+
+/// Bounds of a route on bodies; `None` for those of the server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RouteBodyLimits {
+    /// Longest request body in bytes.
+    pub max_bytes: Option<u64>,
+    /// How long nothing may arrive of a request body, or be taken of a response.
+    pub idle_timeout: Option<Duration>,
+    /// Least rate of both in bytes a second; 0 is no minimum.
+    pub min_rate: Option<u64>,
 }
 
 /// A route as logs and metrics name it.
@@ -115,7 +127,6 @@ pub(crate) enum RouteMatch<R> {
 pub(crate) struct OwnedRoute {
     pub(crate) handlers: HandlerChain,
     pub(crate) filters: Option<Arc<Filters>>,
-    pub(crate) max_body_bytes: Option<u64>,
     pub(crate) observation: Option<Arc<RouteObservation>>,
 }
 
@@ -411,22 +422,11 @@ impl RouteMatch<&Route> {
                 let kept = OwnedRoute {
                     handlers: Arc::clone(&route.handlers),
                     filters: route.filters.clone(),
-                    max_body_bytes: route.max_body_bytes,
                     observation: route.observation.clone(),
                 };
                 RouteMatch::Route(path, kept)
             }
             Self::EdgeResponse(response) => RouteMatch::EdgeResponse(response),
-        }
-    }
-}
-
-impl RouteMatch<OwnedRoute> {
-    /// The route's own bound on request bodies.
-    pub(crate) fn max_body_bytes(&self) -> Option<u64> {
-        match self {
-            Self::Route(_, route) => route.max_body_bytes,
-            Self::EdgeResponse(_) => None,
         }
     }
 }
@@ -479,7 +479,7 @@ mod tests {
             conditions: None,
             is_internal: false,
             redirects_directories: false,
-            max_body_bytes: None,
+            body_limits: RouteBodyLimits::default(),
             policy: None,
             observation: None,
             filters: None,
@@ -527,7 +527,7 @@ mod tests {
             conditions: None,
             is_internal: false,
             redirects_directories: false,
-            max_body_bytes: None,
+            body_limits: RouteBodyLimits::default(),
             policy: None,
             observation: None,
             filters: None,
@@ -566,7 +566,7 @@ mod tests {
             let names: Vec<String> = routes.iter().map(ToString::to_string).collect();
             let routes = routes.into_iter().map(|path| Route {
                 redirects_directories: path == prefix("/shop/"),
-                max_body_bytes: None,
+                body_limits: RouteBodyLimits::default(),
                 policy: None,
                 observation: None,
                 path,
@@ -613,7 +613,7 @@ mod tests {
             conditions: None,
             is_internal: internal,
             redirects_directories: false,
-            max_body_bytes: None,
+            body_limits: RouteBodyLimits::default(),
             policy: None,
             observation: None,
             filters: None,

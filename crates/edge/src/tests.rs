@@ -31,7 +31,8 @@ use penstock_runtime::{Drain, EventLoops};
 use penstock_sys::net;
 
 use crate::{
-    Edge, Route, RouteTable, Settings, Site, TunnelSwitch, TunnelTarget, accept_connections,
+    Edge, Route, RouteBodyLimits, RouteTable, Settings, Site, TunnelSwitch, TunnelTarget,
+    accept_connections,
 };
 
 /// How long anything may take that should happen at once.
@@ -258,7 +259,7 @@ fn pending(
 fn route(path: &str, handler: Arc<dyn Handler>) -> Route {
     Route {
         redirects_directories: false,
-        max_body_bytes: None,
+        body_limits: RouteBodyLimits::default(),
         policy: None,
         observation: None,
         path: PathPattern::Prefix(path.into()),

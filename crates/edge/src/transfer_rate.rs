@@ -9,6 +9,9 @@
 use std::time::{Duration, Instant};
 
 use penstock_config::Limits;
+use penstock_exchange::BodyRate;
+
+use crate::router::RouteBodyLimits;
 
 /// The time limit of one body in one direction, by its transfer rate.
 #[derive(Debug)]
@@ -21,12 +24,34 @@ pub(crate) struct TransferTimeout {
     waiting_since: Option<Instant>,
 }
 
-impl TransferTimeout {
-    pub(crate) fn new(limits: &Limits) -> Self {
+/// How slow a peer may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TransferLimits {
+    /// Without a byte.
+    pub(crate) idle_timeout: Duration,
+    /// Bytes a second; 0 is no minimum.
+    min_rate: u64,
+    /// Before the rate counts.
+    grace: Duration,
+}
+
+impl TransferLimits {
+    /// The limits of a route, by the server's where it has none of its own.
+    pub(crate) fn new(limits: &Limits, route: RouteBodyLimits) -> Self {
         Self {
-            idle_timeout: limits.body_idle_timeout,
-            min_rate: limits.min_body_rate,
+            idle_timeout: route.idle_timeout.unwrap_or(limits.body_idle_timeout),
+            min_rate: route.min_rate.unwrap_or(limits.min_body_rate),
             grace: limits.body_rate_grace,
+        }
+    }
+}
+
+impl TransferTimeout {
+    pub(crate) fn new(limits: TransferLimits) -> Self {
+        Self {
+            idle_timeout: limits.idle_timeout,
+            min_rate: limits.min_rate,
+            grace: limits.grace,
             total_wait: Duration::ZERO,
             bytes: 0,
             waiting_since: None,
@@ -86,19 +111,12 @@ fn duration_at_rate(bytes: u64, rate: u64) -> Duration {
     Duration::from_secs(bytes / rate) + Duration::from_nanos(nanos)
 }
 
-/// The rate of a body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BodyRate {
-    /// Bytes a second; 0 is no bound.
-    pub(crate) bytes_per_second: u64,
-    /// Bytes that are sent before it counts.
-    pub(crate) unthrottled: u64,
-}
-
-/// Bounds the rate of a body (`X-Accel-Limit-Rate`, `response_rate`). Time that a slow client did not use is not
-/// saved up: a burst is at most [`BURST_DURATION`] worth of bytes.
+/// Bounds the rate of a body (`X-Accel-Limit-Rate`, `response_rate`). Time that a slow client did
+/// not use is not saved up: a burst is at most [`BURST_DURATION`] worth of bytes.
 #[derive(Debug)]
 pub(crate) struct Throttle {
+    rate: BodyRate,
+    /// Bytes a second; read anew at each look, as others may share the rate.
     max_rate: u64,
     /// Bytes that may go now.
     credit: u64,
@@ -109,20 +127,23 @@ pub(crate) struct Throttle {
 const BURST_DURATION: Duration = Duration::from_millis(100);
 
 impl Throttle {
-    /// A bound of this rate; `None` for zero, which is no bound.
-    pub(crate) fn new(rate: BodyRate, now: Instant) -> Option<Self> {
+    /// A bound of this rate.
+    pub(crate) fn new(rate: BodyRate, now: Instant) -> Self {
         let mut throttle = Self {
-            max_rate: rate.bytes_per_second,
+            max_rate: rate.current(),
+            rate,
             credit: 0,
             credited_until: now,
         };
-        throttle.credit = throttle.burst_bytes().saturating_add(rate.unthrottled);
-        (rate.bytes_per_second > 0).then_some(throttle)
+        let unthrottled = throttle.rate.unthrottled;
+        throttle.credit = throttle.burst_bytes().saturating_add(unthrottled);
+        throttle
     }
 
     /// The number of `wanted` bytes that may go now; 0 before [`Throttle::ready_at`].
     pub(crate) fn available_bytes(&mut self, now: Instant, wanted: usize) -> usize {
         let since = now.saturating_duration_since(self.credited_until);
+        self.max_rate = self.rate.current();
         let earned = u128::from(self.max_rate) * since.as_nanos() / 1_000_000_000;
         if earned > 0 {
             let earned = u64::try_from(earned).unwrap_or(u64::MAX);
@@ -164,23 +185,21 @@ impl Throttle {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
-    fn rate_of(bytes_per_second: u64) -> BodyRate {
-        BodyRate {
-            bytes_per_second,
-            unthrottled: 0,
-        }
-    }
+    use penstock_exchange::{RateSharers, SharedRate};
+
+    use super::*;
 
     #[test]
     fn the_first_bytes_may_come_without_a_bound() {
         let start = Instant::now();
         let rate = BodyRate {
-            bytes_per_second: 1_000,
             unthrottled: 5_000,
+            ..BodyRate::of_response(1_000)
         };
-        let mut throttle = Throttle::new(rate, start).unwrap();
+        let mut throttle = Throttle::new(rate, start);
         assert_eq!(throttle.available_bytes(start, 10_000), 5_100);
         throttle.spend(4_000);
         // What is left of them is not lost by waiting, and no more is saved up than a burst.
@@ -199,7 +218,7 @@ mod tests {
     /// How long `bytes` take, when the socket takes at most `most` at once.
     fn time_to_send(rate_max: u64, bytes: usize, most: usize) -> Duration {
         let start = Instant::now();
-        let mut throttle = Throttle::new(rate_of(rate_max), start).unwrap();
+        let mut throttle = Throttle::new(BodyRate::of_response(rate_max), start);
         let (mut now, mut left) = (start, bytes);
         while left > 0 {
             let count = throttle.available_bytes(now, left).min(most);
@@ -236,15 +255,65 @@ mod tests {
     #[test]
     fn time_not_used_is_not_saved_up() {
         let start = Instant::now();
-        let mut throttle = Throttle::new(rate_of(1_000), start).unwrap();
+        let mut throttle = Throttle::new(BodyRate::of_response(1_000), start);
         throttle.spend(100);
         let later = start + Duration::from_secs(3600);
         assert_eq!(throttle.available_bytes(later, 1_000_000), 100);
-        assert!(Throttle::new(rate_of(0), start).is_none());
+    }
+
+    #[derive(Debug)]
+    struct Sharers(AtomicU32);
+
+    impl RateSharers for Sharers {
+        fn count(&self) -> u32 {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn a_shared_rate_follows_the_number_of_its_bodies() {
+        let start = Instant::now();
+        let sharers = Arc::new(Sharers(AtomicU32::new(4)));
+        let rate = BodyRate {
+            of_response: None,
+            shared: Some(SharedRate {
+                bytes_per_second: 4_000,
+                sharers: Arc::clone(&sharers) as _,
+            }),
+            unthrottled: 0,
+        };
+        let mut throttle = Throttle::new(rate, start);
+        // A tenth of a second of a quarter of the rate.
+        assert_eq!(throttle.available_bytes(start, 10_000), 100);
+        throttle.spend(100);
+        let later = start + Duration::from_millis(100);
+        assert_eq!(throttle.available_bytes(later, 10_000), 100);
+        throttle.spend(100);
+        // The others have ended: all of the rate, from the next burst on.
+        sharers.0.store(1, Ordering::Relaxed);
+        let later = start + Duration::from_millis(200);
+        assert_eq!(throttle.available_bytes(later, 10_000), 400);
+    }
+
+    fn timeout_of(limits: &Limits) -> TransferTimeout {
+        TransferTimeout::new(TransferLimits::new(limits, RouteBodyLimits::default()))
+    }
+
+    #[test]
+    fn a_route_may_have_limits_of_its_own() {
+        let route = RouteBodyLimits {
+            idle_timeout: Some(Duration::from_secs(300)),
+            min_rate: Some(0),
+            ..RouteBodyLimits::default()
+        };
+        let start = Instant::now();
+        let mut timeout = TransferTimeout::new(TransferLimits::new(&Limits::default(), route));
+        timeout.start_wait(start);
+        assert_eq!(timeout.deadline(start), start + Duration::from_secs(300));
     }
 
     fn new_timeout() -> TransferTimeout {
-        TransferTimeout::new(&Limits::default())
+        timeout_of(&Limits::default())
     }
 
     #[test]
@@ -288,7 +357,7 @@ mod tests {
     /// How long a peer that sends `bytes` every `every` lives, if it is cut within an hour.
     fn lifetime(bytes: u64, every: Duration, limits: &Limits) -> Option<Duration> {
         let start = Instant::now();
-        let mut timeout = TransferTimeout::new(limits);
+        let mut timeout = timeout_of(limits);
         let mut now = start;
         while now - start < Duration::from_secs(3600) {
             timeout.start_wait(now);
@@ -337,7 +406,7 @@ mod tests {
     #[test]
     fn the_largest_body_at_the_least_rate_has_a_deadline() {
         let start = Instant::now();
-        let mut timeout = TransferTimeout::new(&Limits {
+        let mut timeout = timeout_of(&Limits {
             min_body_rate: 1,
             ..Limits::default()
         });

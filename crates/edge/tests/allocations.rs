@@ -17,8 +17,8 @@ use penstock_config::{
     Limits, LogFormat, LogTemplate, PathPattern, RequestIdMode, SampleShare, TraceParents,
 };
 use penstock_edge::{
-    AccessLog, Edge, LogFilter, Route, RouteObservation, RouteTable, Settings, Site, TracePolicy,
-    accept_connections,
+    AccessLog, Edge, LogFilter, Route, RouteBodyLimits, RouteObservation, RouteTable, Settings,
+    Site, TracePolicy, accept_connections,
 };
 use penstock_exchange::metrics::RouteCountTable;
 use penstock_exchange::spans::SpanQueue;
@@ -53,7 +53,7 @@ fn settings(observation: Option<RouteObservation>) -> Settings {
         conditions: None,
         is_internal: false,
         redirects_directories: false,
-        max_body_bytes: None,
+        body_limits: RouteBodyLimits::default(),
         filters: None,
         policy: None,
         observation: observation.map(Arc::new),

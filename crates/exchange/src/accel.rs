@@ -14,6 +14,7 @@ use penstock_http::{
 };
 
 use crate::body::Body;
+use crate::body_rate::BodyRate;
 use crate::handler::{Handler, InternalRedirect};
 use crate::response::{FrontEndInstructions, RequestTiming, Response};
 
@@ -61,6 +62,12 @@ impl AccelFields {
         }
     }
 
+    /// The rate that the body gets.
+    #[must_use]
+    pub fn body_rate(&self) -> Option<Box<BodyRate>> {
+        self.max_rate.map(BodyRate::of_response).map(Box::new)
+    }
+
     /// Returns the redirect to the body, if that is elsewhere. `None` without a `grant`;
     /// `X-Sendfile` is ignored where the grant has no directory. Keeps some of `fields`, those of
     /// the first response.
@@ -98,7 +105,7 @@ impl AccelFields {
             target,
             handler,
             fields: kept_fields(fields),
-            max_rate: self.max_rate,
+            max_rate: self.body_rate(),
             timing: timing.clone(),
         }))
     }
@@ -123,7 +130,7 @@ impl Response {
     /// Leaves the instructions to another Penstock in front of this server: the fields are sent.
     pub fn forward_instructions(&mut self) {
         self.instructions = FrontEndInstructions::ForFrontEnd;
-        if let Some(rate) = self.max_rate.take() {
+        if let Some(rate) = self.max_rate.take().and_then(|rate| rate.of_response) {
             let rate = rate.to_string();
             // Digits are a valid value.
             let _ = (self.fields).push("X-Accel-Limit-Rate", rate.as_bytes());

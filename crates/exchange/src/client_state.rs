@@ -40,6 +40,8 @@ pub struct ClientState {
 struct RequestState {
     /// The user that the client has proved to be.
     user: Option<Arc<str>>,
+    /// Whether the client has proved to be one, whatever the name.
+    is_authenticated: bool,
     /// What ties the request to its records elsewhere.
     correlation: Correlation,
     /// What is given back when the request has ended.
@@ -65,6 +67,9 @@ impl ClientState {
     pub fn on_behalf_of(client: &Self) -> Arc<Self> {
         let state = Self::default();
         state.set_user(client.user());
+        if client.is_authenticated() {
+            state.set_authenticated();
+        }
         state.set_correlation(client.correlation());
         Arc::new(state)
     }
@@ -75,11 +80,27 @@ impl ClientState {
         self.tls.as_ref()
     }
 
-    /// Sets the user that the client of the current request has proved to be.
+    /// Sets the user that the client of the current request has proved to be; `None` for a client
+    /// that has proved nothing yet.
     pub fn set_user(&self, user: Option<Arc<str>>) {
         if user.is_some() || self.has_request_state() {
-            self.change(|request| request.user = user);
+            self.change(|request| {
+                request.is_authenticated = user.is_some();
+                request.user = user;
+            });
         }
+    }
+
+    /// Notes that a rule has let the current request pass because of who its client is: a response
+    /// to it may be for this client alone, whatever fields the request has.
+    pub fn set_authenticated(&self) {
+        self.change(|request| request.is_authenticated = true);
+    }
+
+    /// Whether a rule has let the current request pass because of who its client is.
+    #[must_use]
+    pub fn is_authenticated(&self) -> bool {
+        self.read(|request| request.is_authenticated)
     }
 
     /// The user that the client of the current request has proved to be.

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use penstock_http::{FieldBlock, RequestHead, Status};
 
-use crate::{Fault, FileBody, Request, RequestTiming, Response};
+use crate::{BodyRate, Fault, FileBody, Request, RequestTiming, Response};
 
 /// Turns requests into responses.
 pub trait Handler: Send + Sync + fmt::Debug {
@@ -107,8 +107,8 @@ pub struct InternalRedirect {
     pub handler: Option<Arc<dyn Handler>>,
     /// Fields of the first response that replace those of the final one.
     pub fields: FieldBlock,
-    /// Maximum bytes per second to the client (`X-Accel-Limit-Rate`).
-    pub max_rate: Option<u64>,
+    /// How fast the body is sent to the client, at most (`X-Accel-Limit-Rate`).
+    pub max_rate: Option<Box<BodyRate>>,
     /// The time spent so far.
     pub timing: RequestTiming,
 }

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use penstock_http::{
     HeadWriter, RequestHead, RequestHeadError, UriError, encode_path, normalise_path,
@@ -57,6 +57,10 @@ pub struct Request {
     pub trusted_headers: TrustedHeaders,
     /// Permission for its response to name another body, where its route gives that.
     pub sendfile_grant: Option<Arc<SendfileGrant>>,
+    /// How long its back end may take to respond, where its route says that.
+    pub response_timeout: Option<Duration>,
+    /// Its head before the rules of its route; `None` if they changed nothing.
+    pub client_head: Option<Arc<RequestHead>>,
     path: RequestPath,
 }
 
@@ -199,8 +203,25 @@ impl Request {
             mount,
             trusted_headers: TrustedHeaders::default(),
             sendfile_grant: None,
+            response_timeout: None,
+            client_head: None,
             path,
         }
+    }
+
+    /// The target as the client sent it, before its route rewrote it: a path below
+    /// [`Request::client_prefix`] and a query.
+    #[must_use]
+    pub fn client_target(&self) -> &str {
+        let head = self.client_head.as_deref().unwrap_or(&self.head);
+        head.target_path_query()
+    }
+
+    /// The prefix, in encoded form, that trusted proxies have stripped from the client's target.
+    #[must_use]
+    pub fn client_prefix(&self) -> Cow<'_, str> {
+        let forwarded = self.forwarded.as_ref();
+        forwarded.map_or(Cow::Borrowed(""), |info| info.mount.encoded_path())
     }
 
     /// The environment of a request that is made for this one, with a client state of its own.
@@ -230,6 +251,9 @@ impl Request {
         let path = RequestPath::from_head(&head)?;
         let client_state = ClientState::new(self.client_state.tls().cloned());
         client_state.set_user(self.client_state.user());
+        if self.client_state.is_authenticated() {
+            client_state.set_authenticated();
+        }
         client_state.set_correlation(self.client_state.correlation());
         let environment = RequestEnvironment {
             mount: Mount::default(),

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use penstock_http::{FieldBlock, Status};
 
-use crate::Body;
 use crate::grip::is_grip_field;
+use crate::{Body, BodyRate};
 
 /// One response. Framing fields (`Content-Length`, `Transfer-Encoding`, `Connection`) are added by
 /// edge; handlers leave them out.
@@ -22,10 +22,9 @@ pub struct Response {
     pub timing: RequestTiming,
     /// When it was made, from a handler that has just read the clock: edge then need not.
     pub created_at: Option<Instant>,
-    /// Maximum bytes of the body per second (`X-Accel-Limit-Rate`, `response_rate`).
-    pub max_rate: Option<u64>,
-    /// Bytes of the body that are sent before `max_rate` counts.
-    pub unthrottled_bytes: u64,
+    /// How fast its body is sent, at most (`X-Accel-Limit-Rate`, `response_rate`). Boxed, as few
+    /// responses have one.
+    pub max_rate: Option<Box<BodyRate>>,
     /// Whether instructions to a front end are among its fields, and to which.
     pub instructions: FrontEndInstructions,
 }
@@ -63,6 +62,9 @@ pub struct RequestTiming {
     pub server: Option<Arc<str>>,
     /// How many back ends had the request before the last: 0 without a retry.
     pub retries: u8,
+    /// What a cache in front of the back end did: `hit`, or why it forwarded the request, in the
+    /// words of `Cache-Status` (RFC 9211 §2.2).
+    pub cache: Option<&'static str>,
 }
 
 /// The name of a handler. Components have fixed ones, which cost nothing to copy.
@@ -102,7 +104,6 @@ impl Response {
             timing: RequestTiming::default(),
             created_at: None,
             max_rate: None,
-            unthrottled_bytes: 0,
             instructions: FrontEndInstructions::None,
         }
     }

@@ -72,6 +72,9 @@ pub struct CachePolicy {
 pub struct OriginExchange<'a> {
     /// The client's request, or the cache's own request derived from it.
     pub request: &'a RequestHead,
+    /// Whether it is of a user: it has `Authorization` (§3.5), or the client has signed in by
+    /// other means.
+    pub is_authenticated: bool,
     pub status: Status,
     /// The fields of the response as received.
     pub fields: &'a FieldBlock,

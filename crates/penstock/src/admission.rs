@@ -13,7 +13,7 @@ use penstock_rules::{
 };
 use penstock_tokens::{TokenKeys, Verifier};
 
-use crate::components::Components;
+use crate::components::{Components, PasswordVerification};
 use crate::key_sets::KeySets;
 use crate::wiring::upstream_handler;
 
@@ -78,9 +78,10 @@ fn proofs(route: &Route, components: &Components, key_sets: &KeySets) -> Result<
         rules.push(Arc::new(JwtRule::new(rule, keys, &name, failures)));
     }
     if let Some(rule) = &route.basic_auth {
-        let pool = components.password_pool.pool().clone();
+        let PasswordVerification { pool, verified } = components.passwords.clone();
         let failures = failed_attempts(components);
-        rules.push(Arc::new(BasicAuthRule::new(rule, failures, pool)?));
+        let rule = BasicAuthRule::new(rule, failures, pool, verified)?;
+        rules.push(Arc::new(rule));
     }
     if let Some(rule) = &route.forward_auth {
         let upstream = components.upstreams.get(&rule.url.upstream_name());

@@ -79,9 +79,12 @@ pub(crate) fn with_caches(
         return Ok((inner, None));
     };
     let mut rules = rules.clone();
+    // The back end sees them: a response for one user is not another's.
     if let Some(auth) = &route.forward_auth {
-        // The back end sees them: a response for one user is not another's.
         rules.key.headers.extend(auth.copy_headers.iter().cloned());
+    }
+    if let Some(jwt) = &route.jwt {
+        rules.key.headers.extend(jwt.claims.keys().cloned());
     }
     let rules = &rules;
     let stores = rules.stores.iter().map(|name| {

@@ -16,7 +16,9 @@ use penstock_exchange::buffering::TempSpace;
 use penstock_exchange::metrics::{RouteCountTable, RuleCountTable};
 use penstock_exchange::{Handler, HandlerProgress, InlineResponse, Request, RequestView};
 use penstock_proxy::{Upstream, UpstreamSetup, UpstreamTls};
-use penstock_rules::{Maintenance, PauseGates, RateTables};
+use penstock_rules::{
+    KeyCounts, Maintenance, NamedTables, PauseGates, RateTables, VerifiedPasswords,
+};
 use penstock_runtime::LoopHandle;
 use penstock_runtime::blocking::Pool;
 
@@ -49,6 +51,9 @@ pub(crate) struct Components {
     pub(crate) temp_space: Arc<TempSpace>,
     /// What `rate_limit` and `basic_auth` have counted; for the life of the server.
     pub(crate) rates: Arc<RateTables>,
+    /// The requests and responses in progress that `max_concurrent` and `response_rate` count; for
+    /// the life of the server.
+    pub(crate) in_progress: Arc<NamedTables<KeyCounts>>,
     /// The gates in front of back ends, for the life of the server.
     pub(crate) pauses: Arc<PauseGates>,
     /// Which sites are in maintenance; for the life of the server.
@@ -60,28 +65,29 @@ pub(crate) struct Components {
     /// Sends the spans of requests to a collector; for the life of the server.
     pub(crate) trace_export: Arc<TraceExport>,
     /// For the life of the server, too.
-    pub(crate) password_pool: PasswordPool,
+    pub(crate) passwords: PasswordVerification,
     /// The encoders of `compress`; for the life of the server.
     pub(crate) compressor: Compressor,
 }
 
-/// The pool that verifies passwords. Its threads are few and its queue is short: a flood of wrong
-/// passwords takes neither the memory of many hashes nor the threads that read files.
+/// What verifies passwords.
 #[derive(Debug, Clone)]
-pub(crate) struct PasswordPool(Pool);
+pub(crate) struct PasswordVerification {
+    /// Its threads are few and its queue is short: a flood of wrong passwords takes neither the
+    /// memory of many hashes nor the threads that read files.
+    pub(crate) pool: Pool,
+    pub(crate) verified: Arc<VerifiedPasswords>,
+}
 
 /// Passwords that may wait for a thread; at 50 ms each the last one waits 6 s.
 const MAX_WAITING_PASSWORDS: usize = 256;
 
-impl Default for PasswordPool {
+impl Default for PasswordVerification {
     fn default() -> Self {
-        Self(Pool::new("passwords", 2, MAX_WAITING_PASSWORDS))
-    }
-}
-
-impl PasswordPool {
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.0
+        Self {
+            pool: Pool::new("passwords", 2, MAX_WAITING_PASSWORDS),
+            verified: Arc::default(),
+        }
     }
 }
 
@@ -122,12 +128,13 @@ pub(crate) fn start_components(
     let space = &old.temp_space;
     started.components.temp_space = Arc::clone(space);
     started.components.rates = Arc::clone(&old.rates);
+    started.components.in_progress = Arc::clone(&old.in_progress);
     started.components.pauses = Arc::clone(&old.pauses);
     started.components.maintenance = Arc::clone(&old.maintenance);
     started.components.rule_counts = Arc::clone(&old.rule_counts);
     started.components.route_counts = Arc::clone(&old.route_counts);
     started.components.trace_export = Arc::clone(&old.trace_export);
-    started.components.password_pool = old.password_pool.clone();
+    started.components.passwords = old.passwords.clone();
     started.components.compressor = old.compressor.clone();
     let store = wiring::buffering_settings(&config.limits, pool, space);
     let running = (&old.caches, &old.pool_limits);

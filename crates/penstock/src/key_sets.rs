@@ -1,7 +1,9 @@
-//! Key sets (JWKS) of routes with `jwt` or `mercure`: fetches them from a URL or a file, and again in time.
+//! Key sets (JWKS) of routes with `jwt` or `mercure`: fetches them from a URL or a file, and again
+//! in time.
 //!
-//! `hub_service` and `wiring` ask for the set of each route that names one, at start and at reload. Each source
-//! has one task on the control loop, which ends when no route uses its set any more.
+//! `hub_service` and `wiring` ask for the set of each route that names one, at start and at reload.
+//! Each source has one task on the control loop, which ends when no route uses its set any more. A
+//! configuration is taken into use when its sets have been fetched, or cannot be now.
 //!
 //! # Invariants
 //! - No request waits for a fetch: a token is verified with the keys that are there.
@@ -11,13 +13,14 @@
 use std::collections::HashMap;
 use std::io::{self, Read as _};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use penstock_config::{HttpScheme, KeySetSource};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{clock, loops};
 use penstock_tokens::{KeySet, SharedKeySet};
+use tokio::sync::oneshot;
 
 use crate::web_request;
 
@@ -26,6 +29,8 @@ use crate::web_request;
 pub(crate) struct KeySets {
     /// Held for a look only.
     sets: Mutex<HashMap<KeySetSource, Weak<SharedKeySet>>>,
+    /// Those that have no task yet.
+    new_sets: Mutex<Vec<(KeySetSource, Weak<SharedKeySet>)>>,
     /// Reads files and looks names up: both may take long.
     pool: Pool,
 }
@@ -42,14 +47,16 @@ impl Default for KeySets {
     fn default() -> Self {
         Self {
             sets: Mutex::default(),
-            pool: Pool::new("key sets", 1, 64),
+            new_sets: Mutex::default(),
+            // A name server that does not answer holds a thread for each set.
+            pool: Pool::new("key sets", 4, 64),
         }
     }
 }
 
 impl KeySets {
-    /// The set of a source, which is fetched from now on if it was not before. Called on the
-    /// control loop.
+    /// The set of a source, which is fetched from the next [`KeySets::fetch_new_sets`] on if it was
+    /// not before.
     pub(crate) fn set_of(&self, source: &KeySetSource) -> Arc<SharedKeySet> {
         let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
         sets.retain(|_, set| set.strong_count() > 0);
@@ -58,12 +65,35 @@ impl KeySets {
         }
         let set = Arc::<SharedKeySet>::default();
         sets.insert(source.clone(), Arc::downgrade(&set));
-        loops::spawn_here(keep_fetched(
-            source.clone(),
-            Arc::downgrade(&set),
-            self.pool.clone(),
-        ));
+        let new_set = (source.clone(), Arc::downgrade(&set));
+        self.lock_new_sets().push(new_set);
         set
+    }
+
+    /// Begins to fetch the sets that were asked for, and waits until each has been fetched once or
+    /// cannot be now: requests that come then find its keys. At most [`FETCH_TIMEOUT`]. Called on
+    /// the control loop.
+    pub(crate) async fn fetch_new_sets(&self) {
+        let new_sets = std::mem::take(&mut *self.lock_new_sets());
+        let begin = |new_set| {
+            let (first_fetched, first_fetch) = oneshot::channel();
+            let pool = self.pool.clone();
+            loops::spawn_here(keep_fetched(new_set, first_fetched, pool));
+            first_fetch
+        };
+        let first_fetches: Vec<_> = new_sets.into_iter().map(begin).collect();
+        let all = async {
+            for first_fetch in first_fetches {
+                // The task of a set that is not used any more ends without a word.
+                let _ = first_fetch.await;
+            }
+        };
+        let _ = clock::timeout(FETCH_TIMEOUT, all).await;
+    }
+
+    fn lock_new_sets(&self) -> MutexGuard<'_, Vec<(KeySetSource, Weak<SharedKeySet>)>> {
+        let locked = self.new_sets.lock();
+        locked.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -74,8 +104,13 @@ impl Drop for KeySets {
 }
 
 /// Fetches a set while it is used.
-async fn keep_fetched(source: KeySetSource, set: Weak<SharedKeySet>, pool: Pool) {
-    let mut last_error = None;
+async fn keep_fetched(
+    (source, set): (KeySetSource, Weak<SharedKeySet>),
+    first_fetched: oneshot::Sender<()>,
+    pool: Pool,
+) {
+    let (mut last_error, mut last_text) = (None, Vec::new());
+    let mut first_fetched = Some(first_fetched);
     loop {
         // Boxed: a connection with TLS takes room that a task has only while it fetches.
         let fetching = Box::pin(fetch(&source, &pool));
@@ -86,14 +121,18 @@ async fn keep_fetched(source: KeySetSource, set: Weak<SharedKeySet>, pool: Pool)
         };
         let mut interval = REFRESH_INTERVAL;
         match fetched {
-            Ok(keys) => {
+            Ok((text, keys)) => {
                 if last_error.take().is_some() {
                     log::info!(
                         "tokens: key set {source}: fetched again (keys={})",
                         keys.len()
                     );
                 }
-                set.replace(keys);
+                // What was verified with the same keys stays verified.
+                if text != last_text {
+                    set.replace(keys);
+                    last_text = text;
+                }
             }
             Err(error) => {
                 if last_error.as_ref() != Some(&error) {
@@ -106,6 +145,10 @@ async fn keep_fetched(source: KeySetSource, set: Weak<SharedKeySet>, pool: Pool)
                 interval = MIN_FETCH_INTERVAL;
             }
         }
+        if let Some(fetched) = first_fetched.take() {
+            // The server may not wait for it.
+            let _ = fetched.send(());
+        }
         clock::sleep(MIN_FETCH_INTERVAL).await;
         let rest = interval.saturating_sub(MIN_FETCH_INTERVAL);
         clock::timeout(rest, set.wait_for_unknown_key()).await;
@@ -115,8 +158,8 @@ async fn keep_fetched(source: KeySetSource, set: Weak<SharedKeySet>, pool: Pool)
     }
 }
 
-/// Fetches a set, or says why not.
-async fn fetch(source: &KeySetSource, pool: &Pool) -> Result<KeySet, String> {
+/// Fetches a set, as a text and as keys, or says why not.
+async fn fetch(source: &KeySetSource, pool: &Pool) -> Result<(Vec<u8>, KeySet), String> {
     let text = match source {
         KeySetSource::File(path) => {
             let path = path.clone();
@@ -130,7 +173,8 @@ async fn fetch(source: &KeySetSource, pool: &Pool) -> Result<KeySet, String> {
             target,
         } => fetch_over_http(*scheme, (authority, target), pool).await?,
     };
-    KeySet::parse(&text).map_err(|error| error.to_string())
+    let keys = KeySet::parse(&text).map_err(|error| error.to_string())?;
+    Ok((text, keys))
 }
 
 async fn fetch_over_http(

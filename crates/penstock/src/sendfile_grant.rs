@@ -9,7 +9,7 @@ use penstock_config::{Files as FilesConfig, HidePattern, Sendfile, TryPattern};
 use penstock_exchange::{
     Handler, HandlerProgress, InlineResponse, Request, RequestView, SendfileGrant,
 };
-use penstock_files::{FilesHandler, FilesSetup};
+use penstock_files::FilesSetup;
 
 use crate::components::{ThreadPools, default_pool};
 
@@ -17,7 +17,7 @@ use crate::components::{ThreadPools, default_pool};
 pub(crate) fn with_sendfile_grant(
     inner: Arc<dyn Handler>,
     sendfile: &Sendfile,
-    mut open: impl FnMut(&Path) -> Result<Arc<FilesHandler>, String>,
+    mut open: impl FnMut(&Path) -> Result<Arc<dyn Handler>, String>,
 ) -> Result<Arc<dyn Handler>, String> {
     let mut folders: Vec<(PathBuf, Arc<dyn Handler>)> = Vec::new();
     for folder in &sendfile.dirs {

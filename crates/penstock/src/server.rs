@@ -28,7 +28,9 @@ use std::time::{Duration, Instant};
 use penstock_apps::App;
 use penstock_cache::CachedRoute;
 use penstock_config::{Config, Invocation, Limits, LogTarget, PathPattern};
-use penstock_edge::{DescriptorBudget, Edge, EdgeAdopter, Route, RouteTable, Settings, Site};
+use penstock_edge::{
+    DescriptorBudget, Edge, EdgeAdopter, Route, RouteBodyLimits, RouteTable, Settings, Site,
+};
 use penstock_exchange::Handler;
 use penstock_hub::HubTransfer;
 use penstock_proxy::{JoinListener, Joiner};
@@ -352,7 +354,7 @@ fn internal_limits(limits: &Limits) -> Limits {
 fn internal_edge(config: &Config, handler: Arc<dyn Handler>, shows_causes: bool) -> Arc<Edge> {
     let route = Route {
         redirects_directories: false,
-        max_body_bytes: None,
+        body_limits: RouteBodyLimits::default(),
         policy: None,
         observation: None,
         path: PathPattern::any(),
@@ -566,6 +568,7 @@ impl Server {
     ) -> Result<(), String> {
         self.configure_acme().await;
         if let Some(mut old) = predecessor {
+            self.hub_service.key_sets().fetch_new_sets().await;
             self.wait_for_apps().await?;
             self.wait_for_cluster().await;
             self.receive_hub(old.hub.take());
@@ -581,6 +584,9 @@ impl Server {
             }
         } else {
             self.serve_listeners(bound_listeners);
+            // This server may be in front of the issuer of tokens, so nothing waits for the keys.
+            let hub_service = self.hub_service.clone();
+            loops::spawn_here(async move { hub_service.key_sets().fetch_new_sets().await });
         }
         let files = default_pool(&self.live_state().components.pools);
         loops::spawn_here(Arc::clone(&self.tls).watch_files(files));

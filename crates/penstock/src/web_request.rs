@@ -11,8 +11,13 @@ use penstock_client::{Address, Client, Response, TlsTarget};
 use penstock_runtime::blocking::Pool;
 use penstock_tls::{ClientTlsOptions, ServerTrust, client_config, server_name, system_roots};
 
+/// Addresses of a name that are tried: two machines with two families.
+const MAX_TRIED_ADDRESSES: usize = 4;
+
 /// Sends a request, head and body, to the server of this authority, with or without TLS, over a
 /// connection of its own. `timeout` is for the exchange, `max_body` for the body of the response.
+/// Another address of the name is tried where the first one fails, so that the request may arrive
+/// twice: it must be one that does no harm then.
 ///
 /// # Errors
 /// Why there is no complete response, in words.
@@ -40,10 +45,18 @@ pub(crate) async fn send(
     let addresses = pool.run(move || name.to_socket_addrs().map(Vec::from_iter));
     let addresses = addresses.await.map_err(|error| error.to_string())?;
     let addresses = addresses.map_err(|error| format!("cannot resolve the name: {error}"))?;
-    let address = addresses.first().ok_or("the name has no address")?;
-    let mut client = Client::new(Address::Tcp(*address)).with_tls(tls);
-    let answer = client.exchange(request, timeout, max_body).await;
-    answer.map_err(|error| error.to_string())
+    let mut failure = "the name has no address".to_owned();
+    // Each address has a part of the time: the first one may be down.
+    let tried = addresses.len().clamp(1, MAX_TRIED_ADDRESSES);
+    let timeout = timeout / u32::try_from(tried).unwrap_or(1);
+    for address in addresses.into_iter().take(tried) {
+        let mut client = Client::new(Address::Tcp(address)).with_tls(tls.clone());
+        match client.exchange(request, timeout, max_body).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => failure = format!("{address}: {error}"),
+        }
+    }
+    Err(failure)
 }
 
 /// Trust in the system's authorities, and the name that the server at `HOST:PORT` must prove.

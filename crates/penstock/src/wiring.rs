@@ -14,7 +14,9 @@ use penstock_compress::BodySecrecy;
 use penstock_config::{
     Config, Limits, PathPattern, Protocol, RateKey, RateLimitRule, SiteTls, TryPattern,
 };
-use penstock_edge::{Filters, Route, RouteTable, Settings, Site, TracePolicy, load_page};
+use penstock_edge::{
+    Filters, Route, RouteBodyLimits, RouteTable, Settings, Site, TracePolicy, load_page,
+};
 use penstock_exchange::buffering::{BufferingSettings, TempSpace};
 use penstock_exchange::metrics::RuleUsage;
 use penstock_exchange::{
@@ -104,6 +106,13 @@ pub(crate) fn build_settings(
                 config.server.redis.is_some(),
             )?);
             let rule_count = handlers.len();
+            if route.respond.is_some()
+                && let Some(respond) = handlers.last_mut()
+            {
+                let rule = (config, route);
+                *respond =
+                    with_compression(Arc::clone(respond), rule, BodySecrecy::Public, components);
+            }
             let files = files_handler(route, components, loops, &mut folders)?;
             handlers.extend(files.map(|files| {
                 with_compression(files, (config, route), BodySecrecy::Public, components)
@@ -114,9 +123,9 @@ pub(crate) fn build_settings(
                 cached_routes.extend(built.cached_routes);
             }
             if let Some(rule) = &route.response_rate {
-                for handler in &mut handlers[rule_count..] {
-                    *handler = Arc::new(ResponseRateHandler::new(rule, Arc::clone(handler)));
-                }
+                let name = format!("{} {rule:?}", caches::route_name(site, route));
+                let clients = components.in_progress.table(&name);
+                ResponseRateHandler::wrap_all(rule, clients, &mut handlers[rule_count..]);
             }
             let rewrites_paths = route.rewrite.response_paths && is_upstream(route, components);
             let own_cookies = rewrites_paths.then(|| Arc::clone(&own_cookies));
@@ -131,7 +140,11 @@ pub(crate) fn build_settings(
                 },
                 is_internal: route.internal,
                 redirects_directories: strips_own_prefix(route),
-                max_body_bytes: route.max_body_size,
+                body_limits: RouteBodyLimits {
+                    max_bytes: route.max_body_size,
+                    idle_timeout: route.body_idle_timeout,
+                    min_rate: route.min_body_rate,
+                },
                 policy: Some(policies.for_route(route)?),
                 observation: logs::observe_route(
                     config,
@@ -259,7 +272,10 @@ fn rule_handlers(
     handlers.extend(limit_of_users.map(|handler| handler as Arc<dyn Handler>));
     if let Some(rule) = &route.max_concurrent {
         // Behind the rules that refuse, so that a refused request holds no place.
-        let handler = ConcurrencyHandler::new(rule);
+        let counts = components
+            .in_progress
+            .table(&format!("{route_name} {rule:?}"));
+        let handler = ConcurrencyHandler::new(rule, counts);
         let usage = handler.usage();
         let outcomes = &[Refused, Unavailable];
         let handler = counted("max_concurrent", Arc::new(handler), outcomes);
@@ -288,7 +304,10 @@ pub(crate) fn rate_limit_warnings(config: &Config) -> Vec<String> {
         let Some(limit) = &route.rate_limit else {
             return false;
         };
-        let is_of_client = |key: &RateKey| matches!(key, RateKey::Header(_) | RateKey::Cookie(_));
+        let is_of_client = |key: &RateKey| {
+            use RateKey::{Cookie, Header, Host, Path};
+            matches!(key, Header(_) | Cookie(_) | Host | Path)
+        };
         limit.keys.iter().any(is_of_client) && !counts_what_rules_set(limit, route)
     });
     let warning = |route: &penstock_config::Route| {

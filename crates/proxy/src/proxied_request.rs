@@ -273,7 +273,11 @@ impl ProxiedRequest {
         let total = self.total_deadline();
         let config = &self.shared.config;
         match &mut self.attempt {
-            Some(attempt) => attempt.poll_timeout(cx, config, total),
+            Some(attempt) => {
+                let timeout = self.request.response_timeout;
+                let timeout = timeout.unwrap_or(config.response_timeout);
+                attempt.poll_timeout(cx, config, timeout, total)
+            }
             None => Poll::Pending,
         }
     }
@@ -468,6 +472,7 @@ impl Attempt {
         &mut self,
         cx: &mut Context<'_>,
         config: &config::Upstream,
+        response_timeout: Duration,
         total: Option<Instant>,
     ) -> Poll<Result<(), AttemptFailure>> {
         let is_sent = self.exchange.is_request_sent();
@@ -476,7 +481,7 @@ impl Attempt {
             self.wait_started_at = at;
         }
         let (limit, name) = match is_sent {
-            true => (config.response_timeout, "response_timeout"),
+            true => (response_timeout, "response_timeout"),
             // The reader of the client's body watches for slow clients.
             false if self.exchange.waits_for_client => (Duration::MAX, "limits.body_idle_timeout"),
             false => (config.body_idle_timeout, "body_idle_timeout"),

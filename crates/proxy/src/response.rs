@@ -77,7 +77,7 @@ pub(crate) fn build_reply(
     if let Some(accel) = head.accel_fields
         && let Some(grant) = proxied.request.sendfile_grant.as_deref()
     {
-        response.max_rate = accel.max_rate;
+        response.max_rate = accel.body_rate();
         match accel.internal_redirect(Some(grant), &response.fields, &proxied.timing) {
             Ok(None) => {}
             Ok(Some(redirect)) => {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use penstock_config::Satisfy;
 use penstock_exchange::field_policy::is_same_cgi_variable;
 use penstock_exchange::{Fault, FaultKind, Handler, HandlerProgress, Reply, Request, Response};
-use penstock_http::HeadWriter;
+use penstock_http::{HeadWriter, Status};
 
 /// A rule about the clients of a route.
 pub trait AdmissionRule: Send + Sync + fmt::Debug {
@@ -47,6 +47,8 @@ pub type Verdict = Result<Admission, Refusal>;
 /// What a rule knows of a request that it admits.
 #[derive(Debug, Default)]
 pub struct Admission {
+    /// Whether it passes because of who its client is: no response to it is another client's.
+    pub is_authenticated: bool,
     /// The user that the client has proved to be.
     pub user: Option<Arc<str>>,
     /// Fields that the request goes on with; valid, and named in [`AdmissionRule::own_fields`].
@@ -175,8 +177,12 @@ impl Inquiry {
     /// Changes the request to what a rule says of it. The client's fields that only these rules may
     /// set are removed.
     fn admit(&mut self, admission: Admission, of: std::ops::Range<usize>) -> Result<(), Fault> {
+        let client = &self.request.client_state;
         if admission.user.is_some() {
-            self.request.client_state.set_user(admission.user);
+            client.set_user(admission.user);
+        }
+        if admission.is_authenticated {
+            client.set_authenticated();
         }
         let owned: Vec<&String> = self.rules[of]
             .iter()
@@ -212,7 +218,7 @@ impl Inquiry {
 }
 
 /// The refusal that helps the client most; `None` if nothing refuses. All ways to sign in are in
-/// it.
+/// it where it is a 401 (RFC 9110 §15.5.2).
 fn combine(refusals: Vec<Refusal>) -> Option<Refusal> {
     let challenges: Vec<Vec<u8>> = refusals.iter().flat_map(challenges_of).collect();
     let causes: Vec<String> = refusals.iter().filter_map(cause_of).collect();
@@ -223,25 +229,34 @@ fn combine(refusals: Vec<Refusal>) -> Option<Refusal> {
             false => best,
         }
     })?;
-    if let Refusal::Fault(fault) = &mut chosen
-        && !is_alone
-    {
-        fault.cause = causes.join("; ").into();
-        if fault.kind == FaultKind::Unauthorized {
-            let fields = fault.fields.get_or_insert_default();
-            fields.remove(CHALLENGE);
-            for challenge in challenges {
-                // They were in fields before.
-                let _ = fields.push(CHALLENGE, &challenge);
-            }
+    if is_alone {
+        return Some(chosen);
+    }
+    let fields = match &mut chosen {
+        Refusal::Fault(fault) => {
+            fault.cause = causes.join("; ").into();
+            let is_challenged = fault.kind == FaultKind::Unauthorized;
+            is_challenged.then(|| &mut **fault.fields.get_or_insert_default())
+        }
+        Refusal::Response(response) => {
+            (response.status == Status::UNAUTHORIZED).then_some(&mut response.fields)
+        }
+    };
+    if let Some(fields) = fields {
+        fields.remove(CHALLENGE);
+        for challenge in challenges {
+            // They were in fields before.
+            let _ = fields.push(CHALLENGE, &challenge);
         }
     }
     Some(chosen)
 }
 
-/// A service may lead to its login page; a client that is too fast must not try again at once.
+/// A service may lead to its login page, unless it has failed; a client that is too fast must not
+/// try again at once.
 fn helpfulness(refusal: &Refusal) -> u8 {
     match refusal {
+        Refusal::Response(response) if response.status.code() >= 500 => 1,
         Refusal::Response(_) => 4,
         Refusal::Fault(fault) => match fault.kind {
             FaultKind::TooManyRequests => 3,
@@ -253,10 +268,11 @@ fn helpfulness(refusal: &Refusal) -> u8 {
 }
 
 fn challenges_of(refusal: &Refusal) -> Vec<Vec<u8>> {
-    let Refusal::Fault(fault) = refusal else {
-        return Vec::new();
+    let fields = match refusal {
+        Refusal::Fault(fault) => fault.fields.as_deref(),
+        Refusal::Response(response) => Some(&response.fields),
     };
-    let fields = fault.fields.iter().flat_map(|fields| fields.iter());
+    let fields = fields.into_iter().flat_map(|fields| fields.iter());
     let challenges = fields.filter(|(name, _)| name.eq_ignore_ascii_case(CHALLENGE));
     challenges.map(|(_, value)| value.to_vec()).collect()
 }
@@ -288,6 +304,7 @@ impl Admission {
     pub fn of_user(user: Arc<str>) -> Self {
         Self {
             user: Some(user),
+            is_authenticated: true,
             ..Self::default()
         }
     }

@@ -7,29 +7,27 @@
 //! - A user that does not exist costs as much time as the dearest hash of the file.
 //! - Nothing keeps a password, and no message or log shows one.
 //! - Attempts are counted by client before a hash is computed, and given back when they succeed.
+//!   Requests with the same field at a time are one attempt.
 //! - A full pool refuses: without a computed hash no request goes on.
 
 mod password_hash;
+mod verified_passwords;
 
 use std::collections::HashMap;
-use std::fmt;
-use std::hash::Hasher;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use aws_lc_rs::rand;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use penstock_config::BasicAuth;
 use penstock_exchange::{Fault, FaultKind, Request};
 use penstock_runtime::blocking::Pool;
-use siphasher::sip128::{Hasher128, SipHasher24};
 
 use self::password_hash::PasswordHash;
+use self::verified_passwords::FieldDigest;
 use crate::admission::{Admission, AdmissionRule, Decision};
 use crate::failed_attempts::FailedAttempts;
 
-/// Fields of a generation that are remembered as right.
-const MAX_YOUNG: usize = 2048;
+pub use self::verified_passwords::VerifiedPasswords;
 
 /// Longest `Authorization` field that is read: hashes use 72 bytes of a password at most.
 const MAX_FIELD_BYTES: usize = 1024;
@@ -41,27 +39,12 @@ pub struct BasicAuthRule {
     /// Stands for the hash of a user that does not exist.
     decoy: PasswordHash,
     challenge: Box<str>,
-    verified_passwords: Arc<VerifiedPasswords>,
+    verified: Arc<VerifiedPasswords>,
+    /// Stands for the users and their hashes: another password is not what was verified.
+    identity: FieldDigest,
     failures: FailedAttempts,
     pool: Pool,
 }
-
-/// The `Authorization` fields that were right, by digest: SipHash-2-4 of 128 bits, a keyed
-/// function for which no second field is found without the key.
-struct VerifiedPasswords {
-    key: [u8; 16],
-    generations: Mutex<Generations>,
-}
-
-/// When the young generation is full, the old one is forgotten. A field that is used again becomes
-/// young again.
-#[derive(Debug, Default)]
-struct Generations {
-    young: HashMap<FieldDigest, Arc<str>>,
-    old: HashMap<FieldDigest, Arc<str>>,
-}
-
-type FieldDigest = u128;
 
 /// User and password of a request.
 struct Credentials {
@@ -77,11 +60,17 @@ pub fn users_with_unusable_hashes(rule: &BasicAuth) -> impl Iterator<Item = &str
 }
 
 impl BasicAuthRule {
-    /// The rule for the users of a route. `failures` counts for all routes together.
+    /// The rule for the users of a route. `failures` counts, and `verified` remembers, for all
+    /// routes together.
     ///
     /// # Errors
-    /// The user whose hash cannot be read, or the lack of random numbers.
-    pub fn new(rule: &BasicAuth, failures: FailedAttempts, pool: Pool) -> Result<Self, String> {
+    /// The user whose hash cannot be read.
+    pub fn new(
+        rule: &BasicAuth,
+        failures: FailedAttempts,
+        pool: Pool,
+        verified: Arc<VerifiedPasswords>,
+    ) -> Result<Self, String> {
         let hash = |(user, hash): (&String, &penstock_config::Secret)| {
             let parsed = PasswordHash::parse(hash.expose());
             let parsed =
@@ -90,9 +79,11 @@ impl BasicAuthRule {
         };
         let users: HashMap<Box<str>, PasswordHash> =
             rule.users.iter().map(hash).collect::<Result<_, String>>()?;
-        let mut key = [0; 16];
-        rand::fill(&mut key).map_err(|_| "basic_auth: no random numbers".to_owned())?;
+        let known = rule.users.iter();
+        let known = known.flat_map(|(user, hash)| [user.as_str(), hash.expose()]);
         Ok(Self {
+            identity: verified.digest(known.map(str::as_bytes)),
+            verified,
             decoy: users
                 .values()
                 .max_by_key(|hash| hash.cost())
@@ -100,7 +91,6 @@ impl BasicAuthRule {
                 .unwrap_or_default(),
             users,
             challenge: format!("Basic realm=\"{}\", charset=\"UTF-8\"", rule.realm).into(),
-            verified_passwords: Arc::new(VerifiedPasswords::new(key)),
             failures,
             pool,
         })
@@ -117,37 +107,51 @@ impl AdmissionRule for BasicAuthRule {
     }
 
     fn decide(&self, request: &Request) -> Decision {
-        let field = request.head.field("authorization").unwrap_or_default();
-        let missing = || Decision::refuse(Self::refusal(&self.challenge, "no user and password"));
-        if field.is_empty() || field.len() > MAX_FIELD_BYTES {
-            return missing();
+        let missing = |cause| Decision::refuse(Self::refusal(&self.challenge, cause));
+        let mut fields = request.head.field_values("authorization");
+        let field = match (fields.next(), fields.next()) {
+            (None, _) => return missing("no user and password"),
+            // A back end could read another one than this rule.
+            (Some(_), Some(_)) => return missing("more than one Authorization field"),
+            (Some(field), None) => field,
+        };
+        if field.len() > MAX_FIELD_BYTES {
+            return missing("an Authorization field that is too long");
         }
-        let digest = self.verified_passwords.digest(field);
-        if let Some(user) = self.verified_passwords.user(&digest) {
+        let digest = self.verified.digest([&self.identity[..], field]);
+        if let Some(user) = self.verified.user(&digest) {
             return Decision::Ready(Ok(Admission::of_user(user)));
         }
         let Some(credentials) = Credentials::parse(field) else {
-            return missing();
+            return missing("no user and password");
         };
         let found = self.users.get(&*credentials.user);
         let is_user = found.is_some();
-        let hash = found.unwrap_or(&self.decoy);
-        let attempt = match self.failures.begin(request, "passwords") {
+        let hash = found.unwrap_or(&self.decoy).clone();
+        // The requests of a page come together: one of them is the attempt.
+        let (verification, is_first) = self.verified.verification(digest);
+        let attempt = is_first.then(|| self.failures.begin(request, "passwords"));
+        let attempt = match attempt.transpose() {
             Ok(attempt) => attempt,
             Err(fault) => return Decision::refuse(fault),
         };
-        let (hash, pool) = (hash.clone(), self.pool.clone());
-        let verified_passwords = Arc::clone(&self.verified_passwords);
+        let (pool, verified) = (self.pool.clone(), Arc::clone(&self.verified));
         let challenge = self.challenge.clone();
         Decision::Pending(Box::pin(async move {
             let Credentials { user, password } = credentials;
-            let verified = pool.run(move || hash.verify(&password)).await;
-            let verified = verified.map_err(|error| {
+            let outcome = verification
+                .outcome(|| pool.run(move || hash.verify(&password)))
+                .await;
+            // Without a hash nothing has failed.
+            let is_failed = matches!(outcome, Ok(false)) || matches!(outcome, Ok(true) if !is_user);
+            if let Some(attempt) = attempt.filter(|_| !is_failed) {
+                attempt.give_back();
+            }
+            let is_right = outcome.map_err(|error| {
                 Fault::new(FaultKind::Overloaded, format!("basic_auth: {error}"))
             })?;
-            if verified && is_user {
-                verified_passwords.insert(digest, Arc::clone(&user));
-                attempt.give_back();
+            if is_right && is_user {
+                verified.insert(digest, Arc::clone(&user));
                 return Ok(Admission::of_user(user));
             }
             Err(Self::refusal(&challenge, "wrong user or password").into())
@@ -169,76 +173,5 @@ impl Credentials {
             user: user.into(),
             password: zeroize::Zeroizing::new(decoded[colon + 1..].to_vec()),
         })
-    }
-}
-
-impl fmt::Debug for VerifiedPasswords {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("VerifiedPasswords")
-    }
-}
-
-impl VerifiedPasswords {
-    fn new(key: [u8; 16]) -> Self {
-        let generations = Mutex::default();
-        Self { key, generations }
-    }
-
-    fn digest(&self, field: &[u8]) -> FieldDigest {
-        let mut hasher = SipHasher24::new_with_key(&self.key);
-        hasher.write(field);
-        hasher.finish128().as_u128()
-    }
-
-    /// The user whose field has this digest, if it was right.
-    fn user(&self, digest: &FieldDigest) -> Option<Arc<str>> {
-        let mut kept = self.lock();
-        if let Some(user) = kept.young.get(digest) {
-            return Some(Arc::clone(user));
-        }
-        let user = kept.old.remove(digest)?;
-        kept.insert(*digest, Arc::clone(&user));
-        Some(user)
-    }
-
-    fn insert(&self, digest: FieldDigest, user: Arc<str>) {
-        self.lock().insert(digest, user);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Generations> {
-        self.generations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Generations {
-    fn insert(&mut self, digest: FieldDigest, user: Arc<str>) {
-        if self.young.len() >= MAX_YOUNG {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(digest, user);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_in_use_are_remembered_and_others_forgotten() {
-        let verified_passwords = VerifiedPasswords::new([7; 16]);
-        let digest = |field: &str| verified_passwords.digest(field.as_bytes());
-        assert_ne!(digest("Basic YTpi"), digest("Basic YTpj"));
-        let (used, unused) = (digest("used"), digest("unused"));
-        verified_passwords.insert(used, "anna".into());
-        verified_passwords.insert(unused, "bert".into());
-        for number in 0..4 * MAX_YOUNG {
-            verified_passwords.insert(digest(&number.to_string()), "other".into());
-            assert_eq!(verified_passwords.user(&used).as_deref(), Some("anna"));
-        }
-        assert_eq!(verified_passwords.user(&unused), None);
-        let kept = verified_passwords.lock();
-        assert!(kept.young.len() <= MAX_YOUNG && kept.old.len() <= MAX_YOUNG);
     }
 }

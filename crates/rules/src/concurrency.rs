@@ -2,20 +2,14 @@
 //!
 //! A request that passes leaves a permit with the state of its client, which gives it back when the
 //! request has ended, however it ended.
-//!
-//! # Invariants
-//! - All loops share the counts: a bound is exact.
-//! - The memory is that of the requests in progress, whatever keys clients choose. Keys are hashed
-//!   with a secret of this process.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use penstock_config::{ConcurrencyRule, RateKey};
 use penstock_exchange::metrics::RuleUsage;
 use penstock_exchange::{Fault, FaultKind, Handler, HandlerProgress, Reply, Request};
 
+use crate::key_counts::KeyCounts;
 use crate::rate_limit::request_key;
 
 /// Bounds the requests of a route that are in progress.
@@ -23,32 +17,17 @@ use crate::rate_limit::request_key;
 pub struct ConcurrencyHandler {
     max: u32,
     keys: Box<[RateKey]>,
-    counts: Arc<ConcurrencyCounts>,
-}
-
-/// The requests in progress by their keys.
-#[derive(Debug, Default)]
-pub struct ConcurrencyCounts {
-    hasher: RandomState,
-    /// Each held for one look-up.
-    shards: [Mutex<HashMap<u64, u32>>; 16],
-}
-
-/// One request in progress.
-#[derive(Debug)]
-struct ConcurrencyPermit {
-    counts: Arc<ConcurrencyCounts>,
-    key: u64,
+    counts: Arc<KeyCounts>,
 }
 
 impl ConcurrencyHandler {
-    /// The handler of a route, with counts of its own.
+    /// The handler of a route; `counts` has what is in progress now.
     #[must_use]
-    pub fn new(rule: &ConcurrencyRule) -> Self {
+    pub fn new(rule: &ConcurrencyRule, counts: Arc<KeyCounts>) -> Self {
         Self {
             max: rule.max,
             keys: rule.keys.clone().into(),
-            counts: Arc::default(),
+            counts,
         }
     }
 
@@ -80,61 +59,17 @@ impl Handler for ConcurrencyHandler {
     }
 }
 
-impl ConcurrencyCounts {
-    /// Counts one more request of a key, unless it has `max` already.
-    fn acquire(self: &Arc<Self>, key: &[u8], max: u32) -> Option<ConcurrencyPermit> {
-        let key = self.hasher.hash_one(key);
-        let mut shard = self.shard(key);
-        let count = shard.entry(key).or_default();
-        if *count >= max {
-            return None;
-        }
-        *count += 1;
-        Some(ConcurrencyPermit {
-            counts: Arc::clone(self),
-            key,
-        })
-    }
-
-    fn shard(&self, key: u64) -> MutexGuard<'_, HashMap<u64, u32>> {
-        let shard = &self.shards[(key >> 60) as usize % self.shards.len()];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for ConcurrencyPermit {
-    fn drop(&mut self) {
-        let mut shard = self.counts.shard(self.key);
-        if let Some(count) = shard.get_mut(&self.key) {
-            *count -= 1;
-            if *count == 0 {
-                shard.remove(&self.key);
-            }
-        }
-    }
-}
-
-impl RuleUsage for ConcurrencyCounts {
-    fn in_use(&self) -> u64 {
-        let shards = self.shards.iter();
-        let counts = shards.map(|shard| {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            shard.values().map(|count| u64::from(*count)).sum::<u64>()
-        });
-        counts.sum()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::{request, run};
 
     fn handler(max: u32, keys: &[RateKey]) -> ConcurrencyHandler {
-        ConcurrencyHandler::new(&ConcurrencyRule {
+        let rule = ConcurrencyRule {
             keys: keys.to_vec(),
             ..ConcurrencyRule::new(max)
-        })
+        };
+        ConcurrencyHandler::new(&rule, Arc::default())
     }
 
     #[test]
@@ -160,13 +95,6 @@ mod tests {
         assert!(one("a").is_err());
         drop((third, fourth, other));
         assert_eq!(handler.usage().in_use(), 0);
-        assert!(
-            handler
-                .counts
-                .shards
-                .iter()
-                .all(|it| it.lock().unwrap().is_empty())
-        );
         // Without the field a request is not counted.
         let uncounted: Vec<_> = (0..5)
             .map(|_| state(run(&handler, request("/", ""))))

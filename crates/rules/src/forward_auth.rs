@@ -64,7 +64,7 @@ impl ForwardAuthRule {
                 && (is_host || classify_field(name) != FieldClass::HopByHop)
         };
         let mut writer = HeadWriter::with_kept_fields(head, "GET", &self.target, is_kept);
-        let target = format!("{}{}", request.mount.path(), head.target_path_query());
+        let target = format!("{}{}", request.client_prefix(), request.client_target());
         let method = head.method_str();
         let url = format!("{}://{}{target}", request.scheme(), request.host());
         for (name, value) in REQUEST_FIELDS.iter().zip([method, &target, method, &url]) {
@@ -115,6 +115,7 @@ fn admission(response: &Response, copied: &[String]) -> Admission {
     let fields = response.fields.iter();
     let fields = fields.filter(|(name, _)| is_copied(name));
     Admission {
+        is_authenticated: true,
         fields: fields
             .map(|(name, value)| (name.to_owned(), value.to_vec()))
             .collect(),

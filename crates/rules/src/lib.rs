@@ -9,7 +9,7 @@
 //! `penstock`'s wiring compiles them from the configuration, `edge` asks them for each request.
 //!
 //! # Invariants
-//! - Nothing here keeps a connection, waits, or knows another component.
+//! - Nothing here keeps a connection or knows another component; what waits has a deadline.
 //! - A request that no rule is about pays for none.
 
 pub mod access;
@@ -25,11 +25,14 @@ pub mod fixed_responses;
 pub mod forward_auth;
 pub mod fuzzing;
 pub mod jwt;
+mod key_counts;
 pub mod maintenance;
 pub mod mirror;
+mod named_tables;
 pub mod pause;
 pub mod rate_limit;
 pub mod response_rate;
+pub mod response_timeout;
 pub mod signed_url;
 pub mod split;
 pub mod template;
@@ -38,7 +41,7 @@ mod testing;
 
 pub use access::AccessRule;
 pub use admission::{Admission, AdmissionHandler, AdmissionRule, Decision, Refusal, Verdict};
-pub use basic_auth::BasicAuthRule;
+pub use basic_auth::{BasicAuthRule, VerifiedPasswords};
 pub use client_certificate::ClientCertificateRule;
 pub use concurrency::ConcurrencyHandler;
 pub use conditions::{ConditionSet, RequestConditions, RequestFacts};
@@ -48,14 +51,17 @@ pub use failed_attempts::FailedAttempts;
 pub use fixed_responses::{RedirectHandler, RespondHandler};
 pub use forward_auth::ForwardAuthRule;
 pub use jwt::JwtRule;
+pub use key_counts::KeyCounts;
 pub use maintenance::{Maintenance, MaintenanceRule, MaintenanceSnapshot};
 pub use mirror::MirrorHandler;
+pub use named_tables::NamedTables;
 pub use pause::{BackEndName, PauseGates, PauseHandler, PauseSnapshot};
 pub use rate_limit::shared::{CellGrant, CellRequest, SharedRates};
 pub use rate_limit::{
     RateDecision, RateLimit, RateLimitHandler, RateTable, RateTables, SharedLimit,
 };
 pub use response_rate::ResponseRateHandler;
+pub use response_timeout::ResponseTimeoutHandler;
 pub use signed_url::SignedUrlRule;
 pub use split::{SplitHandler, SplitTarget};
 pub use template::{TemplateValues, render};

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use penstock_config::{Mirror, Share};
+use penstock_exchange::field_policy::is_same_cgi_variable;
 use penstock_exchange::metrics::{RuleCountTable, RuleCounts, RuleUsage};
 use penstock_exchange::request::RequestPath;
 use penstock_exchange::{
@@ -142,7 +143,9 @@ impl MirrorHandler {
 
 impl Handler for MirrorHandler {
     fn handle(&self, mut request: Request) -> HandlerProgress {
-        if request.head.field(MIRROR_FIELD).is_some() {
+        // An application behind CGI's names could not tell `X_Mirror` from it.
+        let is_mark = |(name, _): (&str, _)| is_same_cgi_variable(name, MIRROR_FIELD);
+        if request.head.fields().any(is_mark) {
             match unmarked_head(&request.head) {
                 Ok(head) => request.replace_head(Arc::new(head), []),
                 Err(error) => {
@@ -275,7 +278,7 @@ fn copy_of(request: &Request) -> Result<Request, String> {
 }
 
 fn unmarked_head(head: &RequestHead) -> Result<RequestHead, RequestHeadError> {
-    let is_kept = |name: &str| !name.eq_ignore_ascii_case(MIRROR_FIELD);
+    let is_kept = |name: &str| !is_same_cgi_variable(name, MIRROR_FIELD);
     let (method, target) = (head.method_str(), head.target_path_query());
     HeadWriter::with_kept_fields(head, method, target, is_kept).finish()
 }

@@ -16,13 +16,14 @@ mod handler;
 mod request_key;
 pub mod shared;
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use penstock_exchange::metrics::RuleUsage;
 use penstock_runtime::clock;
+
+use crate::named_tables::NamedTables;
 
 pub use handler::{RateLimitHandler, SharedLimit};
 pub(crate) use request_key::request_key;
@@ -34,10 +35,10 @@ const WAYS: usize = 8;
 /// Parts of the table with a lock each.
 const SHARDS: usize = 64;
 
-/// The tables of all rules, by their names. A rule that a reload keeps finds its counts again.
+/// The tables of all rules, by their names.
 #[derive(Debug, Default)]
 pub struct RateTables {
-    tables: Mutex<HashMap<String, Weak<RateTable>>>,
+    tables: NamedTables<RateTable>,
     shared: Arc<SharedRates>,
 }
 
@@ -52,14 +53,7 @@ impl RateTables {
     /// fill a table that others share.
     #[must_use]
     pub fn table(&self, rule: &str) -> Arc<RateTable> {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        tables.retain(|_, table| table.strong_count() > 0);
-        if let Some(table) = tables.get(rule).and_then(Weak::upgrade) {
-            return table;
-        }
-        let table = Arc::new(RateTable::default());
-        tables.insert(rule.to_owned(), Arc::downgrade(&table));
-        table
+        self.tables.table(rule)
     }
 }
 
@@ -104,6 +98,11 @@ pub enum RateDecision {
 }
 
 impl RateLimit {
+    /// The time that so many requests take at the rate.
+    pub(crate) fn time_of(&self, requests: u32) -> Duration {
+        Duration::from_nanos(self.interval.saturating_mul(u64::from(requests)))
+    }
+
     /// So many requests in a time, `burst` of them at once, which is at least one.
     #[must_use]
     pub fn new(count: u32, per: Duration, burst: u32, max_delay: Duration) -> Self {

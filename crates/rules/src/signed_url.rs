@@ -21,6 +21,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use md5::{Digest as _, Md5};
 use penstock_config::{SignedPart, SignedText, SignedUrl};
 use penstock_exchange::{Fault, FaultKind, Request};
+use penstock_http::normalise_path;
 use penstock_runtime::clock;
 use penstock_sys::net::PeerAddress;
 
@@ -95,15 +96,15 @@ impl SignedUrlRule {
         if !self.methods.iter().any(|known| known == method) {
             return Err(LinkProblem::Method);
         }
-        let query = request.query().unwrap_or_default();
+        // Whatever the route makes of it: the link is what was signed.
+        let target = request.client_target();
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let parts = SignedQuery::split(query, &self.signature_parameter)?;
         let expires = find_parameter(query, &self.expires_parameter)?;
         let is_right = match &self.form {
             SignatureForm::Hmac { keys, names_client } => {
                 let mut message = Vec::with_capacity(128);
-                let path = request.head.target_path_query();
-                let path = path.split('?').next().unwrap_or_default();
-                for part in [&*request.mount.encoded_path(), path, "?"] {
+                for part in [&*request.client_prefix(), path, "?"] {
                     message.extend_from_slice(part.as_bytes());
                 }
                 parts.append_rest(&mut message);
@@ -118,7 +119,7 @@ impl SignedUrlRule {
             SignatureForm::Md5 { text, secrets } => {
                 let signature = decode(parts.signature);
                 let is_signed = |secret: &zeroize::Zeroizing<Vec<u8>>| {
-                    let message = signed_text(text, secret, expires, request);
+                    let message = signed_text(text, (secret, expires), path, request);
                     let digest = Md5::digest(&*message);
                     constant_time::verify_slices_are_equal(&digest, &signature).is_ok()
                 };
@@ -197,8 +198,8 @@ fn decode(text: &str) -> Vec<u8> {
 /// The text that nginx' form signs; the path is decoded, as its `$uri`.
 fn signed_text(
     text: &SignedText,
-    secret: &[u8],
-    expires: Option<&str>,
+    (secret, expires): (&[u8], Option<&str>),
+    path: &str,
     request: &Request,
 ) -> zeroize::Zeroizing<Vec<u8>> {
     let mut out = zeroize::Zeroizing::new(Vec::with_capacity(128));
@@ -209,8 +210,12 @@ fn signed_text(
             SignedPart::Expires => out.extend_from_slice(expires.unwrap_or_default().as_bytes()),
             SignedPart::Client => append_client(request, &mut out),
             SignedPart::Path => {
-                out.extend_from_slice(request.mount.path().as_bytes());
-                out.extend_from_slice(request.path());
+                let prefix = request.client_prefix();
+                for part in [&*prefix, path] {
+                    // In normal form: a path that has none was refused before.
+                    let normal = normalise_path(part);
+                    out.extend(normal.iter().flat_map(|normal| &*normal.path));
+                }
             }
         }
     }

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::DecodingKey;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
 use serde_json::Value;
@@ -38,8 +40,8 @@ pub enum KeySetError {
     /// Not an object with a list `keys`.
     #[error("it is no JSON object with a list `keys`")]
     Malformed,
-    /// None of RS256, ES256 or EdDSA.
-    #[error("none of its keys is a public key for RS256, ES256 or EdDSA")]
+    /// None with an algorithm that is known.
+    #[error("none of its keys is a public key for RS, PS, ES256, ES384 or EdDSA")]
     NoKeys,
     /// More than an issuer has.
     #[error("it has more than {MAX_KEYS} keys")]
@@ -157,19 +159,34 @@ fn read_key(key: &Value) -> Option<SetKey> {
     if !matches!(common.public_key_use, None | Some(PublicKeyUse::Signature)) {
         return None;
     }
-    let wanted = match &key.algorithm {
-        AlgorithmParameters::RSA(_) => "RS256",
-        AlgorithmParameters::EllipticCurve(curve) if curve.curve == EllipticCurve::P256 => "ES256",
-        AlgorithmParameters::OctetKeyPair(pair) if pair.curve == EllipticCurve::Ed25519 => "EdDSA",
+    // What the kind of key is for; the first one unless the key says which (RFC 7517 §4.4).
+    let possible: &[&str] = match &key.algorithm {
+        AlgorithmParameters::RSA(_) => &["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"],
+        AlgorithmParameters::EllipticCurve(curve) => {
+            let (bytes, name): (usize, &[&str]) = match curve.curve {
+                EllipticCurve::P256 => (32, &["ES256"]),
+                EllipticCurve::P384 => (48, &["ES384"]),
+                _ => return None,
+            };
+            // RFC 7518 §6.2.1.2: a coordinate has the length of its curve.
+            let is_whole = |text: &str| {
+                let decoded = URL_SAFE_NO_PAD.decode(text);
+                decoded.is_ok_and(|decoded| decoded.len() == bytes)
+            };
+            if !is_whole(&curve.x) || !is_whole(&curve.y) {
+                return None;
+            }
+            name
+        }
+        AlgorithmParameters::OctetKeyPair(pair) if pair.curve == EllipticCurve::Ed25519 => {
+            &["EdDSA"]
+        }
         _ => return None,
     };
-    if common
-        .key_algorithm
-        .is_some_and(|named| named.to_string() != wanted)
-    {
-        return None;
-    }
-    let &(name, algorithm) = ALGORITHMS.iter().find(|(name, _)| *name == wanted)?;
+    let named = common.key_algorithm.map(|named| named.to_string());
+    let is_wanted = |name: &&&str| named.as_deref().is_none_or(|named| named == **name);
+    let wanted = possible.iter().find(is_wanted)?;
+    let &(name, algorithm) = ALGORITHMS.iter().find(|(name, _)| name == wanted)?;
     let decoding_key = DecodingKey::from_jwk(&key).ok()?;
     Some(SetKey {
         id: common.key_id.as_deref().map(Box::from),

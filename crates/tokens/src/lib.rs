@@ -2,8 +2,9 @@
 //! clients.
 //!
 //! `grip` puts one into requests (`Grip-Sig`) with a [`Signer`]; `mercure` reads those of
-//! publishers and subscribers with a [`Verifier`], `rules` those of a route with `jwt`. `jsonwebtoken` encodes, decodes and checks
-//! signatures, in a time that says nothing about a secret.
+//! publishers and subscribers with a [`Verifier`], `rules` those of a route with `jwt`.
+//! `jsonwebtoken` encodes, decodes and checks signatures, in a time that says nothing about a
+//! secret.
 //!
 //! # Invariants
 //! - The algorithm is the key's and never the token's choice, so neither `none` nor a public key
@@ -19,8 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
-    VerificationAlgorithm,
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ED25519, ParsedPublicKey,
+    RSA_PKCS1_2048_8192_SHA256, VerificationAlgorithm,
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -36,7 +37,10 @@ pub use key_set::{KeySet, KeySetError, SharedKeySet};
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum KeyError {
     /// Nothing by that name, or `none`.
-    #[error("`{0}` is no algorithm of tokens: HS256, HS384, HS512, RS256, ES256 or EdDSA is")]
+    #[error(
+        "`{0}` is no algorithm of tokens: HS, RS and PS with 256, 384 or 512, ES256, ES384 and \
+         EdDSA are"
+    )]
     UnknownAlgorithm(String),
     /// Anyone could sign with it.
     #[error("the key is empty")]
@@ -146,17 +150,23 @@ pub enum TokenKeys {
 }
 
 /// The algorithms of keys (RFC 7518 §3.1, RFC 8037 §3.1), by their names in tokens.
-const ALGORITHMS: [(&str, Algorithm); 6] = [
+const ALGORITHMS: [(&str, Algorithm); 12] = [
     ("HS256", Algorithm::HS256),
     ("HS384", Algorithm::HS384),
     ("HS512", Algorithm::HS512),
     ("RS256", Algorithm::RS256),
+    ("RS384", Algorithm::RS384),
+    ("RS512", Algorithm::RS512),
+    ("PS256", Algorithm::PS256),
+    ("PS384", Algorithm::PS384),
+    ("PS512", Algorithm::PS512),
     ("ES256", Algorithm::ES256),
+    ("ES384", Algorithm::ES384),
     ("EdDSA", Algorithm::EdDSA),
 ];
 
-/// Those of them whose keys are public.
-const PUBLIC_KEY_ALGORITHMS: [&str; 3] = ["RS256", "ES256", "EdDSA"];
+/// What a public key is for that says nothing else, one for each kind of key.
+const PUBLIC_KEY_ALGORITHMS: [&str; 4] = ["RS256", "ES256", "ES384", "EdDSA"];
 
 /// The algorithms of private keys, for errors.
 const SIGNING_ALGORITHMS: &str = "RS256 or ES256";
@@ -253,13 +263,22 @@ impl Verifier {
         let &(name, algorithm) =
             known.ok_or_else(|| KeyError::UnknownAlgorithm(algorithm.to_owned()))?;
         let key = match algorithm {
-            Algorithm::RS256 => {
+            Algorithm::RS256
+            | Algorithm::RS384
+            | Algorithm::RS512
+            | Algorithm::PS256
+            | Algorithm::PS384
+            | Algorithm::PS512 => {
                 let begins = [PEM_PUBLIC_KEY, PEM_RSA_PUBLIC_KEY];
                 let der = parse_public_key(key, name, &begins, &RSA_PKCS1_2048_8192_SHA256)?;
                 DecodingKey::from_rsa_der(&der)
             }
             Algorithm::ES256 => {
                 let der = parse_public_key(key, name, &[PEM_PUBLIC_KEY], &ECDSA_P256_SHA256_FIXED)?;
+                DecodingKey::from_ec_der(&der)
+            }
+            Algorithm::ES384 => {
+                let der = parse_public_key(key, name, &[PEM_PUBLIC_KEY], &ECDSA_P384_SHA384_FIXED)?;
                 DecodingKey::from_ec_der(&der)
             }
             Algorithm::EdDSA => {
@@ -287,7 +306,7 @@ impl Verifier {
                 None => PUBLIC_KEY_ALGORITHMS
                     .iter()
                     .find_map(|name| Self::new(text, name).ok())
-                    .ok_or(KeyError::WrongKind("RS256, ES256 or EdDSA")),
+                    .ok_or(KeyError::WrongKind("RS256, ES256, ES384 or EdDSA")),
             };
         }
         let wanted = algorithm.unwrap_or("HS256");

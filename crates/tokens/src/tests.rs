@@ -118,7 +118,7 @@ fn a_key_of_a_file_tells_its_algorithm() {
             &private,
             None,
             "",
-            Some(KeyError::WrongKind("RS256, ES256 or EdDSA")),
+            Some(KeyError::WrongKind("RS256, ES256, ES384 or EdDSA")),
         ),
         (
             &long,
@@ -297,7 +297,7 @@ fn a_key_is_of_its_algorithm_or_refused() {
         ));
         assert_eq!(refused("", algorithm), KeyError::Empty);
     }
-    for algorithm in ["none", "None", "", "HS255", "hs256", "ES384"] {
+    for algorithm in ["none", "None", "", "HS255", "hs256", "ES512"] {
         assert_eq!(
             refused(SECRET, algorithm),
             KeyError::UnknownAlgorithm(algorithm.to_owned())

@@ -29,6 +29,7 @@ fn job(name: &str) -> Job {
         upgrades: false,
         sendfile: None,
         affinity: None,
+        response_timeout: None,
     }
 }
 

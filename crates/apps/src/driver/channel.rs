@@ -183,7 +183,9 @@ impl ChannelDriver {
                 self.ended_streams += 1;
                 continue;
             }
-            let id = self.streams.open_stream(start, now);
+            let id = self
+                .streams
+                .open_stream(start, now, self.core.app.response_timeout);
             self.outbox.push_request(id);
             // From now on the driver notices when the client leaves.
             self.poll_stream(stream_table::index_of(id));
@@ -357,13 +359,8 @@ impl ChannelDriver {
 
     /// Waits for the next deadline; ready without an end when one was handled.
     fn poll_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), DriverEnd>> {
-        let timeout = self.core.app.response_timeout;
-        let oldest = self
-            .streams
-            .longest_waiting()
-            .map(|(_, since)| since + timeout);
         let times = [
-            oldest,
+            self.streams.first_expiry().map(|(_, at)| at),
             self.core.worker_lost_at,
             self.check_reading_at,
             self.window_update_at,
@@ -402,8 +399,8 @@ impl ChannelDriver {
                 self.return_window(id, true);
             }
         }
-        while let Some((id, since)) = self.streams.longest_waiting()
-            && since + timeout <= now
+        while let Some((id, at)) = self.streams.first_expiry()
+            && at <= now
         {
             self.time_out_stream(id, now);
         }
@@ -443,10 +440,10 @@ impl ChannelDriver {
     /// Fails a request whose time is over. Its worker continues, unless it turns out not to read.
     fn time_out_stream(&mut self, id: u32, now: Instant) {
         self.streams.stop_clock(id);
-        let limit = self.core.app.response_timeout;
         let Some(entry) = self.streams.entry(id) else {
             return;
         };
+        let limit = entry.timeout;
         if entry.is_abandoned() {
             return self.record_stuck(id);
         }

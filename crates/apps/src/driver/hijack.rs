@@ -199,7 +199,7 @@ pub(crate) async fn serve_hijacked_connection(
     mut hijacked: HijackGuard,
     timing: RequestTiming,
 ) {
-    let limit = app.response_timeout;
+    let limit = app.response_timeout_of(&job);
     let read = {
         let job = &mut job;
         let head = async { clock::timeout(limit, read_head(&socket, job)).await };

@@ -81,6 +81,7 @@ impl BypassedRequest {
         {
             let exchange = OriginExchange {
                 request: &self.client.head,
+                is_authenticated: self.client.is_authenticated(),
                 status: response.status,
                 fields: &response.fields,
                 request_time: clock::wall_time_at(self.client.origin.arrived_at),

@@ -213,8 +213,8 @@ impl CacheLookup {
             return LookupStep::Bypass(bypass_status(fwd, detail));
         }
         let base = stale.map(|stale| &stale.hit);
-        let is_alone = self.client.head.field("authorization").is_some()
-            || stale.is_some_and(|stale| !stale.is_shareable);
+        let is_alone =
+            self.client.is_authenticated() || stale.is_some_and(|stale| !stale.is_shareable);
         let (waiter, completer) = match is_alone {
             true => self.shared.fetches.begin_exclusive(&self.key),
             false => {

@@ -104,15 +104,25 @@ fn check_key(
     algorithm: TokenAlgorithm,
 ) -> Option<MercureKey> {
     let value = text.value.as_ref();
+    let public_key = format!(
+        "a public key in PEM for {}, from `-----BEGIN PUBLIC KEY-----` on",
+        algorithm.as_str()
+    );
     let (fits, expected) = match algorithm {
         TokenAlgorithm::Hs384 => (is_secret(value, 48), SECRET_48_EXPECTED),
         TokenAlgorithm::Hs512 => (is_secret(value, 64), SECRET_64_EXPECTED),
-        TokenAlgorithm::Rs256 => (
+        TokenAlgorithm::Rs256
+        | TokenAlgorithm::Rs384
+        | TokenAlgorithm::Rs512
+        | TokenAlgorithm::Ps256
+        | TokenAlgorithm::Ps384
+        | TokenAlgorithm::Ps512 => (
             is_pem(value, &[PEM_PUBLIC_KEY, PEM_RSA_PUBLIC_KEY]),
-            RSA_EXPECTED,
+            &*public_key,
         ),
-        TokenAlgorithm::Es256 => (is_pem(value, &[PEM_PUBLIC_KEY]), EC_EXPECTED),
-        TokenAlgorithm::EdDsa => (is_pem(value, &[PEM_PUBLIC_KEY]), ED_EXPECTED),
+        TokenAlgorithm::Es256 | TokenAlgorithm::Es384 | TokenAlgorithm::EdDsa => {
+            (is_pem(value, &[PEM_PUBLIC_KEY]), &*public_key)
+        }
         TokenAlgorithm::Hs256 => (is_secret(value, 32), SECRET_32_EXPECTED),
     };
     if !fits {
@@ -184,12 +194,9 @@ pub(crate) const SECRET_32_EXPECTED: &str =
     "a secret of at least 32 bytes for HS256; a public key stands beside its `algorithm`";
 const SECRET_48_EXPECTED: &str = "a secret of at least 48 bytes for HS384";
 const SECRET_64_EXPECTED: &str = "a secret of at least 64 bytes for HS512";
-const RSA_EXPECTED: &str = "a public key in PEM for RS256, from `-----BEGIN PUBLIC KEY-----` on";
 /// What a message says was expected of a set of keys.
 pub(crate) const KEY_SET_EXPECTED: &str =
     "a file, or an address that begins with `https://` or `http://`";
-const ED_EXPECTED: &str = "a public key in PEM for EdDSA, from `-----BEGIN PUBLIC KEY-----` on";
-const EC_EXPECTED: &str = "a public key in PEM for ES256, from `-----BEGIN PUBLIC KEY-----` on";
 
 #[cfg(test)]
 mod tests;

@@ -24,9 +24,8 @@ choice! {
 }
 
 section! {
-    /// Signed tokens (JWT, RFC 7519) that clients must have, for RS256, ES256, EdDSA, HS256, HS384 or
-    /// HS512, whichever the key is for. A token must have an end (`exp`); clocks may differ by 10
-    /// seconds. It comes as `Authorization: Bearer TOKEN`.
+    /// Signed tokens (JWT, RFC 7519) that clients must have, with the algorithm that the key is for.
+    /// A token must have an end (`exp`); clocks may differ by 10 seconds. It comes as `Authorization: Bearer TOKEN`.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct JwtAuth(keys: JwtKeys)
     in "sites.routes.jwt", "jwt = { ... } in [[sites.routes]]", "" {

@@ -20,13 +20,15 @@ section! {
 }
 
 section! {
-    /// How fast the body of each response of a route is sent, at most. A smaller
-    /// `X-Accel-Limit-Rate` of a back end counts.
+    /// How fast the bodies of the responses of a route are sent, at most. A smaller
+    /// `X-Accel-Limit-Rate` of a back end counts. With both rates the smaller one counts.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct ResponseRate(rate: u64)
+    pub struct ResponseRate
     in "sites.routes.response_rate", "response_rate = { ... } in [[sites.routes]]", "" {
-        /// Bytes in a second.
-        rate: u64 = rate, Rate, default required, example r#""1MiB/s""#, by hand;
+        /// Bytes of each response in a second.
+        rate: Option<u64> = None, Rate, default "no bound", example r#""1MiB/s""#, by hand;
+        /// Bytes of all responses to a client in a second: they share it in equal parts.
+        client_rate: Option<u64> = None, Rate, default "no bound", example r#""5MiB/s""#, by hand;
         /// Bytes that are sent before the rate counts, such as the beginning of a video.
         after: u64 = 0, Size(0);
     }

@@ -250,7 +250,7 @@ section! {
 pub struct MercureKey {
     /// The secret, or the public key as PEM.
     pub key: Secret,
-    /// `HS256`, `HS384`, `HS512`, `RS256`, `ES256`, `EdDSA`.
+    /// Its name in tokens, such as `HS256`.
     pub algorithm: String,
 }
 
@@ -329,7 +329,7 @@ keys! {
     /// A key of tokens with its algorithm.
     MERCURE_KEY in "sites.routes.mercure.publisher_key", "publisher_key = { ... } in mercure of [[sites.routes]]", "" {
         /// The secret, of at least as many bytes as the algorithm's hash has (RFC 7518 §3.2);
-        /// for RS256, ES256 and EdDSA (Ed25519) the public key in PEM.
+        /// for RS, PS, ES and EdDSA (Ed25519) the public key in PEM.
         "key": OrTable(&Text("a secret, or a public key in PEM"), "secret_file"), Described("required, unless there is `jwks`"),
             example r#""!ChangeThisMercureHubJWTSecretKey!""#;
         /// File with the key, in place of `key`.
@@ -340,7 +340,7 @@ keys! {
         /// The only algorithm (RFC 7518 §3.1) of tokens that are taken.
         "algorithm": Choice(TokenAlgorithm::WORDS), Toml(r#""HS256""#),
             example r#""RS256""#, only "a single `key`";
-        /// Set of public keys (JWKS, RFC 7517) for RS256, ES256 and EdDSA, in place of `key`: a file,
+        /// Set of public keys (JWKS, RFC 7517), in place of `key`: a file,
         /// or an address that begins with `https://` (the server's certificate must be from an authority
         /// that the system or `SSL_CERT_FILE` trusts) or `http://`. A token names its key there (`kid`). The set is
         /// read again every 5 minutes, and when a token names an unknown key.
@@ -361,8 +361,20 @@ choice! {
         Hs512 = "HS512",
         /// RSASSA-PKCS1-v1_5 with SHA-256.
         Rs256 = "RS256",
+        /// RSASSA-PKCS1-v1_5 with SHA-384.
+        Rs384 = "RS384",
+        /// RSASSA-PKCS1-v1_5 with SHA-512.
+        Rs512 = "RS512",
+        /// RSASSA-PSS with SHA-256.
+        Ps256 = "PS256",
+        /// RSASSA-PSS with SHA-384.
+        Ps384 = "PS384",
+        /// RSASSA-PSS with SHA-512.
+        Ps512 = "PS512",
         /// ECDSA with P-256 and SHA-256.
         Es256 = "ES256",
+        /// ECDSA with P-384 and SHA-384.
+        Es384 = "ES384",
         /// Ed25519 (RFC 8037).
         EdDsa = "EdDSA",
     }

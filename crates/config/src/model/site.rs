@@ -288,6 +288,17 @@ section! {
         /// Longest request body; above it the answer is 413.
         max_body_size: Option<u64> = None, Size(1), default "`limits.body_bytes`",
             example r#""2GiB""#;
+        /// How long nothing at all may arrive of a request body, or be taken of a response, before
+        /// the connection is cut.
+        body_idle_timeout: Option<Duration> = None, Time(1), default "`limits.body_idle_timeout`",
+            example r#""5m""#;
+        /// Least rate of a request body, or of a response being taken; 0B/s is no minimum.
+        min_body_rate: Option<u64> = None, Rate, default "`limits.min_body_rate`",
+            example r#""100B/s""#;
+        /// How long its app or upstream may take to begin a response.
+        response_timeout: Option<Duration> = None, Time(1),
+            default "that of the app or upstream", example r#""5m""#,
+            only "a route with app, upstream or split";
         /// Whether responses are compressed for clients that accept it: what the app or upstream
         /// sends without a coding, and files that `files` does not compress. A cache stores what
         /// was made.

@@ -9,7 +9,7 @@ use penstock_exchange::{
 };
 use penstock_http::{Method, RequestHead, Status};
 
-use crate::router::Route;
+use crate::router::{Route, RouteBodyLimits};
 
 /// RFC 8555 §8.3.
 const CHALLENGE_PATH: &str = "/.well-known/acme-challenge/";
@@ -45,7 +45,7 @@ pub fn shared_challenge_route(challenges: Arc<dyn SharedChallenges>) -> Route {
         conditions: None,
         is_internal: false,
         redirects_directories: false,
-        max_body_bytes: None,
+        body_limits: RouteBodyLimits::default(),
         filters: None,
         policy: None,
         observation: None,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use penstock_exchange::field_policy::{is_conditional_field, is_content_field};
 use penstock_exchange::{
-    Fault, FaultKind, Handler, InternalRedirect, RequestBody, RequestPath, RequestTiming,
+    BodyRate, Fault, FaultKind, Handler, InternalRedirect, RequestBody, RequestPath, RequestTiming,
 };
 use penstock_http::{FieldBlock, HeadWriter, Method, RequestHead};
 
@@ -31,7 +31,7 @@ pub(crate) type RedirectTarget = (String, Option<Arc<dyn Handler>>);
 pub(crate) struct RedirectChain {
     count: u8,
     fields: FieldBlock,
-    max_rate: Option<u64>,
+    max_rate: Option<Box<BodyRate>>,
     timing: RequestTiming,
     /// Those of the last target's route, with that target.
     pub(crate) filters: Option<(Arc<Filters>, String)>,
@@ -56,7 +56,7 @@ impl RedirectChain {
         // Fields of the response nearest to the client win.
         let nearer = std::mem::replace(&mut self.fields, fields);
         overlay_fields(&mut self.fields, &nearer);
-        self.max_rate = self.max_rate.or(rate_max);
+        self.max_rate = self.max_rate.take().or(rate_max);
         self.timing = merge_timing(std::mem::take(&mut self.timing), timing);
         self.filters = None;
         self.count += 1;
@@ -209,6 +209,7 @@ fn merge_timing(first: RequestTiming, then: RequestTiming) -> RequestTiming {
         connect_time: first.connect_time + then.connect_time,
         server: first.server.or(then.server),
         retries: first.retries.saturating_add(then.retries),
+        cache: first.cache.or(then.cache),
     }
 }
 

@@ -108,6 +108,7 @@ impl Exchange {
             path,
             trusted_headers: filtered.trusted_headers,
             mount: filtered.mount,
+            client_head: Some(request.head),
             forwarded,
         })
     }
@@ -150,6 +151,8 @@ pub(super) struct HandlerRequest {
     pub(super) trusted_headers: TrustedHeaders,
     /// The prefix that its route has stripped from the path.
     pub(super) mount: Mount,
+    /// The head before its route has changed it.
+    pub(super) client_head: Option<Arc<RequestHead>>,
     /// What trusted proxies, and the route's rules in their place, say about the client.
     pub(super) forwarded: Option<Arc<ForwardedInfo>>,
 }
@@ -177,6 +180,7 @@ impl HandlerRequest {
             path,
             trusted_headers: TrustedHeaders::default(),
             mount: Mount::default(),
+            client_head: None,
             forwarded,
         })
     }

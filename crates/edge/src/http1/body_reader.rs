@@ -16,7 +16,8 @@ use penstock_exchange::{ClientState, Fault, FaultKind, IncomingBody};
 use penstock_http::{BodyDecoder, BodyFraming, FieldBlock, RequestHead, Status};
 use penstock_runtime::{LazyDeadline, Stream, buffers, clock};
 
-use crate::transfer_rate::TransferTimeout;
+use crate::router::RouteBodyLimits;
+use crate::transfer_rate::{TransferLimits, TransferTimeout};
 
 /// The reading side of a connection while a body is outstanding.
 #[derive(Debug)]
@@ -97,31 +98,31 @@ pub(crate) struct Http1RequestBody {
 
 impl BodyReader {
     /// A reader for the body that `head` announces; `pending` was received behind the head. The
-    /// route's `max_body_bytes` goes before that of `limits`.
+    /// limits of the route go before those of the server.
     pub(crate) fn new(
         stream: Weak<Stream>,
         head: &RequestHead,
         pending: Vec<u8>,
         client: &Arc<ClientState>,
-        limits: &Limits,
-        max_body_bytes: Option<u64>,
+        (limits, route): (&Limits, RouteBodyLimits),
     ) -> Self {
         let declared = match head.framing() {
             BodyFraming::Length(length) => Some(length),
             BodyFraming::None | BodyFraming::Chunked => None,
         };
+        let transfer = TransferLimits::new(limits, route);
         Self {
             stream,
             decoder: BodyDecoder::new(head.framing()),
             pending,
             declared_length: declared,
             received_bytes: 0,
-            max_received: max_body_bytes.unwrap_or(limits.max_body_size),
-            is_route_limit: max_body_bytes.is_some(),
+            max_received: route.max_bytes.unwrap_or(limits.max_body_size),
+            is_route_limit: route.max_bytes.is_some(),
             continue_client: head.expects_continue().then(|| Arc::clone(client)),
             has_failed: false,
-            timeout: TransferTimeout::new(limits),
-            timer: LazyDeadline::new(clock::now() + limits.body_idle_timeout),
+            timeout: TransferTimeout::new(transfer),
+            timer: LazyDeadline::new(clock::now() + transfer.idle_timeout),
         }
     }
 

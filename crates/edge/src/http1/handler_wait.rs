@@ -177,13 +177,11 @@ impl Connection {
         self.has_unscanned = !self.received.is_empty();
     }
 
-    /// Makes the request's body, which borrows the reading side of the connection. `max_body_bytes`
-    /// is the route's own bound.
+    /// Makes the request's body, which borrows the reading side of the connection.
     pub(super) fn lend_body_reader(
         &mut self,
         exchange: &Exchange,
         wire: &mut WireState,
-        max_body_bytes: Option<u64>,
     ) -> RequestBody {
         let head = &exchange.head;
         if !has_request_body(head) {
@@ -192,9 +190,8 @@ impl Connection {
         let pending = self.received.take_unread();
         self.has_unscanned = false;
         let stream = Arc::downgrade(&self.stream);
-        let limits = &exchange.settings.limits;
-        let client = &self.client_state;
-        let reader = BodyReader::new(stream, head, pending, client, limits, max_body_bytes);
+        let limits = (&exchange.settings.limits, exchange.body_limits);
+        let reader = BodyReader::new(stream, head, pending, &self.client_state, limits);
         let (body, slot) = Http1RequestBody::new(reader);
         wire.reader_slot = Some(slot);
         RequestBody::Incoming(Box::new(body))

@@ -13,6 +13,8 @@ use super::client_watch::ClientWatch;
 use super::send::{self, OutgoingResponse, SendProgress};
 use super::{Connection, ConnectionAction, HeadOutcome};
 use crate::faults::{self, MAX_LOGGED_LINE_BYTES};
+use crate::router::RouteBodyLimits;
+use crate::transfer_rate::TransferLimits;
 
 /// A head that was refused, with as much of its first line as the log shows.
 pub(super) struct RefusedHead {
@@ -75,7 +77,8 @@ impl Connection {
         if let Ok(SendProgress::Partial(rest)) = send::try_send(&self.stream, outgoing) {
             // Whether it arrives or not, the connection ends.
             let watch = ClientWatch::new(None, None, &mut self.is_half_closed);
-            let (stream, limits) = (Arc::clone(&self.stream), &settings.limits);
+            let limits = TransferLimits::new(&settings.limits, RouteBodyLimits::default());
+            let stream = Arc::clone(&self.stream);
             let _ = send::send_remaining(stream, rest, limits, watch).await;
         }
         ConnectionAction::Linger

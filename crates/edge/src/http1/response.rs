@@ -30,7 +30,6 @@ use crate::exchange::{
     Exchange, FinalResponse, ReceivedRequest, RequestMeta, ResponseResult, SendError,
 };
 use crate::handover::UpgradeTarget;
-use crate::transfer_rate::BodyRate;
 
 impl Connection {
     /// Sends the response that the first handler has in memory, if the request is simple enough.
@@ -137,7 +136,6 @@ impl Connection {
             body,
             timing,
             max_rate,
-            unthrottled_bytes,
             ..
         } = *response;
         let close = must_close || self.must_close();
@@ -154,10 +152,7 @@ impl Connection {
                 date: Some(&date),
             },
             body,
-            max_rate: max_rate.map(|bytes_per_second| BodyRate {
-                bytes_per_second,
-                unthrottled: unthrottled_bytes,
-            }),
+            max_rate,
         };
         let summary = ResponseSummary {
             status,
@@ -224,7 +219,7 @@ impl Connection {
         let pipelined = (!wire.is_body_unread).then_some(&mut self.received);
         let reader_slot = wire.reader_slot.clone();
         let watch = ClientWatch::new(reader_slot, pipelined, &mut self.is_half_closed);
-        let (stream, limits) = (Arc::clone(&self.stream), &exchange.settings.limits);
+        let (stream, limits) = (Arc::clone(&self.stream), exchange.transfer_limits());
         let sent = Box::pin(send::send_remaining(stream, unsent, limits, watch)).await;
         self.has_unscanned = !self.received.is_empty();
         sent

@@ -18,15 +18,14 @@ mod writer;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-use penstock_config::Limits;
-use penstock_exchange::{Body, FileBody};
+use penstock_exchange::{Body, BodyRate, FileBody};
 use penstock_http::{ResponseFraming, ResponseHeadParts, encode_head};
 use penstock_runtime::{Stream, buffers};
 
 use self::writer::ResponseWriter;
 use super::client_watch::ClientWatch;
 use crate::exchange::SendError;
-use crate::transfer_rate::BodyRate;
+use crate::transfer_rate::TransferLimits;
 
 /// Files and parts up to this size are copied behind their head, for one send: sending them from
 /// the page cache costs more than the copy.
@@ -69,7 +68,7 @@ pub(crate) struct OutgoingResponse<'a> {
     pub(crate) head: ResponseHeadParts<'a>,
     pub(crate) body: Body,
     /// The rate of the body, if bounded.
-    pub(crate) max_rate: Option<BodyRate>,
+    pub(crate) max_rate: Option<Box<BodyRate>>,
 }
 
 #[derive(Debug)]
@@ -78,7 +77,7 @@ pub(crate) struct UnsentResponse {
     body: Body,
     framing: ResponseFraming,
     sent: SentBytes,
-    max_rate: Option<BodyRate>,
+    max_rate: Option<Box<BodyRate>>,
 }
 
 /// Encodes the head and sends as much as the socket takes at once.
@@ -216,7 +215,7 @@ impl FirstWrite {
     }
 
     /// The state behind the write of `out`; `body` is the rest of the body behind it.
-    fn progress(self, out: &[u8], body: Body, max_rate: Option<BodyRate>) -> SendProgress {
+    fn progress(self, out: &[u8], body: Body, max_rate: Option<Box<BodyRate>>) -> SendProgress {
         let written = usize::try_from(self.sent.total).unwrap_or(usize::MAX);
         match (out.get(written..), body) {
             (None | Some([]), Body::Empty) => SendProgress::Done(self.sent),
@@ -243,7 +242,7 @@ fn written_bytes(written: io::Result<usize>) -> Result<usize, SendError> {
 pub(crate) async fn send_remaining(
     stream: Arc<Stream>,
     rest: UnsentResponse,
-    limits: &Limits,
+    limits: TransferLimits,
     watch: ClientWatch<'_>,
 ) -> (SentBytes, Result<(), SendError>) {
     let mut sender = ResponseWriter::new(stream, limits, watch, rest.sent, rest.max_rate);

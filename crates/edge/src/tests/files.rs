@@ -4,7 +4,7 @@
 
 use std::fs::File;
 
-use penstock_exchange::{Body, FileBody, InlineBody, InlineResponse, RequestView};
+use penstock_exchange::{Body, BodyRate, FileBody, InlineBody, InlineResponse, RequestView};
 use penstock_runtime::DiskFile;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::disk::CHUNK_BYTES;
@@ -37,7 +37,7 @@ fn parts(file: &Arc<DiskFile>, rate_max: Option<u64>) -> TestEdge {
             len: len.parse().unwrap(),
         });
         let mut response = Response::new(Status::OK, body);
-        response.max_rate = rate_max;
+        response.max_rate = rate_max.map(BodyRate::of_response).map(Box::new);
         ready(response)
     });
     TestEdge::new(vec![route("/", handler)])

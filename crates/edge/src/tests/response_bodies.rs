@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use penstock_exchange::{Body, BodyStream, Fault, FaultKind, RequestBody};
+use penstock_exchange::{Body, BodyRate, BodyStream, Fault, FaultKind, RequestBody};
 use penstock_runtime::loops;
 
 use super::interim::Gate;
@@ -296,7 +296,7 @@ fn a_body_is_sent_no_faster_than_its_rate_and_its_client_is_not_blamed() {
     };
     let handler = handler_fn(move |request| {
         let mut response = Response::new(Status::OK, body(request.path()));
-        response.max_rate = Some(10_000);
+        response.max_rate = Some(Box::new(BodyRate::of_response(10_000)));
         ready(response)
     });
     // A client as slow as this would be cut at once.

@@ -41,7 +41,7 @@ pub enum StoreRefusal {
     NoStore,
     /// `private` in the response.
     Private,
-    /// The request had `Authorization`, and the response does not permit sharing (§3.5).
+    /// The request is of a user, and the response does not permit sharing (§3.5).
     Authorization,
     /// Only the route sets a lifetime, and the request had cookies that the route does not know.
     Cookie,
@@ -81,6 +81,7 @@ pub fn check_storable(
 ) -> Result<Lifetime, StoreRefusal> {
     let OriginExchange {
         request,
+        is_authenticated,
         status,
         fields,
         ..
@@ -114,7 +115,7 @@ pub fn check_storable(
         return Err(StoreRefusal::Private);
     }
     let is_for_all = said.public || said.must_revalidate || said.s_maxage.is_some();
-    if request.field("authorization").is_some() && !is_for_all {
+    if is_authenticated && !is_for_all {
         return Err(StoreRefusal::Authorization);
     }
     let lifetime = freshness::compute_lifetime(exchange, &directed, policy);

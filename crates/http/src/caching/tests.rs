@@ -91,6 +91,7 @@ fn store_for(
 ) -> Result<Lifetime, StoreRefusal> {
     let exchange = OriginExchange {
         request,
+        is_authenticated: request.field("authorization").is_some(),
         status: Status::new(code).unwrap(),
         fields: &block(fields),
         request_time: secs(T),

@@ -161,6 +161,7 @@ impl Server {
             };
             let built = pool.run(build).await;
             let built = built.map_err(|error| error.to_string()).flatten()?;
+            self.hub_service.key_sets().fetch_new_sets().await;
             match self.is_draining() {
                 // Its listeners would outlive the drain.
                 true => Err(STOPPING_ERROR.to_owned()),

@@ -4,7 +4,7 @@
 //!
 //! # Invariants
 //! - One span a request, of kind server.
-//! - Attributes that a request does not have are left out.
+//! - Attributes and events that a request does not have are left out.
 
 use std::time::Duration;
 
@@ -90,10 +90,20 @@ struct Span {
     end_time_unix_nano: u64,
     #[prost(message, repeated, tag = "9")]
     attributes: Vec<KeyValue>,
+    #[prost(message, repeated, tag = "11")]
+    events: Vec<Event>,
     #[prost(message, optional, tag = "15")]
     status: Option<SpanStatus>,
     #[prost(fixed32, tag = "16")]
     flags: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    #[prost(fixed64, tag = "1")]
+    time_unix_nano: u64,
+    #[prost(string, tag = "2")]
+    name: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -156,6 +166,7 @@ impl Span {
             start_time_unix_nano: nanos(record.started_at),
             end_time_unix_nano: nanos(record.ended_at),
             attributes: attributes(record),
+            events: events(record),
             status: is_error.then_some(SpanStatus { code: STATUS_ERROR }),
             flags: FLAG_SAMPLED | remote,
         }
@@ -194,6 +205,7 @@ fn attributes(record: &SpanRecord) -> Vec<KeyValue> {
             "penstock.handler",
             timing.handler.as_deref().unwrap_or_default(),
         ),
+        ("penstock.cache", timing.cache.unwrap_or_default()),
         (
             "penstock.server",
             timing.server.as_deref().unwrap_or_default(),
@@ -224,6 +236,29 @@ fn attributes(record: &SpanRecord) -> Vec<KeyValue> {
         times.map(|(key, time)| attribute(key, AttributeValue::Decimal(time.as_secs_f64()))),
     );
     all
+}
+
+/// The stages of a request behind the rules of its route, each at its end: the cache was asked, a
+/// slot was free, the server was connected, the back end had begun its response.
+fn events(record: &SpanRecord) -> Vec<Event> {
+    let timing = &record.timing;
+    let mut at = record.started_at;
+    let event = |name: &str, at| Event {
+        time_unix_nano: nanos(at),
+        name: name.to_owned(),
+    };
+    let looked_up = timing.cache.map(|_| event("cache", at));
+    let stages = [
+        ("queue", timing.queue_time),
+        ("connect", timing.connect_time),
+        ("application", timing.app_time),
+    ];
+    let stages = stages.into_iter().filter(|(_, time)| !time.is_zero());
+    let ended = stages.map(|(name, time)| {
+        at += time;
+        event(name, at)
+    });
+    looked_up.into_iter().chain(ended).collect()
 }
 
 fn text(key: &str, value: &str) -> KeyValue {
@@ -282,6 +317,8 @@ mod tests {
             body_bytes: 12,
             timing: RequestTiming {
                 queue_time: Duration::from_millis(250),
+                app_time: Duration::from_millis(50),
+                cache: Some("uri-miss"),
                 ..RequestTiming::default()
             },
         };
@@ -309,11 +346,22 @@ mod tests {
             number("server.port", 8443),
             number("http.response.status_code", 503),
             text("error.type", "503"),
+            text("penstock.cache", "uri-miss"),
             attribute("penstock.queue_time", AttributeValue::Decimal(0.25)),
         ] {
             assert!(span.attributes.contains(&wanted), "{wanted:?}");
         }
         let has = |key: &str| span.attributes.iter().any(|it| it.key == key);
-        assert!(!has("user_agent.original") && !has("penstock.app_time"));
+        assert!(!has("user_agent.original") && !has("penstock.server"));
+        let events = span.events.iter();
+        let events: Vec<_> = events
+            .map(|event| (&*event.name, event.time_unix_nano))
+            .collect();
+        let expected = [
+            ("cache", 5_000_000_000),
+            ("queue", 5_250_000_000),
+            ("application", 5_300_000_000),
+        ];
+        assert_eq!(events, expected);
     }
 }

@@ -16,8 +16,8 @@ use penstock_exchange::Handler;
 use penstock_grip::WebSocketSupport;
 use penstock_proxy::{BufferingMode, Upstream};
 use penstock_rules::{
-    BackEndName, ConditionSet, MirrorHandler, PauseHandler, RequestConditions, SplitHandler,
-    SplitTarget,
+    BackEndName, ConditionSet, MirrorHandler, PauseHandler, RequestConditions,
+    ResponseTimeoutHandler, SplitHandler, SplitTarget,
 };
 
 use crate::app_kind_handler::AppKindHandler;
@@ -126,6 +126,10 @@ impl BackEnds<'_> {
         let Some(handler) = back_end_handler(route, self.components)? else {
             return Ok(None);
         };
+        let handler = match route.response_timeout {
+            Some(timeout) => Arc::new(ResponseTimeoutHandler::new(handler, timeout)),
+            None => handler,
+        };
         let app = route.app.as_ref();
         let app = app.and_then(|name| self.components.apps.get(name));
         let handler = self.with_sendfile(handler, route, folders)?;
@@ -162,7 +166,14 @@ impl BackEnds<'_> {
         sendfile_grant::with_sendfile_grant(handler, &sendfile, |folder| {
             let (hide, pools) = (&self.config.server.hide, &self.components.pools);
             let setup = sendfile_grant::sendfile_setup(folder, hide, pools, self.loops);
-            folders.get_or_open(setup)
+            let files = folders.get_or_open(setup)?;
+            let rule = (self.config, route);
+            Ok(with_compression(
+                files,
+                rule,
+                BodySecrecy::PerUser,
+                self.components,
+            ))
         })
     }
 

@@ -1,4 +1,4 @@
-//! Requests of a client at a time, and how fast its responses are sent.
+//! Requests of a client at a time, how fast its responses are sent, and time limits of a route.
 
 use std::time::{Duration, Instant};
 
@@ -90,4 +90,65 @@ fn a_response_is_sent_at_its_rate_behind_its_first_bytes() {
     // 200 KiB of it at the rate, but for a burst of a tenth of a second.
     assert!(time >= Duration::from_millis(1_850), "{time:?}");
     assert!(fast < time, "{fast:?} of {time:?}");
+}
+
+#[test]
+fn the_responses_to_a_client_share_its_rate() {
+    let size = 100 * 1024;
+    let toml = "[server]\nthreads = 1\n[[sites]]\n[[sites.routes]]\n\
+         response_rate = { client_rate = \"200KiB/s\" }\nfiles = { root = \"public\" }\n";
+    let server = Site::new()
+        .config(toml)
+        .file("public/a.bin", vec![b'a'; size])
+        .serve(&[]);
+    let begin = Instant::now();
+    let mut ones: Vec<_> = (0..3)
+        .map(|_| send(&server, "/a.bin", "10.0.0.1"))
+        .collect();
+    let other = send(&server, "/a.bin", "10.0.0.2").response();
+    let alone = begin.elapsed();
+    for one in &mut ones {
+        let response = one.response();
+        assert_eq!((response.status, response.body.len()), (200, size));
+    }
+    let together = begin.elapsed();
+    assert_eq!((other.status, other.body.len()), (200, size));
+    // 100 KiB alone and 300 KiB together, but for a burst of a tenth of a second at each rate.
+    assert!(alone >= Duration::from_millis(390), "{alone:?}");
+    assert!(together >= Duration::from_millis(1_150), "{together:?}");
+    assert!(alone < together, "{alone:?} of {together:?}");
+}
+
+#[test]
+fn a_route_has_time_limits_of_its_own() {
+    let silent = Origin::start(|_| {
+        Script::early()
+            .gate("open")
+            .send(head_of("200 OK", "", 0))
+            .keep()
+    });
+    let app = "import threading\ndef application(environ, start):\n    threading.Event().wait()\n";
+    let toml = format!(
+        "[server]\nthreads = 1\n[upstreams.u]\nservers = [\"{}\"]\nretry = {{ attempts = 1 }}\n\
+         [apps.stuck]\nentry = \"stuck:application\"\nkind = \"wsgi\"\nprocesses = 1\n\
+         [[sites]]\n\
+         [[sites.routes]]\npath = \"/upload/*\"\nupstream = \"u\"\nbody_idle_timeout = \"200ms\"\n\
+         [[sites.routes]]\npath = \"/app/*\"\napp = \"stuck\"\nresponse_timeout = \"200ms\"\n\
+         [[sites.routes]]\npath = \"/quick/*\"\nupstream = \"u\"\nresponse_timeout = \"200ms\"\n\
+         [[sites.routes]]\nupstream = \"u\"\n",
+        silent.address()
+    );
+    let server = Site::new().config(&toml).file("stuck.py", app).serve(&[]);
+    // Neither limit of another route is this one's: it has those of the server, of a minute each.
+    let mut patient = send(&server, "/other", "10.0.0.1");
+    for path in ["/quick/a", "/app/a"] {
+        let response = send(&server, path, "10.0.0.1").response();
+        assert_eq!(response.status, 504, "{path}");
+    }
+    let mut slow = server.connect();
+    slow.send("POST /upload/a HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n12345");
+    assert_eq!(slow.response().status, 408);
+    server.wait_log("response_timeout (200ms)");
+    silent.open_gate("open");
+    assert_eq!(patient.response().status, 200);
 }

@@ -63,6 +63,7 @@ mod probes;
 mod process_inheritance;
 mod processes;
 mod programs;
+mod proofs;
 mod proxy;
 mod rack;
 mod regressions;

@@ -44,6 +44,7 @@ impl Fixed {
             "admit" => {
                 let own = self.own.iter();
                 return Ok(Admission {
+                    is_authenticated: true,
                     user: Some("anna".into()),
                     fields: own.map(|name| (name.clone(), b"ours".to_vec())).collect(),
                 });

@@ -57,9 +57,8 @@ impl TokenSource {
 
 /// RFC 6750 §2.1. Other schemes are for other rules.
 fn in_header(head: &RequestHead) -> FoundToken<'_> {
-    let mut values = head.field_values("authorization");
-    let tokens = values.by_ref().map(bearer_token);
-    let tokens: Vec<_> = tokens.collect();
+    let values = head.field_values("authorization");
+    let tokens: Vec<_> = values.map(bearer_token).collect();
     match &tokens[..] {
         [Some(token)] => FoundToken::One(String::from_utf8_lossy(token)),
         [] | [None] => FoundToken::None,

@@ -52,6 +52,7 @@ impl VerifiedToken {
 
     pub(super) fn admission(&self) -> Admission {
         Admission {
+            is_authenticated: true,
             user: self.bearer.user.clone(),
             fields: self.bearer.fields.clone(),
         }

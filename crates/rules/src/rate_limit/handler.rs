@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_config::{RateKey, RateLimitRule};
-use penstock_exchange::{Fault, FaultKind, Handler, HandlerProgress, Reply, Request};
+use penstock_exchange::{
+    Fault, FaultKind, Handler, HandlerProgress, RateSharers as _, Reply, Request,
+};
 use penstock_runtime::clock;
 
 use super::request_key::request_key;
 use super::shared::{SharedAnswer, SharedDecision, SharedKey, SharedRates, shared_key};
 use super::{RateDecision, RateLimit, RateTable};
+use crate::key_counts::KeyCounts;
 
 /// Bounds how often the clients of a route may ask.
 #[derive(Debug)]
@@ -25,6 +28,8 @@ struct RateRule {
     /// `RateLimit-Policy` of a refusal.
     policy: Box<str>,
     shared: Option<SharedLimit>,
+    /// The requests of each key that wait for their turn, where the limit is shared.
+    waiting: Arc<KeyCounts>,
 }
 
 /// A limit that several servers share.
@@ -52,6 +57,7 @@ impl RateLimitHandler {
             keys: rule.keys.clone().into(),
             policy: format!("\"rate\";q={count};w={}", per.as_secs()).into(),
             shared,
+            waiting: Arc::default(),
         }))
     }
 }
@@ -83,6 +89,12 @@ impl RateRule {
         }
     }
 
+    /// How many requests of a key may wait: as many as the rate lets through meanwhile.
+    fn max_waiting(&self) -> u32 {
+        let interval = self.limit.time_of(1).as_nanos().max(1);
+        u32::try_from(self.max_delay.as_nanos() / interval).unwrap_or(u32::MAX)
+    }
+
     /// Notes a request that Redis has let through, so that this server can go on alone.
     fn note_allowed(&self, key: &[u8], now: Instant) {
         let _ = self.table.count(key, &self.limit, now);
@@ -97,6 +109,7 @@ impl RateRule {
         request: Request,
     ) -> Result<Reply, Fault> {
         let deadline = request.arrived_at + self.max_delay;
+        let mut turn = None;
         loop {
             let answer = match decision {
                 SharedDecision::Known(answer) => answer,
@@ -119,10 +132,23 @@ impl RateRule {
                     return self.decide_alone(&key, request).wait_for_reply().await;
                 }
                 SharedAnswer::Refuse(wait) => {
-                    if self.max_delay.is_zero() || clock::now() + wait > deadline {
+                    // Those that wait already come first.
+                    let (permit, before) = match turn.take() {
+                        Some(permit) => (permit, 0),
+                        None => match self.waiting.acquire(&key, self.max_waiting()) {
+                            Some(permit) => {
+                                let before = permit.count().saturating_sub(1);
+                                (permit, before)
+                            }
+                            None => return Err(self.refusal(wait)),
+                        },
+                    };
+                    let wait = wait + self.limit.time_of(before);
+                    if clock::now() + wait > deadline {
                         return Err(self.refusal(wait));
                     }
                     clock::sleep(wait).await;
+                    turn = Some(permit);
                     decision = rates.take(shared_key, &self.limit, clock::now());
                 }
             }

@@ -299,7 +299,11 @@ impl Keys {
             0
         };
         lease.cells = left.saturating_add(grant.cells.min(request.cells));
-        lease.cells_until = now + LEASE_TIME;
+        // What is left of the cells before keeps its end.
+        lease.cells_until = match left {
+            0 => now + LEASE_TIME,
+            _ => lease.cells_until,
+        };
         lease.refused_until = now + grant.wait;
         lease.is_asked = false;
         let mut waiting = std::mem::take(&mut lease.waiting).into_iter();

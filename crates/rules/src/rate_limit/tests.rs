@@ -125,13 +125,3 @@ fn a_request_that_is_given_back_has_not_counted() {
     assert_eq!([count(), count()], [true, false]);
     table.give_back(b"unknown", &limit);
 }
-
-#[test]
-fn a_rule_finds_its_table_while_it_is_used() {
-    let tables = RateTables::default();
-    let table = tables.table("a");
-    assert!(Arc::ptr_eq(&table, &tables.table("a")) && !Arc::ptr_eq(&table, &tables.table("b")));
-    drop(table);
-    let _ = tables.table("c");
-    assert_eq!(tables.tables.lock().unwrap().len(), 1);
-}

@@ -1,9 +1,14 @@
 //! Which keys of a set are used, and which key a token is verified with.
 
+use aws_lc_rs::encoding::{AsDer as _, PublicKeyX509Der};
 use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use aws_lc_rs::rsa::{KeyPair as RsaKeyPair, KeySize};
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _,
+    RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PKCS1_SHA512, RSA_PSS_SHA256, RSA_PSS_SHA384,
+    RSA_PSS_SHA512, RsaEncoding,
+};
+use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
 use super::*;
@@ -112,6 +117,75 @@ fn ed25519_is_read_from_a_set_and_from_pem() {
     assert!(Verifier::new(ED_PUBLIC, "ES256").is_err());
 }
 
+/// A token without claims that `sign` signs with this algorithm.
+fn signed_with(algorithm: &str, sign: impl FnOnce(&[u8]) -> Vec<u8>) -> String {
+    let header = json!({ "alg": algorithm }).to_string();
+    let signed = [header.as_str(), "{}"].map(|part| URL_SAFE_NO_PAD.encode(part));
+    let signed = signed.join(".");
+    let signature = sign(signed.as_bytes());
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+}
+
+#[test]
+fn a_key_of_a_set_has_one_algorithm() {
+    let pair = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
+    let public = pair.public_key();
+    let [n, e] = [public.modulus(), public.exponent()]
+        .map(|number| URL_SAFE_NO_PAD.encode(number.big_endian_without_leading_zero()));
+    let algorithms: [(&str, &dyn RsaEncoding); 6] = [
+        ("RS256", &RSA_PKCS1_SHA256),
+        ("RS384", &RSA_PKCS1_SHA384),
+        ("RS512", &RSA_PKCS1_SHA512),
+        ("PS256", &RSA_PSS_SHA256),
+        ("PS384", &RSA_PSS_SHA384),
+        ("PS512", &RSA_PSS_SHA512),
+    ];
+    for (name, encoding) in algorithms {
+        let token = signed_with(name, |message| {
+            let mut signature = vec![0; public.modulus_len()];
+            let random = SystemRandom::new();
+            pair.sign(encoding, &random, message, &mut signature)
+                .unwrap();
+            signature
+        });
+        for (other, _) in algorithms {
+            let key = json!({ "kty": "RSA", "alg": other, "n": n, "e": e });
+            let verified = set(&[key]).unwrap().verify_at(&token, NOW);
+            assert_eq!(
+                verified.is_ok(),
+                name == other,
+                "{name} with a key for {other}"
+            );
+        }
+        // A key that says nothing is for RS256.
+        let key = json!({ "kty": "RSA", "n": n, "e": e });
+        let verified = set(&[key]).unwrap().verify_at(&token, NOW);
+        assert_eq!(verified.is_ok(), name == "RS256", "{name}");
+    }
+}
+
+#[test]
+fn a_longer_curve_has_its_own_algorithm() {
+    let (kind, random) = (&ECDSA_P384_SHA384_FIXED_SIGNING, SystemRandom::new());
+    let document = EcdsaKeyPair::generate_pkcs8(kind, &random).unwrap();
+    let pair = EcdsaKeyPair::from_pkcs8(kind, document.as_ref()).unwrap();
+    let point = pair.public_key().as_ref();
+    let [x, y] = [&point[1..49], &point[49..]].map(|part| URL_SAFE_NO_PAD.encode(part));
+    let token = signed_with("ES384", |message| {
+        pair.sign(&random, message).unwrap().as_ref().to_vec()
+    });
+    let keys = set(&[json!({ "kty": "EC", "crv": "P-384", "x": x, "y": y })]).unwrap();
+    assert_eq!(keys.verify_at(&token, NOW), Ok(json!({})));
+    let info: PublicKeyX509Der<'_> = pair.public_key().as_der().unwrap();
+    let pem = format!(
+        "-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n",
+        STANDARD.encode(info.as_ref())
+    );
+    let verifier = Verifier::from_key_text(&pem, None).unwrap();
+    assert_eq!(verifier.verify_at(&token, NOW), Ok(json!({})));
+    assert!(Verifier::new(&pem, "ES256").is_err());
+}
+
 #[test]
 fn a_key_that_is_not_understood_is_left_out() {
     let pair = Pair::generate();
@@ -126,6 +200,8 @@ fn a_key_that_is_not_understood_is_left_out() {
         with("use", "enc"),
         with("alg", "ES384"),
         with("crv", "P-384"),
+        with("crv", "P-521"),
+        with("x", "AAAA"),
         json!("key"),
     ];
     for key in &left_out {

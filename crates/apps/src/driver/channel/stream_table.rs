@@ -57,9 +57,11 @@ pub(super) struct StreamTable {
 pub(super) struct StreamEntry {
     pub(super) id: u32,
     is_open: bool,
-    /// Whether its clock runs, since when, and its neighbours on the list.
+    /// Its request's `response_timeout`.
+    pub(super) timeout: Duration,
+    /// Whether its clock runs, until when, and its neighbours on the list.
     is_timed: bool,
-    clock_started_at: Instant,
+    expires_at: Instant,
     prev_timed: u32,
     next_timed: u32,
     waker: Waker,
@@ -156,7 +158,14 @@ impl StreamTable {
     }
 
     /// Opens a stream for a job, writes its id into the job's frame and starts its clock.
-    pub(super) fn open_stream(&mut self, mut start: DispatchedJob<Job>, now: Instant) -> u32 {
+    /// It has `timeout` for a response, unless its route says otherwise.
+    pub(super) fn open_stream(
+        &mut self,
+        mut start: DispatchedJob<Job>,
+        now: Instant,
+        timeout: Duration,
+    ) -> u32 {
+        let timeout = start.job.response_timeout.unwrap_or(timeout);
         let upload = start.job.upload.take();
         let input = match upload {
             Some(_) => RequestBodyState::Arriving,
@@ -184,7 +193,8 @@ impl StreamTable {
             id,
             is_open: true,
             is_timed: false,
-            clock_started_at: now,
+            timeout,
+            expires_at: now,
             prev_timed: NO_INDEX,
             next_timed: NO_INDEX,
             waker,
@@ -297,21 +307,32 @@ impl StreamTable {
         self.slow_responses.insert(index_of(id), guard);
     }
 
-    /// Starts a stream's clock at `now`.
+    /// Starts a stream's clock at `now`. Its place on the list is found from the end: requests
+    /// with the same time limit are in the order of their starts.
     pub(super) fn start_clock(&mut self, id: u32, now: Instant) {
         self.stop_clock(id);
-        let last = self.last_timed;
-        let Some(entry) = self.entry(id) else {
+        let Some(expires_at) = self.entry(id).map(|entry| now + entry.timeout) else {
             return;
         };
-        (entry.is_timed, entry.clock_started_at) = (true, now);
-        (entry.prev_timed, entry.next_timed) = (last, NO_INDEX);
+        let (mut before, mut behind) = (self.last_timed, NO_INDEX);
+        while let Some(entry) = self.entries.get(before as usize)
+            && entry.expires_at > expires_at
+        {
+            (before, behind) = (entry.prev_timed, before);
+        }
         let index = index_of(id);
-        match self.entries.get_mut(last as usize) {
-            Some(before) => before.next_timed = index,
+        match self.entries.get_mut(before as usize) {
+            Some(entry) => entry.next_timed = index,
             None => self.first_timed = index,
         }
-        self.last_timed = index;
+        match self.entries.get_mut(behind as usize) {
+            Some(entry) => entry.prev_timed = index,
+            None => self.last_timed = index,
+        }
+        if let Some(entry) = self.entry(id) {
+            (entry.is_timed, entry.expires_at) = (true, expires_at);
+            (entry.prev_timed, entry.next_timed) = (before, behind);
+        }
     }
 
     pub(super) fn stop_clock(&mut self, id: u32) {
@@ -340,10 +361,10 @@ impl StreamTable {
         }
     }
 
-    /// The stream that has waited longest, and since when.
-    pub(super) fn longest_waiting(&self) -> Option<(u32, Instant)> {
+    /// The stream whose time is over first, and when.
+    pub(super) fn first_expiry(&self) -> Option<(u32, Instant)> {
         let entry = self.entries.get(self.first_timed as usize)?;
-        Some((entry.id, entry.clock_started_at))
+        Some((entry.id, entry.expires_at))
     }
 }
 
@@ -377,7 +398,9 @@ impl StreamEntry {
 mod tests {
     use super::*;
 
-    fn start() -> DispatchedJob<Job> {
+    const USUAL: Duration = Duration::from_millis(300);
+
+    fn start_with(response_timeout: Option<Duration>) -> DispatchedJob<Job> {
         let mut queue = penstock_queue::Queue::new(penstock_queue::QueueLimits {
             max_len: 1,
             timeout: Duration::from_secs(1),
@@ -401,6 +424,7 @@ mod tests {
             upgrades: false,
             sendfile: None,
             affinity: None,
+            response_timeout,
         };
         match queue.submit(now, job, 0) {
             penstock_queue::QueueOutcome::Dispatched(start) => start,
@@ -412,12 +436,12 @@ mod tests {
     fn ids_of_ended_streams_do_not_match_new_ones() {
         let mut streams = StreamTable::new(Arc::default());
         let now = Instant::now();
-        let first = streams.open_stream(start(), now);
+        let first = streams.open_stream(start_with(None), now, USUAL);
         assert!(streams.entry(first).is_some());
         assert!(streams.entry(first + 1).is_none());
         assert!(streams.close(first).is_some());
         assert!(streams.close(first).is_none());
-        let second = streams.open_stream(start(), now);
+        let second = streams.open_stream(start_with(None), now, USUAL);
         assert_eq!(index_of(first), index_of(second));
         assert!(streams.entry(first).is_none());
         assert!(streams.entry(second).is_some());
@@ -425,23 +449,33 @@ mod tests {
     }
 
     #[test]
-    fn the_stream_that_has_waited_longest_is_first_whatever_happened() {
+    fn the_stream_whose_time_is_over_first_is_first_whatever_happened() {
         // Compared with a list that is sorted each time.
         let mut streams = StreamTable::new(Arc::default());
         let begin = Instant::now();
         let mut model: Vec<(Instant, u32)> = Vec::new();
+        let mut timeouts: HashMap<u32, Duration> = HashMap::new();
         let mut state = 88_172_645_463_325_252_u64;
         for step in 0..20_000_u64 {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
             let now = begin + Duration::from_millis(step);
+            let add = |model: &mut Vec<(Instant, u32)>, id: u32, timeout: Duration| {
+                model.push((now + timeout, id));
+                // Stable: of two that end together the first stays first.
+                model.sort_by_key(|(at, _)| *at);
+            };
             let ids = streams.ids();
             let chosen = ids.get(usize::try_from(state >> 8).unwrap() % ids.len().max(1));
             match (state % 5, chosen) {
                 (0, _) | (_, None) => {
-                    let id = streams.open_stream(start(), now);
-                    model.push((now, id));
+                    // Some routes give more time, and some less.
+                    let own = [None, Some(7), Some(900)][usize::try_from(state >> 40).unwrap() % 3];
+                    let own = own.map(Duration::from_millis);
+                    let id = streams.open_stream(start_with(own), now, USUAL);
+                    timeouts.insert(id, own.unwrap_or(USUAL));
+                    add(&mut model, id, timeouts[&id]);
                 }
                 (1, Some(id)) => {
                     streams.close(*id);
@@ -454,16 +488,16 @@ mod tests {
                 (3, Some(id)) => {
                     streams.start_clock(*id, now);
                     model.retain(|(_, of)| of != id);
-                    model.push((now, *id));
+                    add(&mut model, *id, timeouts[id]);
                 }
                 (_, Some(id)) => {
                     streams.restart_body_clock(*id, now);
                     model.retain(|(_, of)| of != id);
-                    model.push((now, *id));
+                    add(&mut model, *id, timeouts[id]);
                 }
             }
-            let oldest = streams.longest_waiting().map(|(id, since)| (since, id));
-            assert_eq!(oldest, model.first().copied(), "step {step}");
+            let first = streams.first_expiry().map(|(id, at)| (at, id));
+            assert_eq!(first, model.first().copied(), "step {step}");
         }
     }
 }

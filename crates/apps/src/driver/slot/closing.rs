@@ -53,7 +53,7 @@ impl SlotDriver {
         }
         let app_time = clock::now().saturating_duration_since(entry.handed_over_at);
         let timing = self.core.request_timing(Some(&entry.start), app_time);
-        let limit = self.core.app.response_timeout;
+        let limit = self.core.app.response_timeout_of(&entry.start.job);
         let timed_out = format!("no answer within response_timeout ({limit:?})");
         let fault = self.core.end_fault(end, timed_out).with_timing(timing);
         count_fault(&self.core.app, fault.kind);

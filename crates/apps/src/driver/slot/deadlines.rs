@@ -64,7 +64,10 @@ impl SlotDriver {
         if is_streaming && self.in_flight.len() == 1 {
             return None;
         }
-        let usual = since + self.core.app.response_timeout;
+        let job = self.in_flight.front().map(|entry| &entry.start.job);
+        let app = &self.core.app;
+        let timeout = job.map_or(app.response_timeout, |job| app.response_timeout_of(job));
+        let usual = since + timeout;
         Some(self.deadline_extension.map_or(usual, |at| at.max(usual)))
     }
 

@@ -151,6 +151,7 @@ impl SlotHarness {
             upgrades,
             sendfile: None,
             affinity: None,
+            response_timeout: None,
         };
         let placed = self.app.dispatch.submit(clock::now(), job, 0);
         assert!(

@@ -150,7 +150,7 @@ impl CacheLookup {
             && self.directives.may_store
             && !self.directives.directives.only_if_cached
             && !self.is_reload()
-            && head.field("authorization").is_none();
+            && !self.client.is_authenticated();
         let range = serve::single_field_value(head, "range")?;
         let RangeOutcome::Part(part) = select_range(Some(range), None, u64::MAX, b"", None) else {
             return None;

@@ -205,7 +205,7 @@ fn reports_keys_that_are_none_and_shows_no_key() {
             "algorithm",
             "mercure = { subscriber_key = { key = \"x\", algorithm = \"none\" } }",
             &[
-                "penstock.toml:3:55: `algorithm` cannot be \"none\": expected \"HS256\" or \"HS384\" or \"HS512\" or \"RS256\" or \"ES256\" or \"EdDSA\"",
+                "penstock.toml:3:55: `algorithm` cannot be \"none\": expected \"HS256\" or \"HS384\" or \"HS512\" or \"RS256\" or \"RS384\" or \"RS512\" or \"PS256\" or \"PS384\" or \"PS512\" or \"ES256\" or \"ES384\" or \"EdDSA\"",
             ],
         ),
         (

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_exchange::{Body, HandlerName, Response};
+use penstock_exchange::{Body, BodyRate, HandlerName, Response};
 use penstock_http::{HeadLimits, ParseProgress, Status, parse_head};
 
 use super::*;
@@ -84,7 +84,7 @@ fn the_page_of_an_error_keeps_its_own_type() {
 fn times_add_up_and_the_first_handler_is_named() {
     let mut redirected = RedirectChain::default();
     let mut first = redirect(&[]);
-    first.max_rate = Some(7);
+    first.max_rate = Some(Box::new(BodyRate::of_response(7)));
     first.timing = RequestTiming {
         app_time: Duration::from_secs(1),
         worker_pid: 12,
@@ -101,7 +101,7 @@ fn times_add_up_and_the_first_handler_is_named() {
     };
     let response = redirected.apply_to_result(Ok(Box::new(response))).unwrap();
     let timing = &response.timing;
-    assert_eq!(response.max_rate, Some(7));
+    assert_eq!(response.max_rate.unwrap().of_response, Some(7));
     assert_eq!(
         (timing.app_time, timing.worker_pid),
         (Duration::from_secs(3), 12)

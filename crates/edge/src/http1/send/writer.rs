@@ -12,12 +12,12 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
-use penstock_config::Limits;
+use penstock_exchange::BodyRate;
 use penstock_runtime::{LazyDeadline, Stream, clock};
 
 use super::{SendError, SentBytes};
 use crate::http1::client_watch::{ClientWatch, FIRST_PROBE_DELAY};
-use crate::transfer_rate::{BodyRate, Throttle, TransferTimeout};
+use crate::transfer_rate::{Throttle, TransferLimits, TransferTimeout};
 
 #[derive(Debug)]
 pub(super) struct ResponseWriter<'c> {
@@ -73,18 +73,18 @@ impl ProbeBytes<'_> {
 impl<'c> ResponseWriter<'c> {
     pub(super) fn new(
         stream: Arc<Stream>,
-        limits: &Limits,
+        limits: TransferLimits,
         watch: ClientWatch<'c>,
         sent: SentBytes,
-        rate_max: Option<BodyRate>,
+        rate_max: Option<Box<BodyRate>>,
     ) -> Self {
         let now = clock::now();
         Self {
             stream,
             client_watch: watch,
             timeout: TransferTimeout::new(limits),
-            timer: LazyDeadline::new(now + limits.body_idle_timeout),
-            throttle: rate_max.and_then(|rate| Throttle::new(rate, now)),
+            timer: LazyDeadline::new(now + limits.idle_timeout),
+            throttle: rate_max.map(|rate| Throttle::new(*rate, now)),
             sent,
             acknowledged: 0,
             acknowledged_at: None,

@@ -188,6 +188,7 @@ fn the_initial_age_is_the_larger_of_two() {
     ] {
         let exchange = OriginExchange {
             request: &get(""),
+            is_authenticated: false,
             status: Status::OK,
             fields: &block(&format!(
                 "ETag: \"a\" | Cache-Control: max-age=60 | {fields}"
@@ -208,6 +209,7 @@ fn the_initial_age_is_the_larger_of_two() {
 fn a_part_of_a_millisecond_makes_older() {
     let exchange = OriginExchange {
         request: &get(""),
+        is_authenticated: false,
         status: Status::OK,
         fields: &block("Cache-Control: max-age=60"),
         request_time: secs(T) - Duration::from_micros(1),
@@ -239,6 +241,7 @@ fn ages_grow_with_the_clock_and_never_shrink() {
 fn a_clock_that_went_back_during_the_request_counts_as_no_delay() {
     let exchange = OriginExchange {
         request: &get(""),
+        is_authenticated: false,
         status: Status::OK,
         fields: &block("Age: 1 | Cache-Control: max-age=60"),
         request_time: secs(T),

@@ -100,6 +100,7 @@ fn a_304_without_a_date_makes_young_again() {
     );
     let exchange = OriginExchange {
         request: &get(""),
+        is_authenticated: false,
         status: Status::OK,
         fields: &freshened,
         request_time: secs(T),
