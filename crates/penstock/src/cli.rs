@@ -182,7 +182,7 @@ enum Verb {
         /// The page: penstock, penstock-VERB or penstock.toml
         #[arg(default_value = "penstock")]
         page: String,
-        /// Write every page to a file of this folder
+        /// Write every page below this folder, to man1 and man5
         #[arg(long, value_name = "FOLDER", conflicts_with = "page")]
         all: Option<PathBuf>,
     },

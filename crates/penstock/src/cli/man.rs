@@ -75,13 +75,14 @@ fn render(command: &Command) -> Result<String, String> {
     Ok(text)
 }
 
+/// Writes every page to the folder of its section, `man1` or `man5`, below `folder`.
 fn write_all(commands: &[Command], folder: &Path) -> Result<String, String> {
-    let name = |command| format!("{}.1", page_name(command));
+    let path = |command| format!("man1/{}.1", page_name(command));
     let pages = commands
         .iter()
-        .map(|command| (name(command), render(command)));
+        .map(|command| (path(command), render(command)));
     let configuration = penstock_config::man_page(env!("CARGO_PKG_VERSION"));
-    let configuration = (format!("{CONFIGURATION}.5"), Ok(configuration));
+    let configuration = (format!("man5/{CONFIGURATION}.5"), Ok(configuration));
     let mut number = 0;
     for (name, text) in pages.chain([configuration]) {
         let path = folder.join(name);
@@ -93,6 +94,9 @@ fn write_all(commands: &[Command], folder: &Path) -> Result<String, String> {
 
 #[expect(clippy::disallowed_methods, reason = "no event loop runs in this verb")]
 fn write_file(path: &Path, text: &str) -> std::io::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
     std::fs::write(path, text)
 }
 
