@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 60
 TEST_THREADS ?= $(shell expr 2 '*' "$$(nproc)")
 
 .NOTPARALLEL:
-.PHONY: run build release deny test test-rust test-workers test-real test-hardened test-backends test-applications test-tls test-migrations fuzz clean
+.PHONY: run build release deny test test-rust test-workers test-real test-hardened test-backends test-applications test-tls test-migrations packages test-packages fuzz clean
 
 run:
 	@echo "== set up the guestbook, build, serve it"
@@ -23,6 +23,12 @@ build:
 release:
 	@echo "== the binary for production: built, trained, built again"
 	@scripts/release
+
+# All of it takes an hour on two cores; with PROFILE=quick a third.
+packages:
+	@echo "== binaries for three targets, and every package of them"
+	@scripts/setup packages
+	@packaging/all
 
 test: test-rust test-workers test-real
 	@echo "== all tests passed"
@@ -51,8 +57,8 @@ deny:
 test-workers:
 	@scripts/setup test
 	@echo "== ruff"
-	@.venv/bin/ruff check --quiet --no-cache examples tests crates/apps/workers benches
-	@.venv/bin/ruff format --quiet --no-cache --check examples tests crates/apps/workers benches
+	@.venv/bin/ruff check --quiet --no-cache examples tests crates/apps/workers benches packaging
+	@.venv/bin/ruff format --quiet --no-cache --check examples tests crates/apps/workers benches packaging
 	@echo "== Python worker"
 	@.venv/bin/python -B -m unittest discover -s crates/apps/workers/python/tests
 	@echo "== Ruby worker"
@@ -93,6 +99,12 @@ test-migrations: build
 	@echo "== other servers and the translations of their files"
 	@scripts/test-real test_migrations test_logins
 
+# Separate: it needs root, installs what only packages need, and tries what `make packages` built.
+test-packages:
+	@scripts/setup packages
+	@echo "== each package, installed in a clean environment"
+	@/usr/bin/python3 -B -m unittest discover --verbose -s packaging/tests
+
 fuzz:
 	@echo "== fuzz each target for $(FUZZ_SECONDS) s"
 	@scripts/fuzz $(FUZZ_SECONDS)
@@ -100,4 +112,4 @@ fuzz:
 clean:
 	@echo "== remove what was built (not what the examples have stored)"
 	@cargo clean --quiet
-	@rm -rf .venv .tools examples/*/.venv fuzz/target
+	@rm -rf .venv .tools examples/*/.venv fuzz/target packaging/.venv packaging/bin
