@@ -13,6 +13,7 @@ import shutil
 import signal
 import tarfile
 import time
+import unittest
 
 from support import (
     RACK,
@@ -27,6 +28,9 @@ from support import (
 )
 
 CONTAIN = pathlib.Path(__file__).with_name("contain.py")
+COMPOSE = project.ROOT / "packaging/bin/cmd"
+SOURCE = project.ROOT / "packaging/image/compose.yaml"
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/"}
 USER = 65532
 # An application that leaves processes behind, which process 1 has to reap, and answers slowly.
 APPLICATION = """\
@@ -37,7 +41,7 @@ def leave_orphan():
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            os.execv("/bin/sleep", ["orphan", "0.2"])
+            os.execv("/bin/sh", ["sh", "-c", "sleep 0.2; : >/tmp/orphan"])
         os._exit(0)
     os.wait()
 
@@ -72,13 +76,28 @@ def processes(pid):
     space = os.readlink(f"/proc/{pid}/ns/pid")
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        with contextlib.suppress(OSError):
             if os.readlink(f"/proc/{entry}/ns/pid") == space:
                 with open(f"/proc/{entry}/stat") as file:
                     text = file.read()
                 name, rest = text[text.find("(") + 1 :].rsplit(")", 1)
                 found.append((name, rest.split()[0]))
     return found
+
+
+@unittest.skipUnless(COMPOSE.exists(), "the loader of compose files is missing")
+class Compose(PackageTest):
+    def test_the_compose_file_is_valid_and_gives_no_rights(self):
+        model = json.loads(run(COMPOSE, "-format", "json", SOURCE, env=ENVIRONMENT))
+        self.assertEqual(set(model["services"]), {"web", "redis"})
+        for name, service in model["services"].items():
+            with self.subTest(name):
+                self.assertIs(service["read_only"], True)
+                self.assertEqual(service["cap_drop"], ["ALL"])
+                self.assertEqual(service["security_opt"], ["no-new-privileges:true"])
+                self.assertNotEqual(service["user"].split(":")[0], "0")
+        wrong = self.write("compose.yaml", SOURCE.read_text().replace("read_only", "read_onyl"))
+        self.assertIn("read_onyl", run(COMPOSE, wrong, code=1, env=ENVIRONMENT))
 
 
 @needs_root
@@ -143,14 +162,17 @@ class Image(PackageTest):
         self.assertEqual(server.get("/orphan"), (200, f"hello from user {USER}"))
         first = self.process_1(server)
 
+        # It lives on without its parent, and is gone soon after its last deed.
+        orphan = pathlib.Path(f"/proc/{first}/root/tmp/orphan")
+        self.assertTrue(server.wait_for(orphan.exists, 20), processes(first))
+
         def is_reaped():
-            return all(name != "sleep" and state != "Z" for name, state in processes(first))
+            return all(name != "sh" and state != "Z" for name, state in processes(first))
 
         self.assertTrue(server.wait_for(is_reaped, 20), processes(first))
-
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             slow = pool.submit(server.get, "/slow")
-            begun = pathlib.Path(f"/proc/{first}/root/tmp/slow")
+            begun = orphan.with_name("slow")
             self.assertTrue(server.wait_for(begun.exists, 20), server.output)
             self.assertEqual(self.stop(server), 0, server.output)
             self.assertEqual(slow.result(), (200, f"hello from user {USER}"))
