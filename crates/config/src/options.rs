@@ -45,7 +45,7 @@ pub(crate) enum OptionKind {
     Texts(&'static str),
     /// One such text, or a list of texts.
     TextOrTexts(&'static str),
-    /// A list of such texts, or of tables in their place.
+    /// One such text, or a table in its place, or a list of these.
     TextsOrTables(&'static str, &'static str),
     /// `true` or `false`.
     Bool,
@@ -211,7 +211,7 @@ impl OptionKind {
             Self::Text(what) => what.to_owned(),
             Self::Texts(what) => format!("a list, each {what}"),
             Self::TextOrTexts(what) => format!("{what}, or a list of texts"),
-            Self::TextsOrTables(what, _) => format!("a list, each {what}, or a table"),
+            Self::TextsOrTables(what, _) => format!("{what}, or a table, or a list of these"),
             Self::Bool => "true or false".to_owned(),
             Self::FlagOrChoices(words) => {
                 format!("true, false, or a list, each {}", join_alternatives(words))

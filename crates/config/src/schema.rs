@@ -63,7 +63,8 @@ fn schemas_of_kind(kind: OptionKind) -> Vec<Value> {
         OptionKind::Texts(_) => vec![list(string())],
         OptionKind::TextOrTexts(_) => vec![string(), list(string())],
         OptionKind::TextsOrTables(_, section) => {
-            vec![list(json!({ "anyOf": [string(), object_schema(section)] }))]
+            let each = json!({ "anyOf": [string(), object_schema(section)] });
+            vec![string(), object_schema(section), list(each)]
         }
         OptionKind::Bool => vec![flag()],
         OptionKind::FlagOrChoices(words) => {

@@ -676,7 +676,7 @@ fn reports_everything_in_one_run_sorted_by_place() {
         "[server]\nthreads = 0\nlisten = 1\n[apps.a]\nentry = \"no:app\"\nkidn = 1\n[limits]\nx = 1\n",
         &[
             "penstock.toml:2:11: `threads` cannot be 0: expected a number from 1 to 1024",
-            "penstock.toml:3:10: `listen` must be a list, each an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\", or a table, not an integer",
+            "penstock.toml:3:10: `listen` must be an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\", or a table, or a list of these, not an integer",
             "penstock.toml:5:9: entry `no:app` was not found: looked for no.py, no",
             "penstock.toml:6:1: unknown key `kidn` in [apps.a]; did you mean `kind`?",
             "penstock.toml:8:1: unknown key `x` in [limits]",

@@ -123,13 +123,17 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A list of texts and tables; the tables are named after the key.
+    /// A list of texts and tables, or one of them; the tables are named after the key.
     pub(crate) fn texts_or_tables(&self, key: &str) -> Option<Vec<TextOrTable<'a>>> {
-        let OptionKind::TextsOrTables(_, name) = self.option(key)?.kind else {
+        let (option, value) = self.option_and_value(key)?;
+        let OptionKind::TextsOrTables(_, name) = option.kind else {
             return None;
         };
-        let items = self.list_items(key)?.iter();
-        let read = items.filter_map(|item| match item.get_ref() {
+        let items = match value.get_ref() {
+            DeValue::String(_) | DeValue::Table(_) => std::slice::from_ref(value),
+            _ => self.list_items(key)?,
+        };
+        let read = items.iter().filter_map(|item| match item.get_ref() {
             DeValue::Table(table) => {
                 let table = LocatedValue::new(table, item.span().start);
                 let shown = self.display_key(key);

@@ -14,8 +14,18 @@ fn reads_listeners_as_texts_and_as_tables() {
         proxy_protocol: true,
         ..tcp(":81").into()
     };
-    assert_eq!(server.listen, [tcp(":80").into(), behind, unix.into()]);
+    assert_eq!(
+        server.listen,
+        [tcp(":80").into(), behind.clone(), unix.into()]
+    );
     assert_eq!(server.trusted_proxies, None);
+    for (one, expected) in [
+        ("\":80\"", tcp(":80").into()),
+        ("{ address = \":81\", proxy_protocol = true }", behind),
+    ] {
+        let text = format!("[apps.a]\n[server]\nlisten = {one}\n");
+        assert_eq!(parse_valid(&folder, &text).server.listen, [expected]);
+    }
 }
 
 #[test]
@@ -51,7 +61,7 @@ fn reports_listeners_and_networks_that_are_wrong() {
                     ListenAddr::EXPECTED
                 ),
                 &format!(
-                    "penstock.toml:3:54: `listen` must be a list, each {}, or a table, not an integer",
+                    "penstock.toml:3:54: `listen` must be {}, or a table, or a list of these, not an integer",
                     ListenAddr::EXPECTED
                 ),
                 "penstock.toml:3:76: unknown key `port` in [server.listen]",

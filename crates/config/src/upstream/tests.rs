@@ -264,10 +264,10 @@ fn reports_servers_that_cannot_work() {
     let none =
         format!("penstock.toml:2:11: `servers` needs at least one item: expected {expected}");
     let absent = format!(
-        "penstock.toml:1:12: `servers` is missing in [upstreams.b]: expected a list, each {expected}, or a table"
+        "penstock.toml:1:12: `servers` is missing in [upstreams.b]: expected {expected}, or a table, or a list of these"
     );
     let typed = format!(
-        "penstock.toml:2:12: `servers` must be a list, each {expected}, or a table, not an integer"
+        "penstock.toml:2:12: `servers` must be {expected}, or a table, or a list of these, not an integer"
     );
     let url = bad(19, "http://a:80") + "; did you mean `a:80`?";
     let port = bad(12, "a:0");
