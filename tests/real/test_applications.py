@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
+import layouts
 import ruby_projects
 from harness import ROOT, RealCase, Server
 from websockets import TEXT, WebSocket
@@ -260,6 +261,65 @@ class Applications(RealCase):
                 subprocess.run([*manage, *words], cwd=folder, check=True, capture_output=True)
 
 
+class Layouts(RealCase):
+    """Folders of every usual layout, each served without a configuration file or an argument."""
+
+    def check(self, layout):
+        parent = self.folder()
+        project = (parent / "site").resolve()
+        project.mkdir()
+        env = self.place_environment(layout, project)
+        self.generate(layout, project)
+        for name, text in layout.files.items():
+            file = project / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if text is None:
+                file.unlink()
+            elif layout.generator and file.exists():
+                file.write_text(file.read_text() + text)
+            else:
+                file.write_text(text)
+                file.chmod(0o755)
+        # Nothing that this machine's tools have set leads anywhere else.
+        env = {"HOME": str(parent), "PYTHONDONTWRITEBYTECODE": "1"} | env | layout.env
+        with Server(env=env, cwd=project, seconds=SECONDS) as server:
+            self.server = server
+            self.assertIn(layout.text, server.get("/").text)
+            serving = [line for line in server.lines if line.startswith("serving ")]
+            self.assertEqual(len(serving), 1, serving)
+            self.assertIn(layout.found, serving[0])
+            self.server = None
+
+    def place_environment(self, layout, project):
+        """Puts the virtual environment where the layout's tool would; returns the variables."""
+        if not layout.environment:
+            return {}
+        home = HERE / layout.environment / ".venv"
+        self.assertTrue((home / ".stamp").exists(), "scripts/setup applications")
+        parent = project.parent
+        if layout.place in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT"):
+            return {"VIRTUAL_ENV": "", layout.place: str(home)}
+        variables = {"VIRTUAL_ENV": ""}
+        if layout.place == "POETRY":
+            place = parent / ".cache" / layouts.poetry_place(project)
+        elif layout.place == "PIPENV":
+            variables["WORKON_HOME"] = str(parent / "envs")
+            place = parent / "envs" / layouts.pipenv_place(project)
+        else:
+            place = Path(layout.place.format(project=project, parent=parent, home=parent))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(home)
+        return variables
+
+    def generate(self, layout, project):
+        if layout.generator == "django":
+            command = HERE / layout.environment / ".venv" / "bin" / "django-admin"
+            run = [command, "startproject", "mysite", str(project)]
+            subprocess.run(run, check=True, capture_output=True)
+        if layout.generator == "rails":
+            ruby_projects.plain_rails(project)
+
+
 class Documents(unittest.TestCase):
     def test_the_table_is_the_one_that_is_tested(self):
         text = (ROOT / "docs" / "applications.md").read_text()
@@ -289,6 +349,16 @@ for _name in APPLICATIONS:
     setattr(Applications, f"test_{_words}", _test_of(_name))
 
 
+def _test_of_layout(layout):
+    return lambda self: self.check(layout)
+
+
+for _name, _layout in (layouts.PYTHON | layouts.RUBY | layouts.OTHERS).items():
+    _words = re.sub(r"\W+", "_", _name.lower())
+    setattr(Layouts, f"test_{_words}", _test_of_layout(_layout))
+
+
 # The environments are installed by `make test-applications` alone.
 if not os.environ.get("PENSTOCK_APPLICATIONS"):
     Applications = unittest.skip("make test-applications")(Applications)
+    Layouts = unittest.skip("make test-applications")(Layouts)

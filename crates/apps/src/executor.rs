@@ -30,11 +30,12 @@ mod processes;
 mod refork;
 mod reporting;
 mod servers;
+pub(crate) mod settings_query;
 pub(crate) mod setup;
 mod template;
 #[cfg(test)]
 mod tests;
-mod workers;
+pub(crate) mod workers;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::TcpListener;

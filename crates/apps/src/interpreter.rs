@@ -1,47 +1,133 @@
 //! The interpreter of an application: its own.
 //!
-//! Looked up at every start, so that a virtual environment made later is found. Python: the
-//! configured one, `.venv` or `venv` in the folder, `VIRTUAL_ENV`, `python3`. Ruby: the configured
-//! one, `ruby`. Bundler is the worker script's part. For a `command` or `fastcgi` application it is
-//! the program of its command line.
+//! Looked up at every start, so that an environment made later is found. Python: the configured
+//! one, the project's environment (`python`), the version that `.python-version` names, `python3`.
+//! Ruby: the configured one, the version that `.ruby-version` or `.tool-versions` names, `ruby`.
+//! Bundler is the worker script's part. For a `command` or `fastcgi` application it is the program
+//! of its command line.
+//!
+//! # Invariants
+//! - Nothing is run to find it.
+//! - An interpreter that is named and gone is an error, never replaced by another.
+//! - One that is known to be too old for the worker scripts is refused here.
 
+mod python;
+mod versions;
+
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use penstock_config::{App, AppKind};
 
+pub use self::versions::describe_version;
+
+/// Bytes of a file that names an interpreter, at most.
+const MAX_NAME_FILE_BYTES: u64 = 1 << 20;
+
+/// The oldest versions that the worker scripts run on.
+const OLDEST_PYTHON: [u32; 2] = [3, 8];
+const OLDEST_RUBY: [u32; 2] = [2, 7];
+
 /// Finds the interpreter, or the program of a command line.
 ///
 /// # Errors
-/// A sentence that says what was looked for and where.
+/// A sentence that says what was looked for and where, or what is wrong with what was found.
 pub fn find_interpreter(app: &App) -> Result<PathBuf, String> {
-    if let Some(chosen) = &app.interpreter {
-        return find_in_path(chosen)
-            .ok_or_else(|| format!("interpreter `{}` not found", chosen.display()));
+    find_interpreter_in(app, &Surroundings::of_process())
+}
+
+fn find_interpreter_in(app: &App, around: &Surroundings) -> Result<PathBuf, String> {
+    let found = match (&app.interpreter, app.kind) {
+        (Some(chosen), _) => find_in_path(chosen, around)
+            .ok_or_else(|| format!("interpreter `{}` not found", chosen.display())),
+        (None, AppKind::Wsgi | AppKind::Asgi) => find_python(&app.dir, around),
+        (None, AppKind::Rack) => find_ruby(&app.dir, around),
+        (None, AppKind::Command | AppKind::FastCgi) => return find_program(app),
+    }?;
+    check_version(app.kind, &found)?;
+    Ok(found)
+}
+
+fn find_python(dir: &Path, around: &Surroundings) -> Result<PathBuf, String> {
+    let (env, looked) = python::find_env(dir, around);
+    if let Some(env) = env {
+        return check_env(&env);
     }
-    let name = match app.kind {
-        AppKind::Wsgi | AppKind::Asgi => "python3",
-        AppKind::Rack => "ruby",
-        AppKind::Command | AppKind::FastCgi => return find_program(app),
+    if let Some(found) = versions::python_by_version(dir, around)? {
+        return Ok(found);
+    }
+    find_in_path(Path::new("python3"), around).ok_or_else(|| {
+        // The folders of tools that are not used here would hide the ones that matter.
+        let beside: Vec<String> = looked
+            .iter()
+            .filter(|folder| folder.starts_with(dir) || around.names(folder))
+            .map(|folder| folder.display().to_string())
+            .collect();
+        format!("no `python3` found in {} or in PATH", beside.join(", "))
+    })
+}
+
+/// The interpreter of an environment, unless it is gone.
+fn check_env(env: &python::PythonEnv) -> Result<PathBuf, String> {
+    let places = ["bin/python", "bin/python3"].map(|name| env.dir.join(name));
+    if let Some(found) = places.iter().find(|path| path.exists()) {
+        return Ok(found.clone());
+    }
+    let problem = match places.iter().find_map(|path| dangling_target(path)) {
+        Some((link, target)) => format!(
+            "{} leads to {}, which does not exist",
+            link.display(),
+            target.display()
+        ),
+        None => format!("{} has no bin/python", env.dir.display()),
     };
-    let environments = virtual_environments(app);
-    let own = environments
-        .iter()
-        .map(|dir| dir.join("bin/python"))
-        .find(|path| path.exists());
-    own.or_else(|| find_in_path(Path::new(name)))
-        .ok_or_else(|| {
-            let looked: Vec<String> = environments
-                .iter()
-                .map(|dir| dir.display().to_string())
-                .collect();
-            let places = if looked.is_empty() {
-                String::new()
-            } else {
-                format!(" in {} or", looked.join(", "))
-            };
-            format!("no `{name}` found{places} in PATH")
-        })
+    Err(format!(
+        "{problem}: make the environment again: {}",
+        env.mend
+    ))
+}
+
+/// A link that leads nowhere, and where it leads: the last link on the way.
+fn dangling_target(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let mut target = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(next) = target.read_link() else { break };
+        target = target.parent().unwrap_or_else(|| Path::new("/")).join(next);
+    }
+    (target != path).then(|| (path.to_owned(), target))
+}
+
+/// Links on the way of a path, as many as the kernel follows.
+const MAX_LINKS: usize = 40;
+
+fn find_ruby(dir: &Path, around: &Surroundings) -> Result<PathBuf, String> {
+    if let Some(found) = versions::ruby_by_version(dir, around)? {
+        return Ok(found);
+    }
+    find_in_path(Path::new("ruby"), around)
+        .ok_or_else(|| "no `ruby` found in PATH: install it, or set `interpreter`".to_owned())
+}
+
+/// Refuses an interpreter whose version is known and too old.
+fn check_version(kind: AppKind, program: &Path) -> Result<(), String> {
+    let (name, oldest) = match kind {
+        AppKind::Wsgi | AppKind::Asgi => ("Python", OLDEST_PYTHON),
+        AppKind::Rack => ("Ruby", OLDEST_RUBY),
+        AppKind::Command | AppKind::FastCgi => return Ok(()),
+    };
+    let Some(version) = describe_version(program) else {
+        return Ok(());
+    };
+    let numbers = versions::version_numbers(&version).unwrap_or_default();
+    if numbers.len() < 2 || numbers[..2] >= oldest[..] {
+        return Ok(());
+    }
+    let [major, minor] = oldest;
+    Err(format!(
+        "{} is {name} {version}, and {name} {major}.{minor} or newer is needed",
+        program.display()
+    ))
 }
 
 /// The program of a command line: a path as seen from the application's folder, or a bare name.
@@ -60,21 +146,12 @@ fn find_program(app: &App) -> Result<PathBuf, String> {
         .ok_or_else(|| format!("program `{word}` not found in PATH"))
 }
 
-fn virtual_environments(app: &App) -> Vec<PathBuf> {
-    if !matches!(app.kind, AppKind::Wsgi | AppKind::Asgi) {
-        return Vec::new();
-    }
-    let mut dirs = vec![app.dir.join(".venv"), app.dir.join("venv")];
-    dirs.extend(std::env::var_os("VIRTUAL_ENV").map(PathBuf::from));
-    dirs
-}
-
 /// A path as it is, a bare name looked up in `PATH`.
-fn find_in_path(program: &Path) -> Option<PathBuf> {
+fn find_in_path(program: &Path, around: &Surroundings) -> Option<PathBuf> {
     if program.components().count() > 1 {
         return program.exists().then(|| program.to_owned());
     }
-    find_in_dirs(std::env::var_os("PATH"), program)
+    find_in_dirs(around.variable("PATH"), program)
 }
 
 fn find_in_dirs(path: Option<OsString>, program: &Path) -> Option<PathBuf> {
@@ -83,3 +160,78 @@ fn find_in_dirs(path: Option<OsString>, program: &Path) -> Option<PathBuf> {
         .map(|dir| dir.join(program))
         .find(|path| path.is_file())
 }
+
+/// The variables and the home folder by which tools find their files.
+#[derive(Debug, Clone, Default)]
+struct Surroundings {
+    /// In place of the process's, for tests.
+    variables: Option<BTreeMap<String, OsString>>,
+    home: Option<PathBuf>,
+}
+
+impl Surroundings {
+    fn of_process() -> Self {
+        Self {
+            variables: None,
+            home: std::env::var_os("HOME").map(PathBuf::from),
+        }
+    }
+
+    fn variable(&self, name: &str) -> Option<OsString> {
+        let value = match &self.variables {
+            Some(variables) => variables.get(name).cloned(),
+            None => std::env::var_os(name),
+        };
+        value.filter(|value| !value.is_empty())
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        self.variable(name)?.into_string().ok()
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        self.variable(name).map(PathBuf::from)
+    }
+
+    /// Whether a variable names a folder: the user expects it to be used.
+    fn names(&self, folder: &Path) -> bool {
+        ["VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT"]
+            .iter()
+            .any(|name| self.path(name).is_some_and(|named| named == folder))
+    }
+
+    fn cache_dir(&self) -> Option<PathBuf> {
+        self.path("XDG_CACHE_HOME")
+            .or_else(|| Some(self.home.as_ref()?.join(".cache")))
+    }
+
+    fn data_dir(&self) -> Option<PathBuf> {
+        self.path("XDG_DATA_HOME")
+            .or_else(|| Some(self.home.as_ref()?.join(".local/share")))
+    }
+}
+
+/// The text of a regular file of a telling name; `None` if there is none, or it is too large.
+fn read_small_file(path: &Path) -> Option<String> {
+    let found = path.metadata().ok()?;
+    if !found.is_file() || found.len() > MAX_NAME_FILE_BYTES {
+        return None;
+    }
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "start, check and reload look interpreters up off the loops"
+    )]
+    let text = std::fs::read_to_string(path);
+    text.ok()
+}
+
+/// The names inside a folder; empty when it cannot be read.
+fn list_names(dir: &Path) -> Vec<String> {
+    let entries = dir.read_dir().into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

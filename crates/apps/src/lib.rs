@@ -41,8 +41,10 @@ pub use app::{
 pub use dispatch::QueueUsage;
 pub use executor::boot_check::check_boot;
 pub use executor::listen_address::remove_abandoned_socket_dirs;
+pub use executor::settings_query::ask_interpreter;
 pub use executor::setup::{AppResources, AppSize, BootStatus};
-pub use interpreter::find_interpreter;
+pub use executor::workers::rack_env;
+pub use interpreter::{describe_version, find_interpreter};
 pub use orphans::end_orphans;
 pub use server_set::ServerSet;
 pub use websocket_message_limits::WebSocketMessageLimits;

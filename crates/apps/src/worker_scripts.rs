@@ -142,6 +142,7 @@ const PYTHON_MODULES: &[(&str, &str)] = scripts!(
     "asgi_websocket.py",
     "boot.py",
     "channel.py",
+    "django_static.py",
     "entry.py",
     "file_wrapper.py",
     "forks.py",

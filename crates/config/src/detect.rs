@@ -9,12 +9,29 @@
 //!   never taken for something else.
 
 mod advice;
+mod django;
 mod hints;
+mod naming;
+mod php;
+mod programs;
 mod ruby;
+mod signs;
+mod source;
 
 use std::path::{Path, PathBuf};
 
 pub(crate) use self::advice::setup_advice;
+use self::django::detect_django;
+pub(crate) use self::naming::{describe_app, refuse_own_server};
+pub(crate) use self::programs::{
+    DetectedProgram, detect_any_procfile_program, detect_procfile_program, detect_program,
+};
+pub use self::ruby::cable_problem;
+use self::signs::kind_of_line;
+use self::source::{
+    chained_names, code_lines, defined_name, is_async_function, needs_arguments, top_level_names,
+    unpacked_names,
+};
 use crate::disk;
 use crate::model::AppKind;
 
@@ -28,14 +45,17 @@ pub(crate) struct DetectedApp {
 }
 
 /// What was looked for when nothing was found, in the order of looking.
-pub(crate) const DETECTION_CANDIDATES: [&str; 7] = [
+pub(crate) const DETECTION_CANDIDATES: [&str; 10] = [
     "penstock.toml",
     "config.ru",
+    "FLASK_APP, .flaskenv, [tool.fastapi] in pyproject.toml",
     "manage.py with a wsgi.py or asgi.py",
-    "an application in app, asgi, wsgi, main, application, server, run, guestbook (.py or package), \
+    "a `web:` line in a Procfile",
+    "an application in app, asgi, wsgi, main, application, server, run, api (.py or package), \
      in app, main, wsgi or asgi of a package, here or in src/, under the names application, app, \
      asgi_app, wsgi_app, server, api, create_app or make_app, or one module that makes an application",
-    "a Ruby file that requires sinatra, or has a class of Sinatra::Base, Roda or Grape::API",
+    "a Ruby file that requires sinatra, or has a class of Sinatra::Base, Roda, Grape::API or Cuba",
+    "index.php, public/index.php or web/index.php; a package.json with a start script",
     "public/index.html",
     "index.html",
 ];
@@ -72,13 +92,29 @@ pub(crate) fn detect_only_ruby_file(dir: &Path) -> Option<DetectedApp> {
     ruby::detect_only_file(dir)
 }
 
-/// The rackup file of a directory.
+/// The rackup file of a directory: the one that its Procfile names, or the usual one.
 fn detect_rackup_file(dir: &Path) -> Option<DetectedApp> {
-    let found = DetectedApp {
-        kind: AppKind::Rack,
-        entry: "config.ru".to_owned(),
+    let procfile = disk::read_source_or_empty(&dir.join("Procfile"));
+    let named = hints::rackup_from_procfile(&procfile).filter(|file| dir.join(file).is_file());
+    let usual = || {
+        dir.join(RACKUP_FILE)
+            .is_file()
+            .then(|| RACKUP_FILE.to_owned())
     };
-    dir.join("config.ru").is_file().then_some(found)
+    Some(DetectedApp {
+        kind: AppKind::Rack,
+        entry: named.or_else(usual)?,
+    })
+}
+
+const RACKUP_FILE: &str = "config.ru";
+
+/// The application that a directory names itself: by a rackup file, by the files of other tools, by
+/// `manage.py`. It comes before any program of a Procfile.
+pub(crate) fn detect_named_app(dir: &Path) -> Option<DetectedApp> {
+    detect_rackup_file(dir)
+        .or_else(|| detect_from_tool_files(dir, None))
+        .or_else(|| detect_django(dir, None))
 }
 
 /// The WSGI or ASGI application of a directory; with a given kind, none that looks like the other.
@@ -123,7 +159,17 @@ fn detect_common_callable(dir: &Path, wanted_kind: Option<AppKind>) -> Option<De
         })
     };
     let (module, callable) = match wanted_kind {
-        None => candidates().next()?,
+        None => {
+            let is_made = |(module, callable): &(String, Callable)| {
+                let name = module.rsplit('.').next().unwrap_or(module);
+                SERVER_MODULES.contains(&name) && !callable.is_factory()
+            };
+            let first = candidates().next()?;
+            match first.1.is_factory() {
+                true => candidates().find(is_made).unwrap_or(first),
+                false => first,
+            }
+        }
         Some(_) => candidates()
             .find(|(_, callable)| callable.kind == wanted_kind)
             .or_else(|| candidates().find(|(_, callable)| callable.kind.is_none()))?,
@@ -220,7 +266,7 @@ pub(crate) fn detect_in_module(file: &Path, module: &str) -> DetectedApp {
 }
 
 /// Tried in this order.
-const COMMON_MODULES: [&str; 9] = [
+const COMMON_MODULES: [&str; 15] = [
     "app",
     "wsgi",
     "asgi",
@@ -230,7 +276,16 @@ const COMMON_MODULES: [&str; 9] = [
     "run",
     "guestbook",
     "app.main",
+    "api",
+    "api.main",
+    "api.app",
+    "api.index",
+    "passenger_wsgi",
+    "wsgihandler",
 ];
+
+/// Modules that exist to name the application for a server: theirs comes before a factory.
+const SERVER_MODULES: [&str; 3] = ["wsgi", "asgi", "passenger_wsgi"];
 
 /// Modules of a package, tried after the package itself.
 const PACKAGE_MODULES: [&str; 6] = ["wsgi", "asgi", "app", "main", "application", "server"];
@@ -242,64 +297,11 @@ const NON_APPLICATION_PACKAGES: [&str; 6] =
 /// Packages that are looked into in one directory.
 const MAX_PACKAGES: usize = 64;
 
-fn module_file(dir: &Path, module: &str) -> Option<PathBuf> {
+/// The file of a module in a directory.
+pub(crate) fn module_file(dir: &Path, module: &str) -> Option<PathBuf> {
     let path = dir.join(module.replace('.', "/"));
     let places = [path.with_extension("py"), path.join("__init__.py")];
     places.into_iter().find(|place| place.is_file())
-}
-
-/// Django's `application`: of its `wsgi.py`, or of its `asgi.py` if that kind is given or the only
-/// one.
-fn detect_django(dir: &Path, wanted_kind: Option<AppKind>) -> Option<DetectedApp> {
-    let manage = disk::read_source_or_empty(&dir.join("manage.py"));
-    if !manage.to_ascii_lowercase().contains("django") {
-        return None;
-    }
-    // WebSockets need ASGI.
-    let is_asgi = django_module(dir, &manage, "asgi").is_some_and(|module| {
-        let file = module_file(dir, &module);
-        let text = file.map(|file| disk::read_source_or_empty(&file));
-        text.is_some_and(|text| text.contains("ProtocolTypeRouter("))
-    });
-    let kinds = match is_asgi {
-        true => [AppKind::Asgi, AppKind::Wsgi],
-        false => [AppKind::Wsgi, AppKind::Asgi],
-    };
-    let mut kinds = kinds
-        .into_iter()
-        .filter(|kind| wanted_kind.is_none_or(|wanted_kind| wanted_kind == *kind));
-    kinds.find_map(|kind| {
-        let module = django_module(dir, &manage, kind.as_str())?;
-        let entry = format!("{module}:application");
-        crate::entry::split_python(&entry)?;
-        Some(DetectedApp { kind, entry })
-    })
-}
-
-/// The module of this name with Django's `application`: beside the settings that manage.py names,
-/// else in the first directory that has one.
-fn django_module(dir: &Path, manage: &str, name: &str) -> Option<String> {
-    let file = format!("{name}.py");
-    let has_it = |module: &String| {
-        let folder: PathBuf = module.split('.').collect();
-        dir.join(folder).join(&file).is_file()
-    };
-    // `mysite.settings` and `mysite.settings.local` both stand beside `mysite/wsgi.py`.
-    let settings = settings_module(manage).unwrap_or_default();
-    let parents = settings
-        .match_indices('.')
-        .map(|(dot, _)| settings[..dot].to_owned());
-    let named = parents.rev().find(has_it);
-    let package = named.or_else(|| disk::list_directories(dir).into_iter().find(has_it))?;
-    Some(format!("{package}.{name}"))
-}
-
-/// The quoted word after `DJANGO_SETTINGS_MODULE`.
-fn settings_module(manage: &str) -> Option<&str> {
-    let (_, rest) = manage.split_once("DJANGO_SETTINGS_MODULE")?;
-    let rest = rest.trim_start_matches(['"', '\'', ']', ')', ',', '=', ' ', '\n', '\t']);
-    let end = rest.find(['"', '\''])?;
-    Some(&rest[..end])
 }
 
 /// What a module could be asked to run.
@@ -309,14 +311,25 @@ struct Callable {
     entry: &'static str,
     /// What it speaks, where the text shows that.
     kind: Option<AppKind>,
+    /// Whether it is a factory that cannot be called without arguments. Its worker refuses it and
+    /// says how it is spelled with them.
+    needs_arguments: bool,
 }
 
 impl Callable {
+    /// Whether it is called for the application.
+    fn is_factory(&self) -> bool {
+        self.entry.ends_with(')') || self.needs_arguments
+    }
+
     /// The given kind where the text shows none, else WSGI.
     fn in_module(&self, module: &str, wanted_kind: Option<AppKind>) -> DetectedApp {
         DetectedApp {
             kind: self.kind.or(wanted_kind).unwrap_or(AppKind::Wsgi),
-            entry: format!("{module}:{}", self.entry),
+            entry: match self.needs_arguments {
+                true => format!("{module}:{}", self.entry.trim_end_matches("()")),
+                false => format!("{module}:{}", self.entry),
+            },
         }
     }
 }
@@ -329,24 +342,11 @@ fn find_callable(text: &str, module: &str) -> Option<Callable> {
     let found = COMMON_CALLABLES.iter().find(has);
     let (name, entry) =
         found.or_else(|| AMBIGUOUS_CALLABLES.iter().find(has).filter(|_| is_web()))?;
-    let kind = kind_of_callable(text, module, name);
-    Some(Callable { entry, kind })
-}
-
-fn code_lines(text: &str) -> impl DoubleEndedIterator<Item = &str> {
-    let lines = text.lines();
-    lines.filter(|line| !line.trim_start().starts_with('#'))
-}
-
-/// What a line of code makes, where it shows that.
-fn kind_of_line(line: &str) -> Option<AppKind> {
-    let has = |signs: &[&str]| signs.iter().any(|sign| line.contains(sign));
-    // What wraps an ASGI application may be written around one.
-    match (has(&WSGI_SIGNS), has(&ASGI_SIGNS)) {
-        (true, _) => Some(AppKind::Wsgi),
-        (false, true) => Some(AppKind::Asgi),
-        (false, false) => None,
-    }
+    Some(Callable {
+        entry,
+        kind: kind_of_callable(text, module, name),
+        needs_arguments: entry.ends_with(')') && needs_arguments(text, name),
+    })
 }
 
 /// What the callable `name` of a module speaks, where the text shows that: by what it is assigned,
@@ -389,128 +389,6 @@ const AMBIGUOUS_CALLABLES: [(&str, &str); 6] = [
     ("create_application", "create_application()"),
     ("get_app", "get_app()"),
 ];
-
-/// Only WSGI applications are made by these.
-const WSGI_SIGNS: [&str; 12] = [
-    "Dash(",
-    "cherrypy.tree.",
-    "default_app(",
-    "make_wsgi_app(",
-    "Flask(",
-    "get_wsgi_application(",
-    "falcon.App(",
-    "Bottle(",
-    ".wsgifunc(",
-    "ASGIMiddleware(",
-    "AsgiToWsgi(",
-    "DispatcherMiddleware(",
-];
-
-/// Only ASGI applications are made by these.
-const ASGI_SIGNS: [&str; 18] = [
-    "FastHTML(",
-    "fast_app(",
-    "from blacksheep",
-    "Datasette(",
-    "create_asgi_app(",
-    "marimo.App(",
-    "from shiny import",
-    "run_with(",
-    "mount_chainlit(",
-    "FastAPI(",
-    "Starlette(",
-    "Quart(",
-    "Litestar(",
-    "get_asgi_application(",
-    "Sanic(",
-    "falcon.asgi.App(",
-    "ProtocolTypeRouter(",
-    "WsgiToAsgi(",
-];
-
-fn is_async_function(text: &str, name: &str) -> bool {
-    text.lines().any(|line| {
-        let rest = line
-            .strip_prefix("async def ")
-            .and_then(|rest| rest.strip_prefix(name));
-        rest.is_some_and(|rest| rest.trim_start().starts_with('('))
-    })
-}
-
-/// Names that lines without indentation assign, define or import.
-fn top_level_names(text: &str) -> Vec<&str> {
-    let mut names = Vec::new();
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
-        if line.starts_with("from ") {
-            let Some((_, imported)) = line.split_once(" import ") else {
-                continue;
-            };
-            names.extend(imported_names(imported));
-            if imported.contains('(') && !imported.contains(')') {
-                let inner = lines.by_ref().take_while(|line| !line.starts_with(')'));
-                names.extend(inner.flat_map(imported_names));
-            }
-        } else {
-            names.extend(defined_name(line));
-            names.extend(chained_names(line));
-            names.extend(unpacked_names(line));
-        }
-    }
-    names
-}
-
-/// `a, b as c` without brackets and comments.
-fn imported_names(list: &str) -> impl Iterator<Item = &str> {
-    let list = list.split('#').next().unwrap_or_default();
-    list.split(',').map(|item| {
-        let item = item.trim_matches(|c: char| c.is_whitespace() || "()\\".contains(c));
-        item.rsplit_once(" as ")
-            .map_or(item, |(_, alias)| alias.trim())
-    })
-}
-
-/// `name = ...`, `name: Type = ...`, `def name(` and `async def name(`.
-fn defined_name(line: &str) -> Option<&str> {
-    let plain = line.strip_prefix("async ").unwrap_or(line);
-    let (is_def, rest) = plain
-        .strip_prefix("def ")
-        .map_or((false, line), |rest| (true, rest));
-    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_')?;
-    let after = rest[end..].trim_start();
-    let assigns = after.starts_with('=') && !after.starts_with("==");
-    let annotates = after.starts_with(':') && after.contains('=');
-    let matches = if is_def {
-        after.starts_with('(')
-    } else {
-        assigns || annotates
-    };
-    matches.then_some(&rest[..end])
-}
-
-/// `second` of `first = second = ...`.
-fn chained_names(line: &str) -> Option<&str> {
-    let (_, rest) = line
-        .split_once(" = ")
-        .filter(|_| !line.starts_with([' ', '\t', '#']))?;
-    defined_name(rest)
-}
-
-/// The names of `first, second = ...`.
-fn unpacked_names(line: &str) -> Vec<&str> {
-    let Some((targets, value)) = line.split_once('=') else {
-        return Vec::new();
-    };
-    let names = targets.trim_end().trim_matches(['(', ')', '[', ']']);
-    let names: Vec<&str> = names.split(',').map(str::trim).collect();
-    let is_name =
-        |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
-    let is_unpacking = !value.starts_with('=') && !line.starts_with([' ', '\t']) && names.len() > 1;
-    match is_unpacking && names.iter().all(is_name) {
-        true => names,
-        false => Vec::new(),
-    }
-}
 
 #[cfg(test)]
 mod tests;

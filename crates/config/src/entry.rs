@@ -67,6 +67,12 @@ pub(crate) fn check_file_exists(app: &App, kind: AppKind, entry: &str) -> Result
     ))
 }
 
+/// Whether the module of a Python entry lies in the directory.
+pub(crate) fn check_module(dir: &Path, entry: &str) -> bool {
+    let module = split_python(entry).map_or(entry, |(module, _)| module);
+    detect::module_file(dir, module).is_some()
+}
+
 /// The file and the constant of `FILE.ru`, `FILE.rb` or `FILE.rb:Constant`; the constant is empty
 /// where the file alone is given.
 pub(crate) fn split_ruby(entry: &str) -> Option<(&str, &str)> {
@@ -165,8 +171,15 @@ fn virtual_env_package_dirs(app: &App) -> Vec<PathBuf> {
         .as_deref()
         .and_then(Path::parent)
         .and_then(Path::parent);
-    let nearby = [".venv", "venv"].map(|name| app.dir.join(name));
-    let environments = named.map(Path::to_owned).into_iter().chain(nearby);
+    let folders = app.dir.ancestors().take(2);
+    let nearby = folders.flat_map(|folder| [".venv", "venv", "env"].map(|name| folder.join(name)));
+    let active = ["VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "CONDA_PREFIX"];
+    let active = active
+        .into_iter()
+        .filter_map(std::env::var_os)
+        .map(|folder| app.dir.join(folder));
+    let environments = named.map(Path::to_owned).into_iter();
+    let environments = environments.chain(nearby).chain(active);
     environments
         .flat_map(|environment| package_dirs_below(&environment.join("lib")))
         .collect()

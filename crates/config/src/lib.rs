@@ -66,6 +66,7 @@ mod site;
 mod source_files;
 mod source_tree;
 mod suggest;
+mod surroundings;
 mod tcp;
 #[cfg(test)]
 mod testing;
@@ -82,6 +83,7 @@ pub use cache::STORABLE_STATUSES;
 pub use channel::{ChannelPart, ChannelPattern, InvalidChannelPattern, MAX_CHANNEL_BYTES};
 pub use command_line::split_command;
 pub use describe::{explain_key, reference_page};
+pub use detect::cable_problem;
 pub use disk::MAX_ERROR_PAGE_BYTES;
 pub use entropy::is_hard_to_guess;
 pub use error::{ConfigError, ConfigErrors};
@@ -94,8 +96,8 @@ pub use model::{
     Access, AccessLog, Acme, AcmeStorage, App, AppKind, Balance, BasicAuth, BlockingPool, Cache,
     CacheBypass, CacheKey, CertificateFiles, ChallengeKind, ClientCertificateMode,
     ClientCertificates, Compression, Concurrency, ConcurrencyRule, Conditions, Config,
-    ConnectionLimits, ContentCoding, ControlSocket, Cors, EjectPolicy, ExternalAccount, Files,
-    ForwardAuth, ForwardedHeaders, Grip, HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck,
+    ConnectionLimits, ContentCoding, ControlSocket, Cors, Detection, EjectPolicy, ExternalAccount,
+    Files, ForwardAuth, ForwardedHeaders, Grip, HUB_NAMESPACE, HashKey, HeaderRules, HealthCheck,
     HostHeader, Hsts, HttpListener, HttpScheme, Hub, HubHistory, JoinEndpoint, JoinTarget, JwtAuth,
     JwtKeys, KeySetSource, Limits, LogField, LogFormat, LogTarget, MemoryLimit, MercureKey,
     MercureKeys, Mirror, NamedCondition, OnDemand, Preload, Processes, Protocol, ProxyProtocol,

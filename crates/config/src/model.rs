@@ -38,7 +38,8 @@ pub(crate) use admission::JWT_KEY;
 pub use admission::{JwtAuth, JwtKeys, Satisfy, SignedUrl};
 pub(crate) use app::{APP_MAX_MEMORY, APP_PROCESSES, APP_QUEUE, APP_THREADS};
 pub use app::{
-    Access, App, AppKind, Concurrency, MemoryLimit, Preload, Processes, ScalingConfig, Sticky,
+    Access, App, AppKind, Concurrency, Detection, MemoryLimit, Preload, Processes, ScalingConfig,
+    Sticky,
 };
 pub use bounds::{ConcurrencyRule, ResponseRate};
 pub(crate) use cache::CACHE_KEY_QUERY;
@@ -122,6 +123,8 @@ pub struct Config {
     pub tcp: Vec<TcpFrontend>,
     /// The front end that this one serves its only application for; `None` for a server of its own.
     pub join_target: Option<JoinTarget>,
+    /// What was found and read without a configuration file, a line each, for the start to print.
+    pub start_notes: Vec<String>,
 }
 
 impl Config {

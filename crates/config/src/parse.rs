@@ -165,6 +165,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         sites,
         tcp: streams.into_iter().map(|stream| stream.value).collect(),
         join_target: None,
+        start_notes: Vec::new(),
     })
 }
 

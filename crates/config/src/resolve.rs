@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::detect::{self, DETECTION_CANDIDATES, DetectedApp};
+use crate::detect::{self, DETECTION_CANDIDATES, DetectedApp, DetectedProgram};
 use crate::error::{ConfigError, ConfigErrors, HUB_NAMESPACE_TAKEN, access_error_suffix};
 use crate::findings::{ReadFlags, make_absolute};
 use crate::foreign_words::translate_verb;
@@ -21,7 +21,7 @@ use crate::model::{
 use crate::source_files::ConfigSources;
 use crate::values::{HostPattern, ListenAddr, PathPattern};
 use crate::work::{self, WorkOptions};
-use crate::{FILE_NAME, dev_defaults, entry, parse, section, server, site, tls};
+use crate::{FILE_NAME, dev_defaults, entry, parse, section, server, site, surroundings, tls};
 
 /// What the command line says about the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,6 +55,8 @@ pub struct Invocation {
     pub files_only: bool,
     /// The file of the server's own log in place of the configuration's.
     pub log: Option<PathBuf>,
+    /// Whether the folder's `.env` is left alone (`--no-env-file`).
+    pub ignores_env_file: bool,
     /// Whether the defaults are those of development: one process, a readable log of requests on
     /// standard output, short drains.
     pub development: bool,
@@ -104,6 +106,10 @@ pub fn resolve_config(invocation: &Invocation) -> Result<Config, ConfigErrors> {
             .apps
             .values_mut()
             .for_each(dev_defaults::apply_to_app);
+    }
+    if config.path.is_none() {
+        surroundings::apply(&mut config, invocation)
+            .map_err(|errors| shorten_paths(errors, cwd))?;
     }
     let config = apply_overrides(config, invocation)?;
     match &invocation.work {
@@ -255,34 +261,89 @@ fn config_for_dir(dir: &Path, invocation: &Invocation) -> Result<Config, ConfigE
     if file.is_file() {
         return load_file(&file, invocation);
     }
-    let wanted_kind = invocation.kind;
-    if let Some(found) = detect::detect_app_of_kind(dir, wanted_kind) {
-        return config_for_app(&dir.to_string_lossy(), found, dir, wanted_kind);
+    let origin = dir.to_string_lossy();
+    if let Some(kind) = invocation.kind {
+        let found = detect::detect_app_of_kind(dir, Some(kind))
+            .or_else(|| detect::detect_only_module(dir, Some(kind)));
+        return match found {
+            Some(found) => config_for_app(&origin, found, dir, Some(kind)),
+            None => Err(nothing_found(dir)),
+        };
     }
-    let public = dir.join("public");
-    // A Ruby file beside a page may be a tool: it must not run because a site is served.
-    let has_page = [dir, &public]
-        .iter()
-        .any(|dir| dir.join("index.html").is_file());
-    if wanted_kind.is_none()
-        && !has_page
-        && let Some(found) = detect::detect_only_ruby_file(dir)
-    {
-        return config_for_app(&dir.to_string_lossy(), found, dir, wanted_kind);
+    if let Some(found) = detect::detect_named_app(dir) {
+        return config_for_app(&origin, found, dir, None);
     }
-    let root = if wanted_kind.is_none() && public.join("index.html").is_file() {
-        public
-    } else if wanted_kind.is_none() && dir.join("index.html").is_file() {
-        dir.to_owned()
-    } else if let Some(found) = detect::detect_only_module(dir, wanted_kind) {
-        return config_for_app(&dir.to_string_lossy(), found, dir, wanted_kind);
-    } else {
-        let (looked_for, advice) = (DETECTION_CANDIDATES.join(", "), detect::setup_advice(dir));
-        let problem =
-            format!("nothing to serve was recognised here; looked for {looked_for}; {advice}");
-        return Err(ConfigErrors::single(dir, problem));
+    if let Some(program) = detect::detect_procfile_program(dir) {
+        return Ok(config_for_program(program, dir));
+    }
+    if let Some(found) = find_app_in_code(dir) {
+        // It may have a server of its own, which the Procfile starts.
+        return match detect::refuse_own_server(dir, &found)
+            .and_then(|_| detect::detect_any_procfile_program(dir))
+        {
+            Some(program) => Ok(config_for_program(program, dir)),
+            None => config_for_app(&origin, found, dir, None),
+        };
+    }
+    let program = detect::detect_program(dir, invocation.development)
+        .map_err(|problem| ConfigErrors::single(&*origin, problem))?;
+    if let Some(program) = program {
+        return Ok(config_for_program(program, dir));
+    }
+    if let Some(root) = page_root(dir) {
+        return Ok(config_for_files(dir, root));
+    }
+    if let Some(found) = detect::detect_only_module(dir, None) {
+        return config_for_app(&origin, found, dir, None);
+    }
+    match detect::detect_any_procfile_program(dir) {
+        Some(program) => Ok(config_for_program(program, dir)),
+        None => Err(nothing_found(dir)),
+    }
+}
+
+/// The application that code of the directory shows. A Ruby file beside a page may be a tool: it
+/// must not run because a site is served.
+fn find_app_in_code(dir: &Path) -> Option<DetectedApp> {
+    let only_ruby = || {
+        page_root(dir)
+            .is_none()
+            .then(|| detect::detect_only_ruby_file(dir))
+            .flatten()
     };
-    Ok(config_for_files(dir, root))
+    detect::detect_app(dir).or_else(only_ruby)
+}
+
+/// The folder of a static site: `public`, or the directory itself.
+fn page_root(dir: &Path) -> Option<PathBuf> {
+    let folders = [dir.join("public"), dir.to_owned()];
+    folders
+        .into_iter()
+        .find(|folder| folder.join("index.html").is_file())
+}
+
+fn nothing_found(dir: &Path) -> ConfigErrors {
+    let (looked_for, advice) = (DETECTION_CANDIDATES.join(", "), detect::setup_advice(dir));
+    let problem =
+        format!("nothing to serve was recognised here; looked for {looked_for}; {advice}");
+    ConfigErrors::single(dir, problem)
+}
+
+/// A configuration of one program with every default.
+fn config_for_program(program: DetectedProgram, dir: &Path) -> Config {
+    let root = program.root().map(Path::to_owned);
+    let app = program.into_app(&app_name_of_dir(dir), dir);
+    let mut config = empty_config(dir);
+    config.sites = vec![match root {
+        Some(root) => site::catch_all_site(Route {
+            files: Some(Files::new(root)),
+            app: Some(app.name.clone()),
+            ..Route::new(PathPattern::any())
+        }),
+        None => site::default_site_for_app(&app),
+    }];
+    config.apps.insert(app.name.clone(), app);
+    config
 }
 
 /// The files below a root and nothing else.
@@ -371,6 +432,9 @@ fn config_for_app(
         );
         return Err(ConfigErrors::single(origin, problem));
     }
+    if let Some(problem) = detect::refuse_own_server(dir, &found) {
+        return Err(ConfigErrors::single(origin, problem));
+    }
     let mut app = App::new(
         &app_name_of_dir(dir),
         dir.to_owned(),
@@ -378,6 +442,7 @@ fn config_for_app(
         &found.entry,
     );
     app.kind_is_guess = wanted_kind.is_none() && !is_rack(found.kind);
+    app.detection = Some(detect::describe_app(dir, found.kind, &found.entry));
     entry::check_file_exists(&app, found.kind, &found.entry)
         .map_err(|what| ConfigErrors::single(origin, what))?;
     let mut config = empty_config(dir);
@@ -406,6 +471,7 @@ fn empty_config(dir: &Path) -> Config {
         sites: Vec::new(),
         tcp: Vec::new(),
         join_target: None,
+        start_notes: Vec::new(),
     }
 }
 

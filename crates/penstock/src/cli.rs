@@ -13,6 +13,7 @@ mod config;
 mod man;
 mod publish;
 mod serve;
+mod start_report;
 mod status_text;
 mod target;
 mod top;
@@ -241,6 +242,9 @@ struct CheckArguments {
     /// Configuration file
     #[arg(short, long, value_name = "FILE", conflicts_with = "target")]
     config: Option<PathBuf>,
+    /// Without a configuration file: leave the folder's .env alone
+    #[arg(long)]
+    no_env_file: bool,
     /// Check only the configuration: bind no address, look up no name, load no application
     #[arg(long)]
     config_only: bool,
@@ -288,6 +292,9 @@ struct ProcessArguments {
     /// The application's kind, instead of guessing from its code: wsgi, asgi or rack
     #[arg(long, value_name = "KIND", value_parser = parse_kind)]
     kind: Option<AppKind>,
+    /// Without a configuration file: leave the folder's .env alone
+    #[arg(long)]
+    no_env_file: bool,
     /// Number of threads in each worker process
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -517,6 +524,7 @@ impl ProcessArguments {
             threads: self.threads,
             kind: self.kind,
             log: self.log.clone(),
+            ignores_env_file: self.no_env_file,
             cwd: std::env::current_dir()?,
             ..Invocation::default()
         })

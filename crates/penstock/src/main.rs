@@ -17,6 +17,7 @@ mod components;
 mod compression;
 mod control;
 mod dev;
+mod django_files;
 mod hardening;
 mod hub_service;
 mod inherited_listeners;

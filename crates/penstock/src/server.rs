@@ -59,6 +59,7 @@ use crate::components::{
 };
 use crate::control;
 use crate::dev;
+use crate::django_files::DjangoFiles;
 use crate::hardening;
 use crate::hub_service::HubService;
 use crate::inherited_listeners::{InheritedListeners, ListenerRole};
@@ -101,6 +102,8 @@ pub(crate) struct Options {
     /// Prints lines for the terminal, which may be closed.
     pub(crate) announce: LogWriter,
     pub(crate) manager: ServiceNotifier,
+    /// The files of a Django project, as its settings were at the start.
+    pub(crate) django_files: DjangoFiles,
     /// The path by which this program was started.
     pub(crate) program_path: std::path::PathBuf,
     /// Whether the process goes to the background: its standard streams go to the log.

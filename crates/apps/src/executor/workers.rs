@@ -210,26 +210,27 @@ impl WorkerCommand<'_> {
         let mut env = process_environment(self.config, self.account);
         env.insert(0, ("PENSTOCK_MULTIPROCESS".into(), multiprocess));
         if self.config.kind == AppKind::Rack {
-            env.insert(0, ("RACK_ENV".into(), self.rack_env()));
+            let name = rack_env(self.config, self.is_development);
+            env.insert(0, ("RACK_ENV".into(), name));
         }
         env
     }
+}
 
-    /// The value of `RACK_ENV`: that of any of the usual variables, else `production`, or
-    /// `development`.
-    fn rack_env(&self) -> OsString {
-        let configured = ["RACK_ENV", "RAILS_ENV", "APP_ENV"]
-            .into_iter()
-            .find_map(|name| {
-                let own = self.config.env.get(name).map(OsString::from);
-                own.or_else(|| std::env::var_os(name))
-                    .filter(|configured| !configured.is_empty())
-            });
-        configured.unwrap_or_else(|| match self.is_development {
-            true => "development".into(),
-            false => "production".into(),
-        })
-    }
+/// The value of `RACK_ENV`: that of any of the usual variables, else `production`, or `development`.
+#[must_use]
+pub fn rack_env(config: &config::App, is_development: bool) -> OsString {
+    let configured = ["RACK_ENV", "RAILS_ENV", "APP_ENV"]
+        .into_iter()
+        .find_map(|name| {
+            let own = config.env.get(name).map(OsString::from);
+            own.or_else(|| std::env::var_os(name))
+                .filter(|configured| !configured.is_empty())
+        });
+    configured.unwrap_or_else(|| match is_development {
+        true => "development".into(),
+        false => "production".into(),
+    })
 }
 
 /// The variables of any process of an application; those that its configuration sets are the last,

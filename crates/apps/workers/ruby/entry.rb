@@ -19,7 +19,21 @@ module PenstockWorker
       require path
       return named_app(file, constant) if constant
 
-      sinatra_app(path) || only_app(file, candidates(path))
+      framework_app(path) || sinatra_app(path) || only_app(file, candidates(path))
+    end
+
+    # The whole application of Rails or Hanami, of which the file is a part; that of Cuba, if the file
+    # defines it and no class of its own.
+    def framework_app(path)
+      return ::Rails.application if path.end_with?("/config/environment.rb") && defined?(::Rails.application)
+      return hanami_app if path.end_with?("/config/app.rb") && defined?(::Hanami.app)
+
+      ::Cuba if defined?(::Cuba) && candidates(path).empty? && File.read(path).match?(/^\s*Cuba\.define\b/)
+    end
+
+    def hanami_app
+      ::Hanami.boot
+      ::Hanami.app
     end
 
     def named_app(file, constant)

@@ -1,9 +1,11 @@
 //! What to do about a directory that was not recognised: the command or the lines that would serve
 //! it.
 //!
-//! Used by `resolve` for its refusal. Looks at names only; nothing is read or run.
+//! Used by `resolve` for its refusal. Nothing is run.
 
 use std::path::Path;
+
+use crate::disk;
 
 /// Files that show a program which listens at `PORT`, and the command that starts it.
 const PROGRAMS: [(&str, &str, &str); 8] = [
@@ -22,7 +24,7 @@ const PROGRAMS: [(&str, &str, &str); 8] = [
 ];
 
 /// Files of PHP applications.
-const PHP: [&str; 4] = ["artisan", "composer.json", "public/index.php", "index.php"];
+const PHP: [&str; 2] = ["artisan", "composer.json"];
 
 /// Files that show an application whose entry must be named, and what an entry looks like.
 const UNNAMED: [(&str, &str, &str); 2] = [
@@ -42,8 +44,10 @@ const BUILD_DIRS: [&str; 10] = [
 /// What would work for `dir`, as the end of a sentence.
 pub(crate) fn setup_advice(dir: &Path) -> String {
     let project = project_advice(dir);
-    let is_project = project.is_some();
+    let below = application_below(dir);
+    let is_project = project.is_some() || below.is_some();
     let mut parts: Vec<String> = project.into_iter().collect();
+    parts.extend(below);
     let built = BUILD_DIRS
         .iter()
         .find(|name| dir.join(name).join("index.html").is_file());
@@ -66,18 +70,48 @@ pub(crate) fn setup_advice(dir: &Path) -> String {
     parts.join("; ")
 }
 
+/// The folder below that an application is in, as in a repository with several.
+fn application_below(dir: &Path) -> Option<String> {
+    let names = disk::list_directories(dir).into_iter();
+    let mut folders = names
+        .filter(|name| !name.starts_with('.') && !OTHER_DIRS.contains(&name.as_str()))
+        .take(MAX_DIRS)
+        .map(|name| dir.join(name));
+    let found = folders.find(|folder| super::detect_app(folder).is_some())?;
+    Some(format!(
+        "{} has an application: penstock serve {}",
+        found.display(),
+        found.display()
+    ))
+}
+
+/// Folders that are looked into.
+const MAX_DIRS: usize = 64;
+
+/// Folders whose applications are no project's own.
+const OTHER_DIRS: [&str; 7] = [
+    "node_modules",
+    "vendor",
+    "venv",
+    "env",
+    "tests",
+    "test",
+    "examples",
+];
+
 /// What a file of `dir` shows it to be, and how to serve that.
 fn project_advice(dir: &Path) -> Option<String> {
     let has = |name: &str| dir.join(name).is_file();
     if let Some((name, what, command)) = PROGRAMS.iter().find(|(name, ..)| has(name)) {
         return Some(format!(
-            "{name} shows {what}: write [apps.site] with kind = \"command\" and command = \
-             \"{command}\" to penstock.toml (it listens at the port in PORT)"
+            "{name} shows {what}: write `web: {command}` to a file Procfile (it listens at the port \
+             in PORT)"
         ));
     }
     if let Some(name) = PHP.iter().find(|name| has(name)) {
         return Some(format!(
-            "{name} shows a PHP application: start php-fpm and name it in penstock.toml (docs/php.md)"
+            "{name} shows a PHP application, and it has no index.php in this folder, in public or in \
+             web: write its folder to penstock.toml (docs/php.md)"
         ));
     }
     let (name, what, entry) = UNNAMED.iter().find(|(name, ..)| has(name))?;

@@ -46,21 +46,72 @@ pub(super) fn entry_from_pyproject(text: &str) -> Option<Entry> {
     entry::split_python(&entry).is_some().then_some(entry)
 }
 
-/// The application that the `web:` line of a `Procfile` starts with Gunicorn, Uvicorn and the like.
-pub(super) fn entry_from_procfile(text: &str) -> Option<Entry> {
+/// The command of a Procfile's `web:` line.
+pub(super) fn web_line(text: &str) -> Option<&str> {
     let mut lines = text.lines();
-    let command = lines.find_map(|line| line.trim_start().strip_prefix("web:"))?;
-    let mut words = command.split_whitespace();
-    let is_server = |word: &str| {
-        let name = word.rsplit('/').next().unwrap_or(word);
-        SERVER_COMMANDS.contains(&name)
-    };
-    words.find(|word| is_server(word))?;
-    let entry = words.find(|word| entry::split_python(word).is_some())?;
-    Some(entry.to_owned())
+    lines.find_map(|line| line.trim_start().strip_prefix("web:"))
 }
 
-const SERVER_COMMANDS: [&str; 7] = [
+/// The application that the `web:` line of a `Procfile` starts with Gunicorn, Uvicorn and the like.
+pub(super) fn entry_from_procfile(text: &str) -> Option<Entry> {
+    let mut words = command_words(web_line(text)?);
+    match words.find_map(python_server)? {
+        "flask" => {
+            words.find(|word| ["--app", "-A"].contains(word))?;
+            entry_from_flask_app(words.next()?)
+        }
+        "fastapi" => words
+            .filter(|word| word.ends_with(".py"))
+            .find_map(entry_from_flask_app),
+        _ => {
+            let entry = words.find(|word| entry::split_python(word).is_some())?;
+            Some(entry.to_owned())
+        }
+    }
+}
+
+/// The rackup file that the `web:` line of a `Procfile` names.
+pub(super) fn rackup_from_procfile(text: &str) -> Option<Entry> {
+    let mut words = command_words(web_line(text)?);
+    words.find(|word| RUBY_SERVERS.contains(&program_name(word)))?;
+    let file = words.find(|word| word.ends_with(".ru") && entry::split_ruby(word).is_some())?;
+    Some(file.to_owned())
+}
+
+/// Whether a line starts an application that Penstock loads itself, or Penstock.
+pub(super) fn is_application_server(line: &str) -> bool {
+    let is_known = |word: &str| {
+        let name = program_name(word);
+        python_server(word).is_some()
+            || RUBY_SERVERS.contains(&name)
+            || INTERPRETERS.iter().any(|known| {
+                let version = name.strip_prefix(known);
+                version.is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.'))
+            })
+    };
+    starts_penstock(line) || command_words(line).any(is_known)
+}
+
+/// Whether a line starts this program.
+pub(super) fn starts_penstock(line: &str) -> bool {
+    command_words(line).any(|word| program_name(word) == "penstock")
+}
+
+fn command_words(command: &str) -> impl Iterator<Item = &str> {
+    let words = command.split_whitespace();
+    words.map(|word| word.trim_matches(['"', '\'']))
+}
+
+fn program_name(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+fn python_server(word: &str) -> Option<&'static str> {
+    let name = program_name(word);
+    PYTHON_SERVERS.iter().copied().find(|known| *known == name)
+}
+
+const PYTHON_SERVERS: [&str; 9] = [
     "gunicorn",
     "uvicorn",
     "hypercorn",
@@ -68,7 +119,23 @@ const SERVER_COMMANDS: [&str; 7] = [
     "granian",
     "waitress-serve",
     "uwsgi",
+    "flask",
+    "fastapi",
 ];
+
+const RUBY_SERVERS: [&str; 8] = [
+    "puma",
+    "unicorn",
+    "thin",
+    "rackup",
+    "rails",
+    "falcon",
+    "iodine",
+    "passenger",
+];
+
+/// What runs code that may be an application; a version may follow.
+const INTERPRETERS: [&str; 2] = ["python", "ruby"];
 
 #[cfg(test)]
 mod tests {
@@ -77,7 +144,7 @@ mod tests {
     #[test]
     fn reads_what_other_tools_are_told() {
         let flask = |text| entry_from_flask_app(text);
-        let rows: [(Option<Entry>, Option<&str>); 17] = [
+        let rows: [(Option<Entry>, Option<&str>); 22] = [
             (flask("hello"), Some("hello")),
             (flask("hello.py"), Some("hello")),
             (flask("./shop/web.py:site"), Some("shop.web:site")),
@@ -117,6 +184,26 @@ mod tests {
             ),
             (entry_from_procfile("web: bundle exec puma -C a:b"), None),
             (entry_from_procfile("web: gunicorn $APP"), None),
+            (
+                entry_from_procfile("web: gunicorn 'shop:create_app()' -b :$PORT"),
+                Some("shop:create_app()"),
+            ),
+            (
+                entry_from_procfile("web: flask --app shop/web.py run -p $PORT"),
+                Some("shop.web"),
+            ),
+            (
+                entry_from_procfile("web: fastapi run app/main.py --port $PORT"),
+                Some("app.main"),
+            ),
+            (
+                rackup_from_procfile("web: bundle exec puma -p $PORT shop.ru"),
+                Some("shop.ru"),
+            ),
+            (
+                rackup_from_procfile("web: bundle exec puma -C config/puma.rb"),
+                None,
+            ),
         ];
         for (found, expected) in rows {
             assert_eq!(found.as_deref(), expected);

@@ -1,6 +1,7 @@
 //! What the text of a module is taken for.
 
 use super::*;
+use crate::testing::TestDir;
 
 #[test]
 fn finds_the_callable_of_a_module() {
@@ -32,6 +33,11 @@ fn finds_the_callable_of_a_module() {
         (
             "factory",
             "def create_app(test=None):\n",
+            Some(("create_app()", None)),
+        ),
+        (
+            "factory with arguments",
+            "def create_app(config):\n",
             Some(("create_app()", None)),
         ),
         (
@@ -133,19 +139,47 @@ fn finds_the_callable_of_a_module() {
 }
 
 #[test]
-fn reads_the_settings_module_of_manage_py() {
-    let rows = [
+fn finds_the_application_of_a_layout() {
+    const FLASK: &str = "app = Flask(__name__)\n";
+    const FACTORY: &str = "def create_app(config=None):\n    return Flask(__name__)\n";
+    const STRICT: &str = "def create_app(config):\n    return Flask(__name__)\n";
+    const MADE: &str = "from app import create_app\napp = create_app('site')\n";
+    type Row<'a> = (&'a [(&'a str, &'a str)], Option<&'a str>);
+    let rows: [Row<'_>; 12] = [
+        (&[("app.py", FLASK)], Some("app:app")),
         (
-            "os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'mysite.settings')",
-            "mysite.settings",
+            &[("api/main.py", "app = FastAPI()\n")],
+            Some("api.main:app"),
+        ),
+        (&[("api/index.py", FLASK)], Some("api.index:app")),
+        (&[("src/server.py", FLASK)], Some("server:app")),
+        (
+            &[("src/shop/__init__.py", FACTORY)],
+            Some("shop:create_app()"),
+        ),
+        (&[("app/__init__.py", FACTORY)], Some("app:create_app()")),
+        (&[("app/__init__.py", STRICT)], Some("app:create_app")),
+        (
+            &[("app/__init__.py", STRICT), ("wsgi.py", MADE)],
+            Some("wsgi:app"),
         ),
         (
-            "os.environ[\"DJANGO_SETTINGS_MODULE\"] = \"a.b.settings\"",
-            "a.b.settings",
+            &[("app/__init__.py", FACTORY), ("wsgi.py", MADE)],
+            Some("wsgi:app"),
         ),
+        (
+            &[("passenger_wsgi.py", "application = x\n")],
+            Some("passenger_wsgi:application"),
+        ),
+        (
+            &[(".flaskenv", "FLASK_APP=shop\n"), ("shop.py", FACTORY)],
+            Some("shop"),
+        ),
+        (&[("notes.py", "x = 1\n")], None),
     ];
-    for (text, expected) in rows {
-        assert_eq!(settings_module(text), Some(expected), "{text}");
+    for (files, expected) in rows {
+        let folder = TestDir::with_files(files);
+        let found = detect_app(folder.path()).map(|found| found.entry);
+        assert_eq!(found.as_deref(), expected, "{files:?}");
     }
-    assert_eq!(settings_module("no settings"), None);
 }

@@ -181,6 +181,8 @@ section! {
         /// Whether `kind`, WSGI or ASGI, was guessed from the text of the code: what a process
         /// finds the loaded application to be then goes before.
         kind_is_guess: bool = false;
+        /// What its folder showed it to be; `None` where a configuration file names it.
+        detection: Option<Detection> = None;
         /// Threads of each that always take requests: `threads`, or fewer where the load
         /// decides.
         min_threads: usize = 1;
@@ -245,6 +247,19 @@ impl App {
         upstream.response_timeout = self.response_timeout;
         upstream.connections.max = upstream.connections.max.max(threads);
     }
+}
+
+/// What a folder showed its application to be.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Detection {
+    /// What the start shows of a program in place of its command line.
+    pub title: Option<String>,
+    /// The framework's name, where the code shows one.
+    pub framework: Option<&'static str>,
+    /// Whether the entry is a function that makes the application.
+    pub is_factory: bool,
+    /// The settings module of a Django project.
+    pub django_settings: Option<String>,
 }
 
 choice! {

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 
 use penstock_config::{Config, Invocation};
 
-use super::{CheckArguments, CliError, USAGE_EXIT_CODE, pluralize, print_error};
+use super::{CheckArguments, CliError, USAGE_EXIT_CODE, pluralize, print_error, start_report};
+use crate::django_files::DjangoFiles;
 use crate::preflight::PreflightReport;
 use crate::{
     accounts, admission, app_resource_limits, control, hardening, hub_service, temp_limit,
@@ -23,10 +24,14 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<String, CliError> {
     let invocation = Invocation {
         target: arguments.target.clone(),
         config: arguments.config.clone(),
+        ignores_env_file: arguments.no_env_file,
         cwd,
         ..Invocation::default()
     };
-    let config = resolve_and_validate(&invocation).map_err(CliError::Usage)?;
+    let mut config = resolve_and_validate(&invocation).map_err(CliError::Usage)?;
+    if !arguments.config_only {
+        DjangoFiles::ask(&config, invocation.development).apply(&mut config);
+    }
     let mut findings = PreflightReport {
         warnings: [
             hub_service::hub_warnings(&config),
@@ -53,7 +58,9 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<String, CliError> {
     }
     let from = config.path.as_ref().map(|path| path.display().to_string());
     let name = from.unwrap_or_else(|| "this folder".to_owned());
-    Ok(format!("{name}: good ({})", describe_contents(&config)))
+    let mut lines = config.start_notes.clone();
+    lines.push(format!("{name}: good ({})", describe_contents(&config)));
+    Ok(lines.join("\n"))
 }
 
 /// Checks everything that a start needs from this machine; checks that need root come first.
@@ -120,6 +127,7 @@ pub(crate) fn resolve_and_validate(invocation: &Invocation) -> Result<Config, St
         }
     }
     if wrong.is_empty() {
+        start_report::add_serving_notes(&mut config, &invocation.cwd, invocation.development);
         Ok(config)
     } else {
         Err(wrong.join("\n"))

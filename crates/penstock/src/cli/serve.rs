@@ -18,6 +18,7 @@ use penstock_sys::process::{self, Launcher};
 use super::{CliError, ProcessArguments, check};
 use crate::accounts::{self, AppAccounts};
 use crate::app_resource_limits::AppResourceLimits;
+use crate::django_files::DjangoFiles;
 use crate::hardening;
 use crate::server::{self, Options, ReadyFd, StartInput};
 use crate::service_manager::ManagerEnvironment;
@@ -37,7 +38,9 @@ pub(super) fn run(
     let met = connect_to_predecessor()?;
     let invocation = invocation.map_err(|error| failed("the current directory", error))?;
     let program = program_path(&invocation.cwd);
-    let config = check::resolve_and_validate(&invocation).map_err(CliError::Usage)?;
+    let mut config = check::resolve_and_validate(&invocation).map_err(CliError::Usage)?;
+    let django_files = DjangoFiles::ask(&config, invocation.development);
+    django_files.apply(&mut config);
     let mut server_account =
         accounts::account_to_switch_to(&config.server).map_err(CliError::Usage)?;
     let accounts =
@@ -96,6 +99,7 @@ pub(super) fn run(
         accounts: Arc::new(accounts),
         app_limits: Arc::new(app_limits),
         manager,
+        django_files,
         program_path: program,
         daemonize: process.daemonize,
         exposures: Vec::new(),

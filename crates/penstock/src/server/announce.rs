@@ -58,8 +58,20 @@ impl Server {
             let listeners = live.listeners.iter().map(describe_listener);
             let upstreams = live.config.upstreams.values().map(describe_upstream);
             let files = describe_files_only(&live.config);
+            let notes = live
+                .config
+                .start_notes
+                .iter()
+                .map(|note| format!("{note}\n"));
             let apps = live.components.apps.values().cloned().collect();
-            (listeners.chain(upstreams).chain(files).collect(), apps)
+            (
+                listeners
+                    .chain(upstreams)
+                    .chain(files)
+                    .chain(notes)
+                    .collect(),
+                apps,
+            )
         };
         for line in lines {
             announce.write(line.into_bytes());
@@ -168,6 +180,7 @@ async fn announce_app(app: &App, announce: &LogWriter) {
     let kind = app.kind();
     let threads = match (config.min_threads, config.threads) {
         _ if kind == AppKind::Asgi => String::new(),
+        (_, max) if kind == AppKind::Command && max > 1 => format!(" x {max} requests"),
         (1, 1) => String::new(),
         (min, max) if min == max => format!(" x {max} threads"),
         (min, max) => format!(" x {min} to {max} threads"),

@@ -97,7 +97,8 @@ impl Server {
         let resolved = pool
             .run(move || cli::resolve_and_validate(&invocation))
             .await;
-        let config = resolved.map_err(|error| error.to_string())??;
+        let mut config = resolved.map_err(|error| error.to_string())??;
+        self.options.django_files.apply(&mut config);
         let checked = config.clone();
         let upstream_tls = pool.run(move || upstream_tls::load(&checked)).await;
         let upstream_tls = upstream_tls.map_err(|error| error.to_string())??;

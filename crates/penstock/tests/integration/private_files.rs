@@ -17,6 +17,8 @@ fn folder() -> Site {
     for name in PRIVATE {
         site = site.file(name, SECRET);
     }
+    // A file of a known format: an application beside it would get it.
+    site = site.file(".env", format!("KEY={SECRET}"));
     let dir = site.dir().to_owned();
     for (target, link) in [
         ("shop.py", "shop.txt"),
@@ -232,10 +234,11 @@ fn a_folder_that_is_not_understood_is_refused_with_the_command_that_would_work()
     for (files, advice) in [
         (
             &["server.js", "package.json"][..],
-            "command = \"npm start\"",
+            "write `web: npm start` to a file Procfile",
         ),
         (&["public/style.css", "go.mod"], "serve --files"),
-        (&["public/index.php"], "docs/php.md"),
+        (&["composer.json"], "docs/php.md"),
+        (&["README.md", "backend/config.ru"], "/backend; "),
         (&["a.txt"], "serve --files"),
         (&["a.txt", "dist/index.html"], "/dist; "),
     ] {

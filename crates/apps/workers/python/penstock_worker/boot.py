@@ -26,7 +26,7 @@ import traceback
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional
 
-from . import entry, forks, template, thread_stacks, threads, wire
+from . import django_static, entry, forks, template, thread_stacks, threads, wire
 from .options import parse
 from .slot_threads import SlotThreads
 from .template import Sockets
@@ -101,6 +101,7 @@ def _load_app(control: socket.socket, options: argparse.Namespace) -> Callable[.
         app, options.interface = entry.load(
             options.entry, options.dir, options.interface, options.interface_is_guess
         )
+        app = django_static.wrap(app, options.interface)
     # Also SystemExit: a module that exits while it is imported has not booted.
     except BaseException as error:
         forks.exit_if_forked_by_app(error)

@@ -16,12 +16,14 @@ import ast
 import importlib
 import inspect
 import os
+import re
 import sys
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .interface import (
     ASGI,
+    VARIADIC,
     WSGI,
     interface_of,
     is_async,
@@ -35,6 +37,12 @@ App = Callable[..., Any]
 # Where an entry names a module only: what its application may be called, in this order.
 _APP_NAMES = ("application", "app", "asgi_app", "wsgi_app", "server", "api", "asgi", "wsgi")
 _FACTORY_NAMES = ("create_app", "make_app", "get_app", "create_application", "main")
+
+# What functions are called that make an application.
+_FACTORY_NAME = re.compile("(create|make|build|get|init)(_|$)|.*factory")
+
+# Libraries whose applications only their own server can serve.
+_OWN_SERVERS = ("aiohttp", "tornado")
 
 # Where an object that cannot be called may hold its application.
 _APP_ATTRIBUTES = ("server", "wsgi_app", "asgi_app", "wsgi", "asgi", "app", "application", "build")
@@ -203,6 +211,12 @@ def _not_an_app_message(
 ) -> str:
     wanted = "a WSGI or ASGI" if is_guess else _interface_with_article(interface)
     text = f"{entry} is a {type(target).__name__}, not {wanted} application"
+    library = type(target).__module__.partition(".")[0]
+    if library in _OWN_SERVERS:
+        return (
+            f"{text}: {library} runs a server of its own; "
+            f'serve it by kind = "command" and command = "python3 FILE {{port}}"'
+        )
     if not callable(target):
         return text + _other_apps_hint(module)
     parameters = parameters_of(target) or []
@@ -210,6 +224,11 @@ def _not_an_app_message(
     text = f"{entry} is {_describe(target)} with the parameters ({names}): not {wanted} application"
     if is_async(target) and not parameters:
         return text + "; a factory must not be a coroutine function"
+    if inspect.isroutine(target) and _FACTORY_NAME.match(target.__name__):
+        required = [p.name for p in parameters if p.default is p.empty and p.kind not in VARIADIC]
+        values = ", ".join(f"{name}=..." for name in required)
+        spelled = f"{module.__name__}:{target.__name__}({values})"
+        return f"{text}; if it is a factory, say with which arguments it is called: {spelled}"
     hint = "; with one parameter it may be for ASGI 2, which is not supported"
     hint = hint if len(parameters) == 1 else ""
     return f"{text}: WSGI takes (environ, start_response), ASGI (scope, receive, send){hint}"

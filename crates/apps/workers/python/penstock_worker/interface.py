@@ -56,7 +56,7 @@ def is_callable_without_arguments(target: Any) -> bool:
 def is_paste_factory(target: Any) -> bool:
     """Whether it is an application factory of PasteDeploy's: `main(global_config, **settings)`."""
     parameters = parameters_of(target) if inspect.isfunction(target) else None
-    required = [p for p in parameters or [] if p.default is p.empty and p.kind not in _VARIADIC]
+    required = [p for p in parameters or [] if p.default is p.empty and p.kind not in VARIADIC]
     return len(required) == 1 and required[0].name.startswith("global_conf")
 
 
@@ -113,7 +113,7 @@ def _is_never_wsgi(target: Any) -> bool:
 
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _accepts_positional(parameters: List[inspect.Parameter], count: int) -> bool:

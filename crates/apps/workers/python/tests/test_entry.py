@@ -91,7 +91,16 @@ class Entry(unittest.TestCase):
                 "def create_app(config): pass",
                 "app:create_app",
                 "wsgi",
-                "with the parameters (config): not a WSGI application",
+                "with the parameters (config): not a WSGI application; if it is a factory, say with "
+                "which arguments it is called: app:create_app(config=...)",
+            ),
+            (
+                "a server of its own",
+                "class Application: pass\nApplication.__module__ = 'aiohttp.web_app'\n"
+                "app = Application()",
+                "app:app",
+                "wsgi",
+                "aiohttp runs a server of its own; serve it by kind",
             ),
             (
                 "async factory",
@@ -137,6 +146,39 @@ class Entry(unittest.TestCase):
                 self.assertEqual(frame.kind, wire.BOOT_FAILED)
                 self.assertIn(words, frame.payload.decode())
                 self.assertEqual(worker.process.wait(DEADLINE), 1)
+
+    def test_static_files_of_django_come_before_the_application_where_the_server_asks(self):
+        handlers = {
+            "django/__init__.py": "",
+            "django/contrib/__init__.py": "",
+            "django/contrib/staticfiles/__init__.py": "",
+            "django/contrib/staticfiles/handlers.py": "class StaticFilesHandler(tuple): pass\n"
+            "class ASGIStaticFilesHandler(tuple): pass\n",
+        }
+        code = (
+            "from penstock_worker import django_static\n"
+            "for interface in ('wsgi', 'asgi'):\n"
+            "    import os; os.environ['PENSTOCK_DJANGO_STATIC'] = {value!r}\n"
+            "    print(type(django_static.wrap((), interface)).__name__)\n"
+        )
+        rows = [
+            ("1", b"StaticFilesHandler\nASGIStaticFilesHandler\n"),
+            ("", b"tuple\ntuple\n"),
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in handlers.items():
+                file = Path(folder, name)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+            for value, expected in rows:
+                done = subprocess.run(
+                    [sys.executable, "-B", "-c", code.format(value=value)],
+                    cwd=ROOT,
+                    env={"PYTHONPATH": folder},
+                    capture_output=True,
+                    timeout=DEADLINE,
+                )
+                self.assertEqual(done.stdout, expected, done.stderr)
 
     def test_a_source_folder_is_imported_from(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -83,6 +83,21 @@ class BootTest < Minitest::Test
     end
   end
 
+  def test_a_file_of_a_framework_gives_the_whole_application
+    whole = "def self.call(_) = [200, {}, ['whole']]"
+    {
+      ["app.rb", "Cuba.define do\nend\n"] => "class Cuba\n  def self.define = nil\n  #{whole}\nend\n",
+      ["config/environment.rb", "X = ->(_) {}\n"] => "class Rails\n  #{whole}\n  def self.application = self\nend\n",
+      ["config/app.rb", "class App\nend\n"] =>
+        "class Hanami\n  #{whole}\n  def self.boot = nil\n  def self.app = self\nend\n"
+    }.each do |(entry, source), library|
+      source = "require File.expand_path('library', Dir.pwd)\n#{source}"
+      start(source, entry: entry, files: { "library.rb" => library }) do |worker|
+        assert_equal "whole", worker.ready.ask(Harness.request).body, source
+      end
+    end
+  end
+
   def test_a_code_file_without_one_application_is_refused
     {
       ["x.rb", "A = ->(_) {}\nB = ->(_) {}\n"] => "x.rb has several applications (A, B): say which, as in x.rb:A",

@@ -171,7 +171,10 @@ module Harness
     def initialize(source, slots: 1, spares: 0, files: {}, env: {}, command: nil, fds: [], options: [],
                    entry: "config.ru")
       @dir = Dir.mktmpdir("penstock-test-")
-      { entry[/\A[^:]+/] => source, **files }.each { |name, text| File.write("#{@dir}/#{name}", text) }
+      { entry[/\A[^:]+/] => source, **files }.each do |name, text|
+        FileUtils.mkdir_p(File.dirname("#{@dir}/#{name}"))
+        File.write("#{@dir}/#{name}", text)
+      end
       pairs = Array.new(slots + spares + 1) { Harness.pair }
       @control, *@slots = pairs.map { |ours, _| Peer.new(ours) }
       @spares = @slots.slice!(slots, spares)

@@ -1,0 +1,168 @@
+//! Which interpreter is found in which folder.
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use super::*;
+
+/// A folder that is removed with its test.
+pub(super) struct TestFolder(PathBuf);
+
+impl TestFolder {
+    pub(super) fn new(name: &str) -> Self {
+        let name = format!("penstock-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a test has no loop to block")]
+    pub(super) fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    pub(super) fn remove(&self, name: &str) {
+        let path = self.path(name);
+        match path.is_dir() {
+            true => std::fs::remove_dir_all(path).unwrap(),
+            false => std::fs::remove_file(path).unwrap(),
+        }
+    }
+}
+
+impl Drop for TestFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Surroundings {
+    pub(super) fn set(&mut self, name: &str, value: PathBuf) {
+        let variables = self.variables.get_or_insert_default();
+        variables.insert(name.to_owned(), value.into());
+    }
+}
+
+/// A home folder and a cache in a test's folder, and no variable of this process.
+pub(super) fn surroundings(folder: &TestFolder) -> Surroundings {
+    let mut around = Surroundings {
+        variables: Some(BTreeMap::new()),
+        home: Some(folder.path("home")),
+    };
+    around.set("XDG_CACHE_HOME", folder.path("cache"));
+    around.set("PATH", folder.path("bin"));
+    around
+}
+
+fn find(folder: &TestFolder, kind: AppKind) -> Result<PathBuf, String> {
+    let app = App::new("app", folder.path("app"), kind, "app");
+    find_interpreter_in(&app, &surroundings(folder))
+}
+
+#[test]
+fn an_environment_whose_interpreter_is_gone_is_an_error() {
+    let folder = TestFolder::new("dangling");
+    folder.write("bin/python3", "");
+    folder.write("app/requirements.txt", "flask\n");
+    assert_eq!(find(&folder, AppKind::Wsgi), Ok(folder.path("bin/python3")));
+    folder.write("app/.venv/pyvenv.cfg", "");
+    let error = find(&folder, AppKind::Wsgi).unwrap_err();
+    assert!(
+        error.contains("app/.venv has no bin/python: make the"),
+        "{error}"
+    );
+    let bin = folder.path("app/.venv/bin");
+    std::fs::create_dir_all(&bin).unwrap();
+    symlink("/no/such/python3.9", bin.join("python3")).unwrap();
+    symlink("python3", bin.join("python")).unwrap();
+    let error = find(&folder, AppKind::Wsgi).unwrap_err();
+    let env = folder.path("app/.venv");
+    let env = env.display();
+    let expected = format!(
+        "{env}/bin/python leads to /no/such/python3.9, which does not exist: make the environment \
+         again: python3 -m venv --clear {env} && {env}/bin/pip install -r requirements.txt"
+    );
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn a_version_that_a_file_names_is_the_managers() {
+    let folder = TestFolder::new("versions");
+    folder.write("bin/python3", "");
+    folder.write("bin/ruby", "");
+    folder.write("app/.python-version", "3.11\n");
+    folder.write("app/.ruby-version", "ruby-3.2.2\n");
+    // Without a version manager the files are another tool's.
+    assert_eq!(find(&folder, AppKind::Wsgi), Ok(folder.path("bin/python3")));
+    assert_eq!(find(&folder, AppKind::Rack), Ok(folder.path("bin/ruby")));
+    for version in ["3.11.2", "3.11.10", "3.12.1"] {
+        folder.write(&format!("home/.pyenv/versions/{version}/bin/python"), "");
+    }
+    folder.write("home/.rbenv/versions/3.2.2/bin/ruby", "");
+    let python = folder.path("home/.pyenv/versions/3.11.10/bin/python");
+    assert_eq!(find(&folder, AppKind::Wsgi), Ok(python));
+    let ruby = folder.path("home/.rbenv/versions/3.2.2/bin/ruby");
+    assert_eq!(find(&folder, AppKind::Rack), Ok(ruby));
+    folder.write("app/.ruby-version", "3.4.1\n");
+    let error = find(&folder, AppKind::Rack).unwrap_err();
+    let end = "asks for 3.4.1, which is not installed: rbenv install 3.4.1";
+    assert!(error.ends_with(end), "{error}");
+    folder.remove("app/.ruby-version");
+    folder.write("app/.tool-versions", "nodejs 20\nruby 3.2.2\n");
+    let ruby = folder.path("home/.rbenv/versions/3.2.2/bin/ruby");
+    assert_eq!(find(&folder, AppKind::Rack), Ok(ruby));
+}
+
+#[test]
+fn an_old_interpreter_is_refused_with_its_version() {
+    let folder = TestFolder::new("old");
+    folder.write("app/.venv/bin/python", "");
+    for (config, expected) in [
+        ("version = 3.8.10\n", None),
+        (
+            "version = 3.7.16\n",
+            Some("Python 3.7.16, and Python 3.8 or newer"),
+        ),
+        (
+            "version_info = 3.6.15.final.0\n",
+            Some("Python 3.6.15, and"),
+        ),
+        ("version_info = 3.13.0\n", None),
+    ] {
+        folder.write("app/.venv/pyvenv.cfg", config);
+        match (find(&folder, AppKind::Asgi), expected) {
+            (Ok(_), None) => {}
+            (Err(error), Some(words)) => assert!(error.contains(words), "{error}"),
+            (found, _) => panic!("{config}: {found:?}"),
+        }
+    }
+    folder.write("home/.rbenv/versions/2.6.10/bin/ruby", "");
+    folder.write("app/.ruby-version", "2.6\n");
+    let error = find(&folder, AppKind::Rack).unwrap_err();
+    assert!(
+        error.ends_with("is Ruby 2.6.10, and Ruby 2.7 or newer is needed"),
+        "{error}"
+    );
+}
+
+#[test]
+fn names_the_version_of_a_program() {
+    let folder = TestFolder::new("named");
+    for (program, expected) in [
+        ("usr/bin/python3.11", Some("3.11")),
+        ("usr/bin/ruby3.1", Some("3.1")),
+        ("versions/3.12.1/bin/python3", Some("3.12.1")),
+        ("rubies/ruby-3.2.2/bin/ruby", Some("3.2.2")),
+        ("usr/bin/python3", None),
+    ] {
+        folder.write(program, "");
+        let found = describe_version(&folder.path(program));
+        assert_eq!(found.as_deref(), expected, "{program}");
+    }
+}
