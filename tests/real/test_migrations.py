@@ -14,6 +14,10 @@ A line of `questions.txt` is a method and a target, and behind bars what else be
 fields (`Host: a.example`), `from ADDRESS`, `tls`, `x5` (asked so often), `< BODY`. With
 `differs THEIRS OURS: REASON` the two statuses are these, and not compared. Lines that begin with
 `#` are comments, and `host: NAME` sets the host of the questions below.
+
+The sets of nginx and Caddy run a second time, with what `penstock import` makes of the
+other server's file in place of `penstock.toml`. There `imported THEIRS OURS: REASON` counts instead
+of `differs`, `imported same` takes it back, and `imported fields: REASON` compares statuses alone.
 """
 
 import collections
@@ -54,6 +58,8 @@ SAME_TYPES = {"text/javascript": "application/javascript", "text/xml": "applicat
 BUILT_IN = re.compile(
     rb"<hr><center>nginx|^<html><body><h1>\d|^<!DOCTYPE HTML PUBLIC|^\s*$|^<a href=.*</a>\.\s*$"
 )
+# Files that `penstock import` reads.
+FILES = {"nginx": "nginx.conf", "caddy": "Caddyfile"}
 PROGRAMS = {"nginx": "nginx", "caddy": "caddy", "haproxy": "haproxy", "apache": "apache2"}
 MIME_TYPES = "include /etc/nginx/mime.types;\ndefault_type application/octet-stream;\n"
 APACHE = """\
@@ -98,9 +104,13 @@ class Question:
         self.method, self.target = parts[0].split(" ", 1)
         self.headers = {"Host": host}
         self.client, self.tls, self.times, self.body, self.differs = VISITOR, False, 1, None, None
+        self.imported = None
         for part in parts[1:]:
             if found := re.fullmatch(r"differs (\d+) (\d+): .+", part):
                 self.differs = (int(found[1]), int(found[2]))
+            elif found := re.fullmatch(r"imported (?:(\d+) (\d+): .+|(same)|(fields): .+)", part):
+                statuses = (int(found[1]), int(found[2])) if found[1] else None
+                self.imported = statuses or found[3] or found[4]
             elif part.startswith("< "):
                 self.body = part[2:].encode()
             elif part.startswith("from "):
@@ -429,15 +439,7 @@ class Migration(RealCase):
     @classmethod
     def start_caddy(cls):
         text = cls.substitute((cls.set / "Caddyfile").read_text(), cls.theirs)
-        # Without certificates: sites with a name would get theirs from an authority.
-        text = re.sub(r"^([a-z*][\w.*-]*\.[a-z]+(?:, [a-z*][\w.*-]*\.[a-z]+)*) \{",
-                      lambda found: ", ".join(f"http://{host}" for host in found[1].split(", ")) + " {",
-                      text, flags=re.MULTILINE)  # fmt: skip
-        globals_ = (
-            f"{{\n admin off\n auto_https off\n persist_config off\n http_port 8080\n"
-            f" default_bind {cls.theirs}\n}}\n"
-        )
-        (cls.home / "Caddyfile").write_text(globals_ + text)
+        (cls.home / "Caddyfile").write_text(cls.without_certificates(text, cls.theirs))
         environment = {"HOME": str(cls.home), "XDG_DATA_HOME": str(cls.home)}
         command = [
             program("caddy"),
@@ -448,6 +450,18 @@ class Migration(RealCase):
             cls.home / "Caddyfile",
         ]
         return Child(command, environment)
+
+    @staticmethod
+    def without_certificates(text, address):
+        """Returns a Caddyfile whose sites, which have names, get no certificates."""
+        text = re.sub(r"^([a-z*][\w.*-]*\.[a-z]+(?:, [a-z*][\w.*-]*\.[a-z]+)*) \{",
+                      lambda found: ", ".join(f"http://{host}" for host in found[1].split(", ")) + " {",
+                      text, flags=re.MULTILINE)  # fmt: skip
+        globals_ = (
+            f"{{\n admin off\n auto_https off\n persist_config off\n http_port 8080\n"
+            f" default_bind {address}\n}}\n"
+        )
+        return globals_ + text
 
     @classmethod
     def start_haproxy(cls):
@@ -475,8 +489,13 @@ class Migration(RealCase):
         return Child([program("apache"), "-DFOREGROUND", "-f", cls.home / "apache.conf"])
 
     @classmethod
+    def our_file(cls):
+        """Returns the text of Penstock's configuration."""
+        return cls.substitute((cls.set / "penstock.toml").read_text(), cls.ours)
+
+    @classmethod
     def start_ours(cls):
-        text = cls.substitute((cls.set / "penstock.toml").read_text(), cls.ours)
+        text = cls.our_file()
         # The clients of this test are on loopback, which is trusted otherwise.
         text = text.replace("[server]\n", "[server]\ntrusted_proxies = []\n", 1)
         (cls.home / "penstock.toml").write_text(text)
@@ -502,13 +521,49 @@ class Migration(RealCase):
         self.assertGreaterEqual(same, QUESTIONS, "questions with the same answer")
         for question in questions:
             with self.subTest(question.line):
+                differs = self.expected_difference(question)
                 for _ in range(question.times):
                     theirs, ours = ask(self.theirs, question), ask(self.ours, question)
-                    if question.differs:
-                        self.assertEqual((theirs.status, ours.status), question.differs)
+                    if differs == "fields":
+                        self.assertEqual(theirs.status, ours.status)
+                        continue
+                    if differs:
+                        self.assertEqual((theirs.status, ours.status), differs)
                         continue
                     if differences := theirs.differences(ours):
                         self.fail("theirs / ours:\n  " + "\n  ".join(differences))
+
+
+    @staticmethod
+    def expected_difference(question):
+        return question.differs
+
+
+class ImportedMigration(Migration):
+    """One set, with what `penstock import` makes of the other server's file."""
+
+    @classmethod
+    def our_file(cls):
+        name = FILES[cls.kind]
+        text = cls.substitute((cls.set / name).read_text(), cls.ours)
+        if cls.kind == "caddy":
+            text = cls.without_certificates(text, cls.ours)
+        # Not the file that the other server reads.
+        folder = cls.home / "imported"
+        folder.mkdir()
+        (folder / name).write_text(text)
+        command = [BIN, "import", folder / name, "-o", folder / "penstock.toml"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        if done.returncode != 0:
+            raise AssertionError(f"penstock import: {done.returncode}\n{done.stderr}")
+        text = (folder / "penstock.toml").read_text()
+        return text if "[server]\n" in text else "[server]\n" + text
+
+    @staticmethod
+    def expected_difference(question):
+        if question.imported == "same":
+            return None
+        return question.imported or question.differs
 
 
 def load_tests(_loader, _tests, _pattern):
@@ -518,4 +573,8 @@ def load_tests(_loader, _tests, _pattern):
         kind, name = folder.parts[-3:-1]
         case = type(f"{kind}_{name}", (Migration,), {"kind": kind, "name": name})
         suite.addTest(case("test_both_answer_the_same"))
+        if kind in FILES:
+            members = {"kind": kind, "name": name}
+            case = type(f"imported_{kind}_{name}", (ImportedMigration,), members)
+            suite.addTest(case("test_both_answer_the_same"))
     return suite

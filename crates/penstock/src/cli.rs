@@ -10,6 +10,7 @@ mod certificates;
 mod check;
 mod completions;
 mod config;
+mod import;
 mod man;
 mod publish;
 mod serve;
@@ -168,6 +169,8 @@ enum Verb {
         #[command(subcommand)]
         verb: penstock_bench::Command,
     },
+    /// Translate a configuration of another server to a penstock.toml, with a report
+    Import(import::ImportArguments),
     /// Show documentation of the configuration file
     Config {
         #[command(subcommand)]
@@ -456,6 +459,7 @@ fn run_verb(arguments: Arguments) -> Result<String, CliError> {
         Verb::Work(arguments) => return serve::run(arguments.invocation(), &arguments.process),
         Verb::Check(arguments) => return check::run(&arguments),
         Verb::Bench { verb } => return Err(CliError::Reported(verb.run())),
+        Verb::Import(arguments) => return import::run(&arguments),
         Verb::Config { topic } => return config::run(&topic),
         Verb::Man { page, all } => return man::run(&page, all.as_deref()),
         Verb::Completions { shell } => completions::run(shell),

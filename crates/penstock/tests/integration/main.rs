@@ -50,6 +50,7 @@ mod hostile_framing;
 mod hostile_heads;
 mod https;
 mod idle_memory;
+mod import;
 mod isolation;
 mod joined_servers;
 mod listeners;

@@ -1,0 +1,133 @@
+//! Caddyfile: its grammar, and what its directives are here.
+//!
+//! Caddy sorts the directives of a site and runs them one after the other. `routes` does the same and
+//! makes a route of each directive that answers, with the directives in front of it that have its
+//! requests.
+
+mod addresses;
+mod global;
+mod headers;
+mod imports;
+mod lexer;
+mod logs;
+mod matchers;
+mod placeholders;
+mod proxy;
+mod rewrites;
+mod routes;
+mod rules;
+mod sites;
+mod syntax;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::answers::Product;
+use crate::directives::{DirectiveId, DirectiveLog};
+use crate::draft::{Draft, DraftTable};
+use crate::include::IncludeReader;
+use crate::report::Coverage;
+use crate::toml_value::TomlTable;
+use crate::{ImportError, Translation, limits};
+
+use global::GlobalOptions;
+use syntax::{CaddyDirective, CaddyParser};
+
+/// Translates a file and all that it imports.
+pub(crate) fn import(
+    file: &Path,
+    text: &str,
+    reader: &dyn IncludeReader,
+) -> Result<Translation, ImportError> {
+    let mut log = DirectiveLog::new(Product::Caddy);
+    let parsed = CaddyParser::new(reader, &mut log).parse(file, text)?;
+    let mut translator = CaddyTranslator {
+        log,
+        reader,
+        draft: Draft::default(),
+        options: GlobalOptions::default(),
+        upstreams: BTreeMap::new(),
+        has_too_many_routes: false,
+        work: 0,
+    };
+    translator.global_options(&parsed.global);
+    translator.sites(&parsed.sites);
+    if translator.has_too_many_routes {
+        return Err(ImportError::Syntax {
+            file: file.display().to_string(),
+            line: 1,
+            column: 1,
+            problem: format!(
+                "more than {} routes, or too many directives in front of them: import its parts",
+                limits::MAX_ROUTES
+            ),
+        });
+    }
+    for id in translator.log.ids() {
+        if let Some(comment) = translator.log.note_from_table(id) {
+            translator.draft.tail.push(comment);
+        }
+    }
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let mut draft = translator.draft;
+    draft.head.insert(
+        0,
+        format!("Made from {name} by `penstock import`. Check it: penstock check"),
+    );
+    Ok(Translation {
+        toml: draft.into_toml(),
+        report: translator.log.into_report(),
+    })
+}
+
+/// Writes a draft from sites.
+struct CaddyTranslator<'r> {
+    log: DirectiveLog,
+    reader: &'r dyn IncludeReader,
+    draft: Draft,
+    options: GlobalOptions,
+    /// Names of upstreams by their tables.
+    upstreams: BTreeMap<String, String>,
+    has_too_many_routes: bool,
+    /// Directives that were looked at for routes.
+    work: usize,
+}
+
+impl CaddyTranslator<'_> {
+    /// Comments for directives that nothing has translated, with those in their blocks.
+    fn leave_rest(&mut self, directives: &[CaddyDirective], table: &mut DraftTable) {
+        for directive in directives {
+            if let Some(comment) = self.log.note_from_table(directive.id) {
+                table.comment(comment);
+            }
+            self.leave_rest(directive.children(), table);
+        }
+    }
+
+    /// Notes an outcome that a person has to know, with a comment in a table.
+    fn leave(
+        &mut self,
+        id: DirectiveId,
+        coverage: Coverage,
+        why: impl Into<String>,
+        table: &mut DraftTable,
+    ) {
+        let comment = self.log.leave(id, coverage, why);
+        table.comment(comment);
+    }
+
+    /// The name of an upstream with these keys, which is made where it is missing.
+    fn upstream_named(&mut self, wanted: &str, keys: TomlTable) -> String {
+        let shown = crate::toml_value::TomlValue::from(keys.clone()).to_string();
+        if let Some(name) = self.upstreams.get(&shown) {
+            return name.clone();
+        }
+        let name = self.draft.upstreams.free_name(wanted);
+        self.draft.upstreams.table_mut(&name).keys = keys;
+        self.upstreams.insert(shown, name.clone());
+        name
+    }
+}

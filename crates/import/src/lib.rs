@@ -1,0 +1,110 @@
+//! Configurations of other servers, translated to Penstock's: text in, text and report out.
+//!
+//! The verb `penstock import` calls [`import`], `penstock config explain` asks [`explain_word`].
+//! A parser for each language reads directives, a translator for each server writes into one
+//! `draft`, and `answers` has the tables of `docs/migrate` for words without a translation.
+//!
+//! # Invariants
+//! - Each directive of the input is in the report exactly once (`directives`).
+//! - A directive without an equal is a comment at its place in the output.
+//! - No input panics or loops. `limits` bounds size, depth, files and directives.
+//! - Nothing of the input is executed.
+
+mod answers;
+mod caddy;
+mod directives;
+mod draft;
+mod explain;
+
+mod include;
+mod kind;
+mod limits;
+mod matcher;
+mod nginx;
+mod output;
+mod reachable;
+mod report;
+#[cfg(test)]
+mod testing;
+mod toml_value;
+mod units;
+
+pub use answers::{Product, known_words};
+pub use explain::{Explanation, explain_word, similar_words};
+pub use include::IncludeReader;
+pub use kind::ServerKind;
+pub use report::{Coverage, CoverageReport, DirectiveReport};
+
+use std::path::Path;
+
+/// A translated configuration.
+#[derive(Debug)]
+pub struct Translation {
+    /// The text of `penstock.toml`, with comments.
+    pub toml: String,
+    /// The outcome of each directive.
+    pub report: CoverageReport,
+}
+
+/// Why a file cannot be translated.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImportError {
+    /// The language of the file is not known.
+    #[error("{file}: not recognised as a file of another server: name its kind by --from {kinds}")]
+    UnknownKind {
+        /// The file.
+        file: String,
+        /// The kinds, with bars between them.
+        kinds: String,
+    },
+    /// A language of the server that is not read.
+    #[error("{file}: {problem}")]
+    Unsupported {
+        /// The file.
+        file: String,
+        /// The cause, and a way around it.
+        problem: String,
+    },
+    /// The file breaks the grammar of its language, or a bound.
+    #[error("{file}:{line}:{column}: {problem}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// The column in characters, from 1.
+        column: usize,
+        /// The problem.
+        problem: String,
+    },
+}
+
+/// Translates the text of `file`. Without a `kind`, name and text of the file tell it.
+///
+/// # Errors
+/// The text is of no known kind, breaks its grammar, or is larger than the bounds.
+pub fn import(
+    file: &Path,
+    text: &str,
+    kind: Option<ServerKind>,
+    reader: &dyn IncludeReader,
+) -> Result<Translation, ImportError> {
+    let name = file.display().to_string();
+    limits::check_size(&name, text)?;
+    let kind = kind.or_else(|| ServerKind::detect(file, text));
+    let Some(kind) = kind else {
+        let kinds = ServerKind::ALL.map(ServerKind::as_str).join("|");
+        return Err(ImportError::UnknownKind { file: name, kinds });
+    };
+    match kind {
+        ServerKind::Nginx => nginx::import(file, text, reader),
+        ServerKind::Caddy => caddy::import(file, text, reader),
+        kind => Err(ImportError::Unsupported {
+            file: name,
+            problem: format!(
+                "files of {} are not translated by this version",
+                kind.as_str()
+            ),
+        }),
+    }
+}
