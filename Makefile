@@ -112,4 +112,4 @@ fuzz:
 clean:
 	@echo "== remove what was built (not what the examples have stored)"
 	@cargo clean --quiet
-	@rm -rf .venv .tools examples/*/.venv fuzz/target packaging/.venv packaging/bin
+	@rm -rf .venv .tools examples/*/.venv fuzz/target packaging/.venv packaging/bin packaging/tests/.venv

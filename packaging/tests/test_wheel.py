@@ -7,6 +7,9 @@ from support import WSGI, PackageTest, clean_environment, package, project, run
 PYTHON = "/usr/bin/python3"
 
 
+TOOLS = project.ROOT / "packaging/tests/.venv/bin"
+
+
 class Wheel(PackageTest):
     def setUp(self):
         super().setUp()
@@ -66,6 +69,15 @@ class Wheel(PackageTest):
         run(folder / "bin/pip", "uninstall", "--yes", "penstock")
         left = [path for path in folder.rglob("*penstock*") if path.is_file()]
         self.assertEqual(left, [])
+
+    def test_its_tags_and_its_files_are_what_they_should_be(self):
+        """auditwheel reads the symbols of the binary, check-wheel-contents the archive."""
+        glibc = package(f"penstock-{project.VERSION}-*manylinux2014_x86_64.whl")
+        text = " ".join(run(TOOLS / "auditwheel", "show", glibc).split())
+        self.assertIn('constrains the platform tag to "manylinux_2_17_x86_64"', text)
+        musl = package(f"penstock-{project.VERSION}-*musllinux_1_2_x86_64.whl")
+        for wheel in (glibc, musl):
+            self.assertIn("OK", run(TOOLS / "check-wheel-contents", wheel))
 
     def test_without_its_binary_the_module_says_what_to_do(self):
         folder = self.virtualenv(package(f"penstock-{project.VERSION}-*manylinux2014_x86_64.whl"))
