@@ -15,7 +15,7 @@ fields (`Host: a.example`), `from ADDRESS`, `tls`, `x5` (asked so often), `< BOD
 `differs THEIRS OURS: REASON` the two statuses are these, and not compared. Lines that begin with
 `#` are comments, and `host: NAME` sets the host of the questions below.
 
-The sets of nginx and Caddy run a second time, with what `penstock import` makes of the
+The sets of nginx, Caddy and HAProxy run a second time, with what `penstock import` makes of the
 other server's file in place of `penstock.toml`. There `imported THEIRS OURS: REASON` counts instead
 of `differs`, `imported same` takes it back, and `imported fields: REASON` compares statuses alone.
 """
@@ -59,7 +59,7 @@ BUILT_IN = re.compile(
     rb"<hr><center>nginx|^<html><body><h1>\d|^<!DOCTYPE HTML PUBLIC|^\s*$|^<a href=.*</a>\.\s*$"
 )
 # Files that `penstock import` reads.
-FILES = {"nginx": "nginx.conf", "caddy": "Caddyfile"}
+FILES = {"nginx": "nginx.conf", "caddy": "Caddyfile", "haproxy": "haproxy.cfg"}
 PROGRAMS = {"nginx": "nginx", "caddy": "caddy", "haproxy": "haproxy", "apache": "apache2"}
 MIME_TYPES = "include /etc/nginx/mime.types;\ndefault_type application/octet-stream;\n"
 APACHE = """\
@@ -557,6 +557,10 @@ class ImportedMigration(Migration):
         if done.returncode != 0:
             raise AssertionError(f"penstock import: {done.returncode}\n{done.stderr}")
         text = (folder / "penstock.toml").read_text()
+        if 'file = "htpasswd"' in text:
+            # The file that the import leaves to a person.
+            users = next((cls.set / "srv").rglob("htpasswd"))
+            shutil.copy(users, cls.home / "htpasswd")
         return text if "[server]\n" in text else "[server]\n" + text
 
     @staticmethod

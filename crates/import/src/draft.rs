@@ -83,6 +83,14 @@ impl NamedTables {
         name
     }
 
+    /// Changes each table.
+    pub(crate) fn for_each(&mut self, change: impl FnMut(&mut DraftTable)) {
+        self.tables
+            .iter_mut()
+            .map(|(_, table)| table)
+            .for_each(change);
+    }
+
     /// Names and tables.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &DraftTable)> {
         self.tables

@@ -15,6 +15,7 @@ mod caddy;
 mod directives;
 mod draft;
 mod explain;
+mod haproxy;
 
 mod include;
 mod kind;
@@ -99,6 +100,7 @@ pub fn import(
     match kind {
         ServerKind::Nginx => nginx::import(file, text, reader),
         ServerKind::Caddy => caddy::import(file, text, reader),
+        ServerKind::Haproxy => haproxy::import(file, text),
         kind => Err(ImportError::Unsupported {
             file: name,
             problem: format!(

@@ -16,10 +16,10 @@ pub(crate) const MAX_DIRECTIVES: usize = 100_000;
 pub(crate) const MAX_ROUTES: usize = 5_000;
 
 /// Directives that all routes of an import inherit together.
-pub(crate) const MAX_INHERITED: usize = 5_000_000;
+pub(crate) const MAX_INHERITED: usize = 1_000_000;
 
 /// Directives that are looked at for the routes of a Caddyfile or haproxy.cfg together.
-pub(crate) const MAX_WORK: usize = 1_000_000;
+pub(crate) const MAX_WORK: usize = 500_000;
 
 /// Refuses a text that is too large.
 pub(crate) fn check_size(file: &str, text: &str) -> Result<(), ImportError> {

@@ -36,7 +36,7 @@ impl CaddyParser<'_> {
             let body = self.imported(&directive, base)?;
             let body: Vec<CaddyDirective> = body
                 .into_iter()
-                .map(|it| self.with_arguments(it, &directive.args[1..]))
+                .map(|it| self.with_arguments(it, directive.args.get(1..).unwrap_or_default()))
                 .collect();
             if !body.is_empty() {
                 self.log.note(

@@ -365,18 +365,18 @@ fn hostile_files_end() {
     let deep = format!("{}{}", "a {".repeat(100_000), "}".repeat(100_000));
     let many_routes = format!(
         "server {{ {} }}",
-        "location /a { return 200; }".repeat(20_000)
+        "location /a { return 200; }".repeat(6_000)
     );
-    let many_servers = "server { server_name a.b; listen 80; }".repeat(20_000);
+    let many_servers = "server { server_name a.b; listen 80; }".repeat(4_000);
     let wide = format!(
         "{} server {{ {} }}",
-        "proxy_set_header A b; deny 1.2.3.4;".repeat(10_000),
-        "location /a { proxy_pass http://127.0.0.1:1; }".repeat(4_000)
+        "proxy_set_header A b; deny 1.2.3.4;".repeat(2_000),
+        "location /a { proxy_pass http://127.0.0.1:1; }".repeat(1_000)
     );
     let quotes = "'".repeat(1_000_001);
     let maps = format!(
         "map $uri $x {{ {} }} server {{ if ($x) {{ return 403; }} }}",
-        "/a 1;".repeat(50_000)
+        "/a 1;".repeat(10_000)
     );
     for text in [&deep, &many_routes, &many_servers, &wide, &quotes, &maps] {
         let kind = Some(ServerKind::Nginx);
