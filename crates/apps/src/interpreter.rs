@@ -151,7 +151,8 @@ fn find_in_path(program: &Path, around: &Surroundings) -> Option<PathBuf> {
     if program.components().count() > 1 {
         return program.exists().then(|| program.to_owned());
     }
-    find_in_dirs(around.variable("PATH"), program)
+    let found = find_in_dirs(around.variable("PATH"), program)?;
+    Some(versions::behind_shim(&found, around).unwrap_or(found))
 }
 
 fn find_in_dirs(path: Option<OsString>, program: &Path) -> Option<PathBuf> {

@@ -45,19 +45,20 @@ pub(crate) struct DetectedApp {
 }
 
 /// What was looked for when nothing was found, in the order of looking.
-pub(crate) const DETECTION_CANDIDATES: [&str; 10] = [
+pub(crate) const DETECTION_CANDIDATES: [&str; 11] = [
     "penstock.toml",
-    "config.ru",
-    "FLASK_APP, .flaskenv, [tool.fastapi] in pyproject.toml",
+    "config.ru, or the rackup file of a Procfile",
+    "FLASK_APP, .flaskenv, [tool.fastapi] in pyproject.toml, the `web:` line of a Procfile",
     "manage.py with a wsgi.py or asgi.py",
-    "a `web:` line in a Procfile",
-    "an application in app, asgi, wsgi, main, application, server, run, api (.py or package), \
-     in app, main, wsgi or asgi of a package, here or in src/, under the names application, app, \
-     asgi_app, wsgi_app, server, api, create_app or make_app, or one module that makes an application",
+    "an application in app, asgi, wsgi, main, application, server, run, api (.py or package), or in \
+     app, main, wsgi or asgi of a package, here or in src/, by the name of application, app, \
+     asgi_app, wsgi_app, server, api, create_app or make_app",
     "a Ruby file that requires sinatra, or has a class of Sinatra::Base, Roda, Grape::API or Cuba",
-    "index.php, public/index.php or web/index.php; a package.json with a start script",
+    "index.php, public/index.php or web/index.php",
+    "package.json with a start script",
     "public/index.html",
     "index.html",
+    "one Python file that makes an application, whatever its name",
 ];
 
 /// The application of a directory that has a usual name, whatever its kind.

@@ -323,9 +323,12 @@ fn page_root(dir: &Path) -> Option<PathBuf> {
 }
 
 fn nothing_found(dir: &Path) -> ConfigErrors {
-    let (looked_for, advice) = (DETECTION_CANDIDATES.join(", "), detect::setup_advice(dir));
-    let problem =
-        format!("nothing to serve was recognised here; looked for {looked_for}; {advice}");
+    let advice = detect::setup_advice(dir).join("\n  ");
+    let looked_for = DETECTION_CANDIDATES.join("\n    ");
+    let problem = format!(
+        "nothing to serve was recognised here\n  {advice}\n  looked for, in this order:\n    \
+         {looked_for}"
+    );
     ConfigErrors::single(dir, problem)
 }
 

@@ -19,8 +19,8 @@ use super::access;
 use super::process_task::OutputTail;
 use super::workers::{error_context, process_environment, process_sandbox};
 
-/// Bytes of an answer, at most: a few paths and URLs.
-const MAX_ANSWER_BYTES: usize = 16 << 10;
+/// Bytes of an answer, at most: a few paths and URLs. Longer lines arrive in pieces of twice that.
+const MAX_ANSWER_BYTES: usize = 8 << 10;
 
 /// Runs `script` as `python -c` does, in the folder of the application. Returns what follows
 /// `marker` in the last line that begins with it.
@@ -111,6 +111,58 @@ impl Answer {
     async fn wait_for_readers(&self) {
         while Arc::strong_count(&self.0) > 1 {
             clock::sleep(READ_POLL_INTERVAL).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use penstock_config::{App, AppKind};
+    use penstock_runtime::loops::block_on;
+
+    use super::*;
+
+    fn ask(script: &str, timeout: Duration) -> Result<String, String> {
+        let app = App::new("app", std::env::temp_dir(), AppKind::Wsgi, "app");
+        let question = ask_interpreter(&app, (script, "answer: "), &["an argument"], timeout);
+        block_on(question).unwrap()
+    }
+
+    #[test]
+    fn the_last_line_with_the_marker_is_the_answer() {
+        let script = "import sys\nprint('noise', 'x' * 100000)\nprint('answer: old')\n\
+                      print('answer: ' + sys.argv[1])\nsys.exit(3)\n";
+        let answer = ask(script, Duration::from_secs(20));
+        assert_eq!(answer.as_deref(), Ok("an argument"));
+    }
+
+    #[test]
+    fn a_process_that_does_not_answer_ends_and_says_why() {
+        let fails = "raise OSError('no key')\n";
+        let hangs = "import os\nos.fork()\nprint('it waits', flush=True)\n\
+                     import signal\nsignal.pause()\n";
+        let long = "print('answer: ' + 'x' * 20000)\n";
+        for (script, timeout, words) in [
+            (
+                fails,
+                Duration::from_secs(20),
+                ["without an answer", "OSError: no key"],
+            ),
+            (
+                hangs,
+                Duration::from_secs(1),
+                ["no answer within 1 s", "it waits"],
+            ),
+            (long, Duration::from_secs(20), ["without an answer", ""]),
+        ] {
+            let begun = Instant::now();
+            let error = ask(script, timeout).unwrap_err();
+            for word in words {
+                assert!(error.contains(word), "{error}");
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "{error}");
         }
     }
 }

@@ -108,12 +108,15 @@ fn active_env(around: &Surroundings) -> Option<PathBuf> {
 /// The same names in the folders above, if those belong to the project's owner or to root.
 fn parent_envs(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let owner = |path: &Path| path.metadata().map(|found| found.uid()).ok();
+    let link_owner = |path: &Path| path.symlink_metadata().map(|found| found.uid()).ok();
     let own = owner(dir);
     let parents = dir.ancestors().skip(1).take(MAX_PARENTS);
     let folders = parents.flat_map(|parent| LOCAL_NAMES.map(|name| parent.join(name)));
     let is_trusted = |folder: &PathBuf| {
-        let found = owner(folder);
-        found.is_none() || found == Some(0) || found == own
+        let owners = [owner(folder), link_owner(folder)];
+        owners
+            .iter()
+            .all(|found| found.is_none() || *found == Some(0) || *found == own)
     };
     folders.filter(is_trusted).collect::<Vec<_>>().into_iter()
 }

@@ -166,3 +166,23 @@ fn names_the_version_of_a_program() {
         assert_eq!(found.as_deref(), expected, "{program}");
     }
 }
+
+#[test]
+fn a_shim_stands_for_the_version_that_is_everyones() {
+    let folder = TestFolder::new("shims");
+    let app = App::new("app", folder.path("app"), AppKind::Wsgi, "app");
+    let mut around = surroundings(&folder);
+    around.set("PATH", folder.path("home/.pyenv/shims"));
+    folder.write("home/.pyenv/shims/python3", "");
+    let found = |around: &Surroundings| find_interpreter_in(&app, around);
+    assert_eq!(found(&around), Ok(folder.path("home/.pyenv/shims/python3")));
+    for version in ["3.11.7", "3.12.1"] {
+        folder.write(&format!("home/.pyenv/versions/{version}/bin/python3"), "");
+    }
+    folder.write("home/.pyenv/version", "3.11.7\n3.12.1\n");
+    let real =
+        |version: &str| Ok(folder.path(&format!("home/.pyenv/versions/{version}/bin/python3")));
+    assert_eq!(found(&around), real("3.11.7"));
+    around.set("PYENV_VERSION", PathBuf::from("3.12"));
+    assert_eq!(found(&around), real("3.12.1"));
+}

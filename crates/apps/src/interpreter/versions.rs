@@ -175,6 +175,27 @@ impl Manager {
     }
 }
 
+/// The interpreter behind a version manager's shim: of the version that is everyone's. The shim
+/// itself is a script that starts it, slowly. `None` for any other program.
+pub(super) fn behind_shim(program: &Path, around: &Surroundings) -> Option<PathBuf> {
+    let root = program.parent()?.parent()?;
+    let is_shim = program.parent()?.ends_with("shims");
+    let found = read_version(&root.join("version"), |line| Some(line.to_owned()));
+    let asked = MANAGER_VARIABLES
+        .iter()
+        .filter(|(root_name, _)| root.ends_with(root_name))
+        .find_map(|(_, variable)| around.text(variable))
+        .or_else(|| found.map(|found| found.version))?;
+    let real = best_match(&root.join("versions"), &asked)?
+        .join("bin")
+        .join(program.file_name()?);
+    (is_shim && real.exists()).then_some(real)
+}
+
+/// By a manager's folder, the variable that names a version.
+const MANAGER_VARIABLES: [(&str, &str); 2] =
+    [(".pyenv", "PYENV_VERSION"), (".rbenv", "RBENV_VERSION")];
+
 /// The folder of a version: of this name, else the newest of `3.11` or `3`.
 fn best_match(folder: &Path, wanted: &str) -> Option<PathBuf> {
     if folder.join(wanted).is_dir() {

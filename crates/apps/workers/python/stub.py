@@ -4,10 +4,17 @@ The bundle is a memory file with all modules (see `worker_scripts.rs`), read wit
 workers may share it. Sources stay reachable for tracebacks through the loader.
 """
 
-import importlib.abc
-import importlib.machinery
-import os
 import sys
+
+# Before anything that an older Python does not have.
+if sys.version_info < (3, 8):
+    sys.exit(
+        "Python 3.8 or newer is needed, and %s is %s" % (sys.executable, sys.version.split()[0])
+    )
+
+import importlib.abc  # noqa: E402
+import importlib.machinery  # noqa: E402
+import os  # noqa: E402
 
 
 class Bundle(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):

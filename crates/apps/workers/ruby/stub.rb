@@ -4,6 +4,10 @@
 # memory file with all scripts (see `worker_scripts.rs`), read with `pread` because several workers may share
 # it. Only the core of Ruby is used here: nothing may be loaded before Bundler has had its say.
 
+if (RUBY_VERSION.split(".").map(&:to_i) <=> [2, 7]).negative?
+  abort "Ruby 2.7 or newer is needed, and #{RbConfig.ruby} is #{RUBY_VERSION}"
+end
+
 io = IO.for_fd(Integer(ARGV.shift))
 bundle = String.new
 begin

@@ -41,8 +41,8 @@ const BUILD_DIRS: [&str; 10] = [
     "dist", "build", "out", "_site", "site", "www", "html", "htdocs", "web", "docs",
 ];
 
-/// What would work for `dir`, as the end of a sentence.
-pub(crate) fn setup_advice(dir: &Path) -> String {
+/// What would work for `dir`, a line each.
+pub(crate) fn setup_advice(dir: &Path) -> Vec<String> {
     let project = project_advice(dir);
     let below = application_below(dir);
     let is_project = project.is_some() || below.is_some();
@@ -67,7 +67,7 @@ pub(crate) fn setup_advice(dir: &Path) -> String {
         "for plain files, and nothing else: penstock serve --files {}",
         folder.display()
     ));
-    parts.join("; ")
+    parts
 }
 
 /// The folder below that an application is in, as in a repository with several.

@@ -238,9 +238,9 @@ fn a_folder_that_is_not_understood_is_refused_with_the_command_that_would_work()
         ),
         (&["public/style.css", "go.mod"], "serve --files"),
         (&["composer.json"], "docs/php.md"),
-        (&["README.md", "backend/config.ru"], "/backend; "),
+        (&["README.md", "backend/config.ru"], "/backend\n"),
         (&["a.txt"], "serve --files"),
-        (&["a.txt", "dist/index.html"], "/dist; "),
+        (&["a.txt", "dist/index.html"], "/dist\n"),
     ] {
         let mut site = Site::new();
         for name in files {
