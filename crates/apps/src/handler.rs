@@ -235,7 +235,7 @@ pub(crate) fn submit(
             .stickiness
             .as_ref()
             .and_then(|sticky| sticky.affinity(request)),
-        response_timeout: request.response_timeout,
+        response_timeout: request.response_timeout(),
     };
     shared.metrics.requests.increment();
     let mut call = AppCall {

@@ -21,7 +21,8 @@ use std::time::Duration;
 use penstock_config::RouteCache;
 use penstock_exchange::metrics::Counter;
 use penstock_exchange::{
-    Handler, HandlerName, HandlerProgress, InlineResponse, Request, RequestView, Response,
+    CacheOutcome, Handler, HandlerName, HandlerProgress, InlineResponse, Request, RequestView,
+    Response,
 };
 use penstock_http::caching::{
     CacheStatus, ForwardReason, ReuseDecision, decide_reuse, push_cache_status, variant_key,
@@ -274,7 +275,7 @@ impl SharedCache {
         self.rules.remove_tag_fields(&mut response.fields);
         response.fields.remove("x-accel-expires");
         response.fields.remove("surrogate-control");
-        response.timing.cache = told.fwd.map(ForwardReason::as_str);
+        response.timing.cache = told.fwd.map(CacheOutcome::Forwarded);
         if self.rules.config.cache_status && !response.status.is_informational() {
             push_cache_status(&mut response.fields, CACHE_STATUS_NAME, told);
         }

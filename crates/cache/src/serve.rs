@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use penstock_exchange::multipart::{self, MultipartSource};
-use penstock_exchange::{Body, FileBody, HandlerName, Response};
+use penstock_exchange::{Body, CacheOutcome, FileBody, HandlerName, Response};
 use penstock_http::caching::{CacheStatus, evaluate_stored_preconditions, push_cache_status};
 use penstock_http::{
     ByteRange, FieldBlock, Method, MultipartRanges, PreconditionResult, RangeOutcome, RequestHead,
@@ -337,7 +337,7 @@ fn build_response(status: Status, fields: FieldBlock, body: Body) -> Response {
 
 fn set_handler(mut response: Response) -> Response {
     response.timing.handler = Some(HandlerName::Component(HANDLER_NAME));
-    response.timing.cache = Some("hit");
+    response.timing.cache = Some(CacheOutcome::Hit);
     response
 }
 

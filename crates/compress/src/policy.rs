@@ -4,10 +4,10 @@
 //! - Nothing is decided from the body: a HEAD gets the decision of its GET.
 //! - A response that the client's `Accept-Encoding` could change is never [`Decision::Unchanged`].
 
-use penstock_config::{Compression, ContentCoding};
+use penstock_config::{Compression, ContentCoding, MediaTypes};
 use penstock_http::{
     CodingChoice, FieldBlock, Method, RequestHead, Status, list_elements, negotiate_coding,
-    token_eq_ignore_case, trim_blanks,
+    token_eq_ignore_case,
 };
 
 use crate::encoder::{EncoderSettings, EncoderSize};
@@ -16,7 +16,7 @@ use crate::encoder::{EncoderSettings, EncoderSize};
 #[derive(Debug)]
 pub(crate) struct Policy {
     codings: Vec<ContentCoding>,
-    types: Vec<TypePattern>,
+    types: MediaTypes,
     min_bytes: u64,
     settings: Vec<EncoderSettings>,
     /// Whether requests that a page of another site sends with a user's credentials are refused a
@@ -68,7 +68,7 @@ impl Policy {
         });
         Self {
             codings: config.algorithms.clone(),
-            types: config.types.iter().map(|it| TypePattern::new(it)).collect(),
+            types: MediaTypes::new(&config.types),
             min_bytes: config.min_size,
             settings: settings.collect(),
             guards_secrets: has_secrets && !config.cross_site,
@@ -117,18 +117,9 @@ impl Policy {
         let is_part = status == Status::PARTIAL_CONTENT;
         has_body
             && (is_large_enough || is_part)
-            && self.has_compressible_type(fields)
+            && (fields.get("content-type")).is_some_and(|value| self.types.contains(value))
             && !UNCHANGEABLE_WITH.iter().any(|name| fields.contains(name))
             && !has_no_transform(values_of(fields, "cache-control"))
-    }
-
-    fn has_compressible_type(&self, fields: &FieldBlock) -> bool {
-        let Some(value) = fields.get("content-type") else {
-            return false;
-        };
-        let essence = value.split(|&byte| byte == b';').next().unwrap_or_default();
-        let essence = trim_blanks(essence);
-        self.types.iter().any(|pattern| pattern.matches(essence))
     }
 }
 
@@ -141,40 +132,6 @@ const UNCHANGEABLE_WITH: [&str; 5] = [
     "digest",
     "content-md5",
 ];
-
-/// A media type without parameters; `*` stands for anything, once.
-#[derive(Debug)]
-struct TypePattern {
-    before: Box<[u8]>,
-    /// What follows the `*`; `None` without one.
-    after: Option<Box<[u8]>>,
-}
-
-impl TypePattern {
-    fn new(text: &str) -> Self {
-        let bytes = |text: &str| text.as_bytes().into();
-        match text.split_once('*') {
-            Some((before, after)) => Self {
-                before: bytes(before),
-                after: Some(bytes(after)),
-            },
-            None => Self {
-                before: bytes(text),
-                after: None,
-            },
-        }
-    }
-
-    fn matches(&self, essence: &[u8]) -> bool {
-        let Some(after) = &self.after else {
-            return essence.eq_ignore_ascii_case(&self.before);
-        };
-        let (start, end) = (self.before.len(), after.len());
-        essence.len() >= start + end
-            && essence[..start].eq_ignore_ascii_case(&self.before)
-            && essence[essence.len() - end..].eq_ignore_ascii_case(after)
-    }
-}
 
 /// All values of a field of a response.
 pub(crate) fn values_of<'a>(

@@ -46,6 +46,7 @@ mod hub;
 mod join;
 mod jwt;
 mod man_page;
+mod media_types;
 mod model;
 mod options;
 mod parse;
@@ -92,6 +93,7 @@ pub use foreign_words::{FlagTranslation, translate_flag};
 pub use forward_auth::ServiceUrl;
 pub use hide::{DEFAULT_HIDE_PATTERNS, HidePattern};
 pub use man_page::man_page;
+pub use media_types::MediaTypes;
 pub use model::{
     Access, AccessLog, Acme, AcmeStorage, App, AppKind, Balance, BasicAuth, BlockingPool, Cache,
     CacheBypass, CacheKey, CertificateFiles, ChallengeKind, ClientCertificateMode,

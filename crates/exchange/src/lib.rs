@@ -56,7 +56,7 @@ pub use held_connection::{
 pub use http_challenges::{HttpChallenges, SharedChallenges};
 pub use mount::Mount;
 pub use request::{ListenerInfo, Request, RequestPath};
-pub use response::{FrontEndInstructions, HandlerName, RequestTiming, Response};
+pub use response::{CacheOutcome, FrontEndInstructions, HandlerName, RequestTiming, Response};
 pub use stream_refusal::StreamRefusal;
 pub use takeover::{
     ConnectionAdopter, HeldConnectionCounter, HeldConnectionGuard, HeldFraming, Hold, Takeover,

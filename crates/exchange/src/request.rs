@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -57,8 +58,9 @@ pub struct Request {
     pub trusted_headers: TrustedHeaders,
     /// Permission for its response to name another body, where its route gives that.
     pub sendfile_grant: Option<Arc<SendfileGrant>>,
-    /// How long its back end may take to respond, where its route says that.
-    pub response_timeout: Option<Duration>,
+    /// How long its back end may take to respond, where its route says that, in milliseconds: a
+    /// request is small.
+    response_timeout_millis: Option<NonZeroU32>,
     /// Its head before the rules of its route; `None` if they changed nothing.
     pub client_head: Option<Arc<RequestHead>>,
     path: RequestPath,
@@ -203,10 +205,23 @@ impl Request {
             mount,
             trusted_headers: TrustedHeaders::default(),
             sendfile_grant: None,
-            response_timeout: None,
+            response_timeout_millis: None,
             client_head: None,
             path,
         }
+    }
+
+    /// Sets how long its back end may take to respond.
+    pub fn set_response_timeout(&mut self, timeout: Duration) {
+        let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        self.response_timeout_millis = NonZeroU32::new(millis);
+    }
+
+    /// How long its back end may take to respond, where its route says that.
+    #[must_use]
+    pub fn response_timeout(&self) -> Option<Duration> {
+        let millis = self.response_timeout_millis?;
+        Some(Duration::from_millis(u64::from(millis.get())))
     }
 
     /// The target as the client sent it, before its route rewrote it: a path below

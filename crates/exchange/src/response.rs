@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use penstock_http::caching::ForwardReason;
 use penstock_http::{FieldBlock, Status};
 
 use crate::grip::is_grip_field;
@@ -62,9 +63,28 @@ pub struct RequestTiming {
     pub server: Option<Arc<str>>,
     /// How many back ends had the request before the last: 0 without a retry.
     pub retries: u8,
-    /// What a cache in front of the back end did: `hit`, or why it forwarded the request, in the
-    /// words of `Cache-Status` (RFC 9211 §2.2).
-    pub cache: Option<&'static str>,
+    /// What a cache in front of the back end did.
+    pub cache: Option<CacheOutcome>,
+}
+
+/// What a cache did with a request, in the words of `Cache-Status` (RFC 9211 §2.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheOutcome {
+    /// It had the response.
+    Hit,
+    /// It forwarded the request.
+    Forwarded(ForwardReason),
+}
+
+impl CacheOutcome {
+    /// The word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Hit => "hit",
+            Self::Forwarded(reason) => reason.as_str(),
+        }
+    }
 }
 
 /// The name of a handler. Components have fixed ones, which cost nothing to copy.

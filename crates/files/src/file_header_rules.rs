@@ -139,36 +139,6 @@ const MEDIA_TYPE_OVERRIDES: [(&str, &str); 42] = [
     ("zstd", "application/zstd"),
 ];
 
-/// Whether a type is worth compressing: text in all forms, and types that are nearly text. Images,
-/// video, archives and newer fonts are compressed already.
-pub(crate) fn is_compressible_type(content_type: &str) -> bool {
-    let media = content_type.split(';').next().unwrap_or_default().trim();
-    is_text(media) || COMPRESSIBLE_TYPES.contains(&media)
-}
-
-/// Compressible types that are not text.
-const COMPRESSIBLE_TYPES: [&str; 19] = [
-    "application/javascript",
-    "application/ld+json",
-    "application/sql",
-    "application/toml",
-    "application/vnd.apple.mpegurl",
-    "application/vnd.ms-fontobject",
-    "application/wasm",
-    "application/x-font-ttf",
-    "application/x-javascript",
-    "application/x-ndjson",
-    "application/yaml",
-    "font/collection",
-    "font/otf",
-    "font/ttf",
-    "image/bmp",
-    "image/vnd.microsoft.icon",
-    "image/x-icon",
-    "model/obj",
-    "model/stl",
-];
-
 fn with_charset(media: &str) -> String {
     if is_text(media) {
         format!("{media}; charset=utf-8")

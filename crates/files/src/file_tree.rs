@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_config::{ContentCoding, Symlinks};
+use penstock_config::{ContentCoding, MediaTypes, Symlinks};
 use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{DiskFile, clock};
@@ -39,7 +39,7 @@ use crate::description::{EtagVersion, FileAttributes, FileDescription, is_plausi
 use crate::file_entry::{
     CacheEntry, CodingOffer, CodingState, ContentSource, FileEntry, FileStamp, Representation,
 };
-use crate::file_header_rules::{FileHeaderRules, is_compressible_type};
+use crate::file_header_rules::FileHeaderRules;
 use crate::hide_patterns::{HidePatterns, log_hidden_file};
 use crate::logged_names::LoggedNames;
 use crate::resolve::PathCandidates;
@@ -347,7 +347,7 @@ impl FileTree {
         let is_makeable = !self.compress.is_empty()
             && (compressor::MIN_COMPRESSIBLE_BYTES..=compressor::MAX_COMPRESSIBLE_BYTES)
                 .contains(&len)
-            && is_compressible_type(&content_type);
+            && MediaTypes::compressible().contains(content_type.as_bytes());
         let mut named = NameAttributes {
             name,
             candidate,

@@ -64,6 +64,14 @@ impl Handler for UpstreamHandler {
     }
 }
 
+/// The attempts of a request that have failed.
+#[derive(Default)]
+struct FailedAttempts {
+    servers: Vec<ServerId>,
+    /// The last server's failure, while other servers are tried.
+    last: Option<Box<AttemptFailure>>,
+}
+
 /// A request and its attempts: a future of its reply.
 pub(crate) struct ProxiedRequest {
     pub(crate) shared: Arc<SharedUpstream>,
@@ -73,9 +81,8 @@ pub(crate) struct ProxiedRequest {
     pub(crate) timing: RequestTiming,
     /// When the first server got it: `total_timeout` runs from here.
     pub(crate) first_sent_at: Option<Instant>,
-    tried_servers: Vec<ServerId>,
-    /// The last server's failure, while other servers are tried.
-    last_failure: Option<Box<AttemptFailure>>,
+    /// What has failed before; boxed, as few requests have it.
+    failed: Option<Box<FailedAttempts>>,
     /// When its time in queues ends.
     queue_deadline: Option<Instant>,
     /// Attempts that were sent to a server.
@@ -129,8 +136,7 @@ impl ProxiedRequest {
             body_source: BodySource::Empty,
             timing: RequestTiming::default(),
             first_sent_at: None,
-            tried_servers: Vec::new(),
-            last_failure: None,
+            failed: None,
             queue_deadline: None,
             attempts: 0,
             needs_new_connection: false,
@@ -152,7 +158,7 @@ impl ProxiedRequest {
         let criteria = SelectionCriteria {
             hash_key: affinity::balance_key(&self.shared.config, &self.request),
             sticky_name_hash: affinity::sticky_name_hash(&self.shared.config, &self.request),
-            tried_servers: &self.tried_servers,
+            tried_servers: self.tried_servers(),
             reuse,
             is_first_attempt: self.queue_deadline.is_none(),
         };
@@ -175,10 +181,17 @@ impl ProxiedRequest {
         }
     }
 
+    fn tried_servers(&self) -> &[ServerId] {
+        self.failed.as_ref().map_or(&[], |failed| &failed.servers)
+    }
+
     /// Fails a request that got no slot.
     fn refuse(&mut self, refusal: AttemptFailure) -> Fault {
         // The last server's failure is more specific than "no other server".
-        let failure = match (refusal.kind, self.last_failure.take()) {
+        let failure = match (
+            refusal.kind,
+            self.failed.as_mut().and_then(|failed| failed.last.take()),
+        ) {
             (FaultKind::Unavailable, Some(last)) => *last,
             _ => refusal,
         };
@@ -274,7 +287,7 @@ impl ProxiedRequest {
         let config = &self.shared.config;
         match &mut self.attempt {
             Some(attempt) => {
-                let timeout = self.request.response_timeout;
+                let timeout = self.request.response_timeout();
                 let timeout = timeout.unwrap_or(config.response_timeout);
                 attempt.poll_timeout(cx, config, timeout, total)
             }
@@ -326,8 +339,9 @@ impl ProxiedRequest {
             failure.cause
         );
         self.needs_new_connection |= is_stale;
-        self.tried_servers.extend(failed_server);
-        self.last_failure = Some(Box::new(failure));
+        let failed = self.failed.get_or_insert_default();
+        failed.servers.extend(failed_server);
+        failed.last = Some(Box::new(failure));
         self.timing.retries = self.timing.retries.saturating_add(1);
         self.step = RequestStep::ClaimSlot;
         Ok(())
@@ -347,7 +361,7 @@ impl ProxiedRequest {
             return false;
         }
         let mut pool = self.shared.server_pool.lock();
-        if failed.is_some_and(|failed| !pool.has_untried_server(&self.tried_servers, failed)) {
+        if failed.is_some_and(|failed| !pool.has_untried_server(self.tried_servers(), failed)) {
             return false;
         }
         if failed.is_none() || failure.stage == AttemptStage::Unsent {

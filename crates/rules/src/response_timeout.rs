@@ -23,7 +23,7 @@ impl ResponseTimeoutHandler {
 
 impl Handler for ResponseTimeoutHandler {
     fn handle(&self, mut request: Request) -> HandlerProgress {
-        request.response_timeout = Some(self.timeout);
+        request.set_response_timeout(self.timeout);
         self.inner.handle(request)
     }
 

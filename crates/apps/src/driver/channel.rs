@@ -443,7 +443,7 @@ impl ChannelDriver {
         let Some(entry) = self.streams.entry(id) else {
             return;
         };
-        let limit = entry.timeout;
+        let limit = entry.timeout();
         if entry.is_abandoned() {
             return self.record_stuck(id);
         }

@@ -52,6 +52,7 @@ fn read_all(body: Body) -> Vec<u8> {
 fn encoded_fields() -> FieldBlock {
     fields(&[
         ("Content-Type", "application/json"),
+        ("Accept-Ranges", "none"),
         ("Content-Encoding", "gzip"),
         ("ETag", "W/\"a\""),
         ("Vary", "Accept-Encoding"),

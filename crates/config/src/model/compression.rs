@@ -42,7 +42,7 @@ impl Compression {
     }
 }
 
-const DEFAULT_TYPES: [&str; 24] = [
+const DEFAULT_TYPES: [&str; 25] = [
     "text/*",
     "*+json",
     "*+xml",
@@ -67,4 +67,5 @@ const DEFAULT_TYPES: [&str; 24] = [
     "image/vnd.microsoft.icon",
     "image/x-icon",
     "model/obj",
+    "model/stl",
 ];

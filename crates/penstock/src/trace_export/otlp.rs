@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use penstock_exchange::CacheOutcome;
 use penstock_exchange::spans::SpanRecord;
 use prost::Message;
 
@@ -205,7 +206,10 @@ fn attributes(record: &SpanRecord) -> Vec<KeyValue> {
             "penstock.handler",
             timing.handler.as_deref().unwrap_or_default(),
         ),
-        ("penstock.cache", timing.cache.unwrap_or_default()),
+        (
+            "penstock.cache",
+            timing.cache.map_or("", CacheOutcome::as_str),
+        ),
         (
             "penstock.server",
             timing.server.as_deref().unwrap_or_default(),
@@ -286,6 +290,7 @@ mod tests {
     use std::sync::Arc;
 
     use penstock_exchange::{RequestTiming, TraceContext};
+    use penstock_http::caching::ForwardReason;
 
     use super::*;
 
@@ -318,7 +323,7 @@ mod tests {
             timing: RequestTiming {
                 queue_time: Duration::from_millis(250),
                 app_time: Duration::from_millis(50),
-                cache: Some("uri-miss"),
+                cache: Some(CacheOutcome::Forwarded(ForwardReason::UriMiss)),
                 ..RequestTiming::default()
             },
         };

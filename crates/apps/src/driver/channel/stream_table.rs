@@ -57,8 +57,8 @@ pub(super) struct StreamTable {
 pub(super) struct StreamEntry {
     pub(super) id: u32,
     is_open: bool,
-    /// Its request's `response_timeout`.
-    pub(super) timeout: Duration,
+    /// Its request's `response_timeout` in milliseconds: a stream is small.
+    timeout_millis: u32,
     /// Whether its clock runs, until when, and its neighbours on the list.
     is_timed: bool,
     expires_at: Instant,
@@ -193,7 +193,7 @@ impl StreamTable {
             id,
             is_open: true,
             is_timed: false,
-            timeout,
+            timeout_millis: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
             expires_at: now,
             prev_timed: NO_INDEX,
             next_timed: NO_INDEX,
@@ -311,7 +311,7 @@ impl StreamTable {
     /// with the same time limit are in the order of their starts.
     pub(super) fn start_clock(&mut self, id: u32, now: Instant) {
         self.stop_clock(id);
-        let Some(expires_at) = self.entry(id).map(|entry| now + entry.timeout) else {
+        let Some(expires_at) = self.entry(id).map(|entry| now + entry.timeout()) else {
             return;
         };
         let (mut before, mut behind) = (self.last_timed, NO_INDEX);
@@ -369,6 +369,11 @@ impl StreamTable {
 }
 
 impl StreamEntry {
+    /// Its request's `response_timeout`.
+    pub(super) fn timeout(&self) -> Duration {
+        Duration::from_millis(u64::from(self.timeout_millis))
+    }
+
     pub(super) fn is_timed(&self) -> bool {
         self.is_timed
     }
