@@ -54,10 +54,6 @@ pub(crate) struct HeadFrame<'b> {
 
 /// What the head of a response leads to.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it lives on the stack, between two calls"
-)]
 pub(crate) enum ResponseStart {
     /// A reply without further bytes; what still comes of the response is dropped.
     Complete(Result<Reply, Fault>),

@@ -70,10 +70,6 @@ struct FilesState {
     script_index: Option<String>,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "taken apart where it is returned: nothing keeps it"
-)]
 enum CodingOutcome {
     Response(Response),
     /// The file's coding is being compressed.

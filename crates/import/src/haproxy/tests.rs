@@ -242,10 +242,7 @@ fn hostile_files_end() {
         "frontend f\n mode http\n http-request deny if {}",
         "{ path /a } ".repeat(5_000)
     );
-    let servers = format!(
-        "backend b\n{}",
-        " server a 1.1.1.1:1 check\n".repeat(6_000)
-    );
+    let servers = format!("backend b\n{}", " server a 1.1.1.1:1 check\n".repeat(6_000));
     for text in [&many, &ors, &ands, &servers] {
         let _ = import(
             Path::new("h.cfg"),

@@ -290,7 +290,6 @@ mod tests {
     use std::sync::Arc;
 
     use penstock_exchange::{RequestTiming, TraceContext};
-    use penstock_http::caching::ForwardReason;
 
     use super::*;
 
@@ -323,7 +322,7 @@ mod tests {
             timing: RequestTiming {
                 queue_time: Duration::from_millis(250),
                 app_time: Duration::from_millis(50),
-                cache: Some(CacheOutcome::Forwarded(ForwardReason::UriMiss)),
+                cache: Some(CacheOutcome::Hit),
                 ..RequestTiming::default()
             },
         };
@@ -351,7 +350,7 @@ mod tests {
             number("server.port", 8443),
             number("http.response.status_code", 503),
             text("error.type", "503"),
-            text("penstock.cache", "uri-miss"),
+            text("penstock.cache", "hit"),
             attribute("penstock.queue_time", AttributeValue::Decimal(0.25)),
         ] {
             assert!(span.attributes.contains(&wanted), "{wanted:?}");
