@@ -101,7 +101,9 @@ impl App {
         let mode = match config.kind {
             config::AppKind::Wsgi | config::AppKind::Asgi => DispatchMode::Workers(Dialect::Python),
             config::AppKind::Rack => DispatchMode::Workers(Dialect::Ruby),
-            config::AppKind::Command | config::AppKind::FastCgi => DispatchMode::Servers(servers),
+            config::AppKind::Command | config::AppKind::FastCgi | config::AppKind::Job => {
+                DispatchMode::Servers(servers)
+            }
         };
         let mut shared = AppShared::new(&config, mode, setup.buffering_settings.clone());
         shared.cgroup.clone_from(&setup.cgroup);

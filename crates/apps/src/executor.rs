@@ -15,21 +15,21 @@
 //! - A start is awaited elsewhere (`launching`), as the kernel may wait for a disk.
 //! - The task ends when no process is left.
 
-mod access;
+pub(crate) mod access;
 pub(crate) mod boot_check;
 mod control;
 mod cpu_usage;
 mod forking;
 mod kind_detection;
-mod launching;
+pub(crate) mod launching;
 mod limits;
 pub(crate) mod listen_address;
 mod probe;
-mod process_task;
+pub(crate) mod process_task;
 mod processes;
 mod refork;
 mod reporting;
-mod servers;
+pub(crate) mod servers;
 pub(crate) mod settings_query;
 pub(crate) mod setup;
 mod template;

@@ -43,7 +43,7 @@ fn find_interpreter_in(app: &App, around: &Surroundings) -> Result<PathBuf, Stri
             .ok_or_else(|| format!("interpreter `{}` not found", chosen.display())),
         (None, AppKind::Wsgi | AppKind::Asgi) => find_python(&app.dir, around),
         (None, AppKind::Rack) => find_ruby(&app.dir, around),
-        (None, AppKind::Command | AppKind::FastCgi) => return find_program(app),
+        (None, AppKind::Command | AppKind::FastCgi | AppKind::Job) => return find_program(app),
     }?;
     check_version(app.kind, &found)?;
     Ok(found)
@@ -114,7 +114,7 @@ fn check_version(kind: AppKind, program: &Path) -> Result<(), String> {
     let (name, oldest) = match kind {
         AppKind::Wsgi | AppKind::Asgi => ("Python", OLDEST_PYTHON),
         AppKind::Rack => ("Ruby", OLDEST_RUBY),
-        AppKind::Command | AppKind::FastCgi => return Ok(()),
+        AppKind::Command | AppKind::FastCgi | AppKind::Job => return Ok(()),
     };
     let Some(version) = describe_version(program) else {
         return Ok(());

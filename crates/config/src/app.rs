@@ -81,7 +81,7 @@ fn read_kind(table: &Section<'_>) -> KindSetting {
             KindSetting::Absent
         };
     };
-    match AppKind::from_word(text.value) {
+    match AppKind::from_word(text.value).filter(|kind| *kind != AppKind::Job) {
         Some(kind) => KindSetting::Given(kind),
         None => {
             table.report_invalid("kind", &text);
@@ -99,7 +99,8 @@ fn read_program_keys(table: &Section<'_>, kind: &KindSetting, app: &mut App) {
         KindSetting::Invalid => return,
         KindSetting::Given(AppKind::Command) => Protocol::Http,
         KindSetting::Given(AppKind::FastCgi) => Protocol::FastCgi,
-        KindSetting::Absent | KindSetting::Given(AppKind::Wsgi | AppKind::Asgi | AppKind::Rack) => {
+        KindSetting::Absent
+        | KindSetting::Given(AppKind::Wsgi | AppKind::Asgi | AppKind::Rack | AppKind::Job) => {
             table.report_not_applicable("command");
             table.report_not_applicable("upstream");
             return;
@@ -129,7 +130,7 @@ fn read_program_keys(table: &Section<'_>, kind: &KindSetting, app: &mut App) {
     app.apply_to_upstream();
 }
 
-fn read_command(table: &Section<'_>) -> Option<LocatedValue<Vec<String>>> {
+pub(crate) fn read_command(table: &Section<'_>) -> Option<LocatedValue<Vec<String>>> {
     let (words, at) = match table.text_or_texts("command")? {
         TextOrList::One(text) => {
             let words =
@@ -212,7 +213,7 @@ fn detect_code(table: &Section<'_>, app: &App, kind: Option<AppKind>) -> Option<
         Some(AppKind::Wsgi | AppKind::Asgi) => detect::detect_python_app(&app.dir, kind)
             .or_else(|| detect::detect_only_module(&app.dir, kind)),
         Some(AppKind::Rack) => detect::detect_rack_app(&app.dir),
-        Some(AppKind::Command | AppKind::FastCgi) => None,
+        Some(AppKind::Command | AppKind::FastCgi | AppKind::Job) => None,
     };
     if found.is_none() {
         let problem = format!(
@@ -235,6 +236,11 @@ fn read_common_keys(table: &Section<'_>, app: &mut App) {
         queue.read("max", &mut app.max_queued);
         queue.read("timeout", &mut app.queue_timeout);
     }
+    app.env = read_environment(table, app).into();
+}
+
+/// The variables of `env` and of the file beside them.
+pub(crate) fn read_environment(table: &Section<'_>, app: &mut App) -> BTreeMap<String, String> {
     let mut env = table.env_variables("env");
     if let Some(file) = table.path("env_file") {
         for (name, value) in read_env_file(table, &file) {
@@ -244,7 +250,7 @@ fn read_common_keys(table: &Section<'_>, app: &mut App) {
         }
         app.env_file = Some(file.value);
     }
-    app.env = env.into();
+    env
 }
 
 /// The variables of a file; what is wrong is reported at the key, with the line of the file.

@@ -36,7 +36,7 @@ pub(crate) fn is_valid_entry(kind: AppKind, entry: &str) -> bool {
         AppKind::Wsgi | AppKind::Asgi => is_python_entry(entry),
         AppKind::Rack => split_ruby(entry).is_some(),
         // Their code is whatever their command runs.
-        AppKind::Command | AppKind::FastCgi => false,
+        AppKind::Command | AppKind::FastCgi | AppKind::Job => false,
     }
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn check_file_exists(app: &App, kind: AppKind, entry: &str) -> Result
         AppKind::Wsgi | AppKind::Asgi => {
             module_paths(app, split_python(entry).map_or(entry, |(module, _)| module))
         }
-        AppKind::Command | AppKind::FastCgi => return Ok(()),
+        AppKind::Command | AppKind::FastCgi | AppKind::Job => return Ok(()),
     };
     let is_python = kind != AppKind::Rack;
     let is_there = |path: &PathBuf| path.is_file() || path.is_dir() && is_python;

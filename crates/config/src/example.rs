@@ -98,10 +98,11 @@ fn comment(text: &str) -> String {
 }
 
 /// What a small site would set.
-const UNCOMMENTED: [(&str, &str); 8] = [
+const UNCOMMENTED: [(&str, &str); 9] = [
     ("server", "listen"),
     ("apps.NAME", "dir"),
     ("apps.NAME", "kind"),
+    ("jobs.NAME", "command"),
     ("apps.NAME", "entry"),
     ("apps.NAME", "processes"),
     ("sites.routes", "path"),

@@ -43,6 +43,7 @@ mod grants;
 mod headers;
 mod hide;
 mod hub;
+mod job;
 mod join;
 mod jwt;
 mod man_page;
@@ -105,11 +106,11 @@ pub use model::{
     MercureKeys, Mirror, NamedCondition, OnDemand, Preload, Processes, Protocol, ProxyProtocol,
     QueryKey, RateLimitRule, Redirect, RefusalPolicy, ReplaceRule, RequestIdMode, RequestScheme,
     Respond, ResponseRate, RetryPolicy, Rewrite, RewriteRule, Route, RouteCache, RouteHub,
-    RouteMercure, SampleShare, Satisfy, ScalingConfig, SecurityHeaders, Sendfile, Server,
-    ServerAddr, ServerLogFormat, SignedUrl, Site, SiteTls, SlowPolicy, SocketPermissions, SplitBy,
-    SplitCookie, SplitPart, StatusPattern, Sticky, Symlinks, SyslogAddress, TcpFrontend, TcpTls,
-    Tls, TlsProfile, TraceConfig, TraceParents, UnknownNames, Upstream, UpstreamServer,
-    UpstreamTls,
+    RouteMercure, SampleShare, Satisfy, ScalingConfig, Schedule, ScheduledJob, SecurityHeaders,
+    Sendfile, Server, ServerAddr, ServerLogFormat, SignedUrl, Site, SiteTls, SlowPolicy,
+    SocketPermissions, SplitBy, SplitCookie, SplitPart, StatusPattern, Sticky, Symlinks,
+    SyslogAddress, TcpFrontend, TcpTls, TimeOfDay, Tls, TlsProfile, TraceConfig, TraceParents,
+    UnknownNames, Upstream, UpstreamServer, UpstreamTls,
 };
 pub use parse::{load, parse};
 pub use rate_limit::{RateKey, RequestRate};

@@ -18,6 +18,7 @@ mod compression;
 mod conditions;
 mod files;
 mod hub;
+mod job;
 mod limits;
 mod rollout;
 mod server;
@@ -53,6 +54,8 @@ pub use hub::{
     RefusalPolicy, RouteHub, RouteMercure, Sendfile, SlowPolicy,
 };
 pub(crate) use hub::{MERCURE_KEY, TokenAlgorithm};
+pub(crate) use job::JOB;
+pub use job::{Schedule, ScheduledJob, TimeOfDay};
 pub use limits::{BlockingPool, Limits};
 pub(crate) use rollout::SPLIT_MATCH;
 pub use rollout::{Mirror, SplitBy, SplitCookie, SplitPart};
@@ -101,6 +104,8 @@ pub struct Config {
     pub blocking: BTreeMap<String, BlockingPool>,
     /// Applications by name.
     pub apps: BTreeMap<String, App>,
+    /// Programs that run at times, by name. Those that run all the time are among `apps`.
+    pub jobs: BTreeMap<String, ScheduledJob>,
     /// TLS of all listeners that have it.
     pub tls: Tls,
     /// Certificates by ACME.
@@ -128,6 +133,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// Everything that it starts: applications, and jobs of both kinds.
+    pub fn programs(&self) -> impl Iterator<Item = &App> {
+        let at_times = self.jobs.values().map(|job| &job.program);
+        self.apps.values().chain(at_times)
+    }
+
     /// Whether TLS ends at a listener.
     pub fn has_tls_listener(&self) -> bool {
         self.server.has_tls_listener() || self.tcp.iter().any(|it| it.tls != TcpTls::Off)
@@ -218,6 +229,8 @@ keys! {
         "blocking": NamedTables("blocking.NAME"), Described("the pool `default`");
         /// Applications.
         "apps": NamedTables("apps.NAME"), Described("none");
+        /// Programs beside the applications, each by its name.
+        "jobs": NamedTables("jobs.NAME"), Described("none");
         /// Back ends.
         "upstreams": NamedTables("upstreams.NAME"), Described("none");
         /// Caches.

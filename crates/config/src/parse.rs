@@ -14,12 +14,13 @@ use toml::de::DeTable;
 
 use crate::error::ConfigErrors;
 use crate::findings::{Findings, LocatedValue, ReadFlags, make_absolute};
-use crate::model::{App, BlockingPool, Config, Limits, Site, TcpFrontend};
+use crate::job::Job;
+use crate::model::{App, BlockingPool, Config, Limits, ScheduledJob, Site, TcpFrontend};
 use crate::section::{Keys as _, Section};
 use crate::source_files::{ConfigSources, SourceFiles};
 use crate::variables::Variables;
 use crate::{
-    access_log, app, cache, conditions, dev_defaults, disk, forward_auth, hub, join, jwt,
+    access_log, app, cache, conditions, dev_defaults, disk, forward_auth, hub, job, join, jwt,
     rate_limit, server, site, source_tree, tcp, tls, tracing, upstream,
 };
 
@@ -99,6 +100,9 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
     let (tls, acme) = tls::read(&top, server.config.redis.is_some());
     let mut blocking = read_blocking(&top);
     let (app_names, apps) = read_named(&top, "apps", app::read);
+    let (_, jobs) = read_named(&top, "jobs", |name, table| {
+        job::read(name, table, (&app_names, &apps))
+    });
     let (upstream_names, mut upstreams) = read_named(&top, "upstreams", |name, table| {
         Some(upstream::read(name, table, &apps))
     });
@@ -135,6 +139,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
             server.remove_default_listener();
         }
     }
+    let (apps, jobs) = with_jobs(apps, jobs);
     forward_auth::add_upstreams(&mut upstreams, &sites);
     server
         .config
@@ -154,6 +159,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         limits,
         blocking,
         apps,
+        jobs,
         tls,
         acme,
         hub,
@@ -182,6 +188,25 @@ fn read_named<T>(
         .iter()
         .filter_map(|(name, table)| Some((name.value.clone(), read(name, table)?)));
     (names, values.collect())
+}
+
+/// Jobs that run all the time are kept as applications are; the others are for themselves.
+fn with_jobs(
+    mut apps: BTreeMap<String, App>,
+    jobs: BTreeMap<String, Job>,
+) -> (BTreeMap<String, App>, BTreeMap<String, ScheduledJob>) {
+    let mut scheduled = BTreeMap::new();
+    for (name, job) in jobs {
+        match job {
+            Job::Lasting(app) => {
+                apps.insert(name, app);
+            }
+            Job::Scheduled(job) => {
+                scheduled.insert(name, job);
+            }
+        }
+    }
+    (apps, scheduled)
 }
 
 /// What a worker takes in one frame, with much to spare.

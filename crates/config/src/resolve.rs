@@ -463,6 +463,7 @@ fn empty_config(dir: &Path) -> Config {
         limits: Limits::default(),
         blocking: BTreeMap::from([("default".to_owned(), BlockingPool::default())]),
         apps: BTreeMap::new(),
+        jobs: BTreeMap::new(),
         tls: Tls::default(),
         acme: Acme::default(),
         hub: Hub::default(),

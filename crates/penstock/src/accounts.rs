@@ -113,8 +113,8 @@ impl AppAccounts {
         if config.acme.dns_hook.is_some() {
             unconfined.push(None);
         }
-        for (name, app) in &config.apps {
-            let section = format!("apps.{name}");
+        for app in config.programs() {
+            let section = app.table_name();
             let found = resolve_account(&section, app.user.as_deref(), app.group.as_deref())?;
             let is_own = (found.as_ref()).is_none_or(|it| (it.user.uid, it.gid) == own);
             if !app.isolation {
@@ -256,10 +256,13 @@ impl ServerAccount {
     }
 
     fn check_directories(&self, config: &Config) -> Result<(), String> {
-        for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
+        for app in config.programs().filter(|app| app.user.is_none()) {
             account::check_dir_enterable(&app.dir).map_err(|error| {
                 let (user_name, dir) = (&self.account.name, app.dir.display());
-                format!("apps.{name}: `{user_name}` cannot enter {dir}: {error}")
+                format!(
+                    "{}: `{user_name}` cannot enter {dir}: {error}",
+                    app.table_name()
+                )
             })?;
         }
         let caches = config.caches.iter();

@@ -31,6 +31,7 @@ use tokio::sync::oneshot;
 
 use crate::hardening;
 use crate::inherited_listeners::ListenerRole;
+use crate::jobs::AppWithJobs;
 use crate::listeners::Listener;
 use crate::server::{LiveState, Server};
 use crate::shared_rates;
@@ -94,10 +95,11 @@ impl AdminOperations for AdminBackend {
     }
 
     fn restart_app(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>> {
-        let app = self
-            .server
-            .upgrade()
-            .and_then(|server| server.live_state().components.apps.get(app).cloned());
+        let app = self.server.upgrade().and_then(|server| {
+            let live = server.live_state();
+            let apps = &live.components.apps;
+            apps.get(app).map(|app| AppWithJobs::find(app, apps))
+        });
         Box::pin(async move {
             let app = app?;
             run_detached(async move { app.restart().await }).await
@@ -294,6 +296,9 @@ fn snapshot(server: &Server) -> Snapshot {
         certificates: certificates::certificates(&server.tls),
         apps: (live.components.apps.values())
             .map(|app| app.snapshot())
+            .collect(),
+        jobs: (live.components.jobs.values())
+            .map(|job| job.snapshot())
             .collect(),
         upstreams: (live.components.upstreams.values())
             .map(|upstream| upstream.snapshot())

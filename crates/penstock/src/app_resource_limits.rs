@@ -30,8 +30,6 @@ pub(crate) struct AppResourceLimits {
 /// The limits in an application's table.
 type ConfiguredLimits = (Option<u64>, Option<u64>, Option<f64>);
 
-type Apps = BTreeMap<String, App>;
-
 fn stated(app: &App) -> ConfiguredLimits {
     (app.max_tasks, app.max_total_memory, app.max_cpu)
 }
@@ -47,12 +45,12 @@ impl AppResourceLimits {
         // The launcher knows the users of the start.
         let account = |app: &App| account_name(accounts, app);
         let weight = u32::try_from(config.server.threads).unwrap_or(u32::MAX);
-        let apps = config.apps.iter();
+        let programs = config.programs();
         Self {
-            stated: apps
-                .map(|(name, app)| (name.clone(), stated(app)))
+            stated: programs
+                .map(|app| (app.name.clone(), stated(app)))
                 .collect(),
-            cgroups: ServerCgroups::make(&plans(&config.apps, account), weight, parent_waits),
+            cgroups: ServerCgroups::make(&plans(config.programs(), account), weight, parent_waits),
         }
     }
 
@@ -72,7 +70,8 @@ impl AppResourceLimits {
     ) -> Result<Option<Arc<AppCgroup>>, String> {
         let name = &app.name;
         let user = account.map(|account| account.name.as_str());
-        let restart = |why: &str| Err(format!("apps.{name}: {why}: restart the server"));
+        let table = app.table_name();
+        let restart = |why: &str| Err(format!("{table}: {why}: restart the server"));
         let Some(then) = self.stated.get(name) else {
             let is_bounded = |group: &AppCgroup| user.is_some() && group.is_for_account(user);
             return match stated(app) == ConfiguredLimits::default()
@@ -102,7 +101,7 @@ impl AppResourceLimits {
             let group = self.cgroups.find(&app.name);
             group.is_some_and(|group| group.has_user_task_limit())
         };
-        warnings(&config.apps, self.cgroups.missing(), bounds_user)
+        warnings(config.programs(), self.cgroups.missing(), bounds_user)
     }
 }
 
@@ -117,15 +116,18 @@ pub(crate) fn unenforceable_limits(config: &Config) -> Vec<String> {
         // An ordinary user checks a configuration that root will start.
         Err(_) => app.user.clone(),
     };
-    let missing = ServerCgroups::find_missing_controllers(&plans(&config.apps, account));
-    warnings(&config.apps, &missing, |app| account(app).is_some())
+    let missing = ServerCgroups::find_missing_controllers(&plans(config.programs(), account));
+    warnings(config.programs(), &missing, |app| account(app).is_some())
 }
 
 fn account_name(accounts: &AppAccounts, app: &App) -> Option<String> {
     Some(accounts.account_of(app).ok()??.name.clone())
 }
 
-fn plans(apps: &Apps, account: impl Fn(&App) -> Option<String>) -> Vec<AppCgroupLimits> {
+fn plans<'c>(
+    programs: impl Iterator<Item = &'c App>,
+    account: impl Fn(&App) -> Option<String>,
+) -> Vec<AppCgroupLimits> {
     let plan = |app: &App| AppCgroupLimits {
         name: app.name.clone(),
         account: account(app),
@@ -134,7 +136,7 @@ fn plans(apps: &Apps, account: impl Fn(&App) -> Option<String>) -> Vec<AppCgroup
         max_cpu: app.max_cpu,
         weight: u32::try_from(app.processes.max).unwrap_or(u32::MAX),
     };
-    let plans: Vec<_> = apps.values().map(plan).collect();
+    let plans: Vec<_> = programs.map(plan).collect();
     let is_bounded = |plan: &AppCgroupLimits| {
         let AppCgroupLimits {
             max_tasks,
@@ -151,19 +153,20 @@ fn plans(apps: &Apps, account: impl Fn(&App) -> Option<String>) -> Vec<AppCgroup
 }
 
 /// `bounds_user`: whether a limit of the user's processes replaces the application's own.
-fn warnings(
-    apps: &Apps,
+fn warnings<'c>(
+    programs: impl Iterator<Item = &'c App>,
     missing: &[MissingController],
     bounds_user: impl Fn(&App) -> bool,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
+    let programs: Vec<&App> = programs.collect();
     for MissingController { controller, reason } in missing {
         let (key, is_stated): (_, fn(&App) -> bool) = match controller {
             Controller::Tasks => ("max_tasks", |app| app.effective_max_tasks().is_some()),
             Controller::Memory => ("max_total_memory", |app| app.max_total_memory.is_some()),
             Controller::Cpu => ("max_cpu", |app| app.max_cpu.is_some()),
         };
-        let apps = apps.values().filter(|app| is_stated(app));
+        let apps = programs.iter().copied().filter(|app| is_stated(app));
         // The limit of processes of its own user is nearly as good. The server's user has none.
         let (by_user, not_held): (Vec<_>, Vec<_>) =
             apps.partition(|app| *controller == Controller::Tasks && bounds_user(app));
@@ -193,6 +196,8 @@ mod tests {
 
     use penstock_config::AppKind;
 
+    type Apps = BTreeMap<String, App>;
+
     fn apps(apps: &[App]) -> Apps {
         let apps = apps.iter().map(|app| (app.name.clone(), app.clone()));
         apps.collect()
@@ -215,10 +220,12 @@ mod tests {
     #[test]
     fn one_bound_makes_a_group_for_each_application() {
         let (free, mut bounded) = (app("free"), app("bounded"));
-        let none = plans(&apps(&[free.clone(), bounded.clone()]), |_| None);
+        let none = plans(apps(&[free.clone(), bounded.clone()]).values(), |_| None);
         assert!(none.is_empty());
         bounded.max_cpu = Some(1.5);
-        let all = plans(&apps(&[free, bounded]), |app| Some(app.name.clone()));
+        let all = plans(apps(&[free, bounded]).values(), |app| {
+            Some(app.name.clone())
+        });
         let shown: Vec<_> = all.iter().map(|it| (&*it.name, it.max_cpu)).collect();
         assert_eq!(shown, [("bounded", Some(1.5)), ("free", None)]);
         assert_eq!(all[0].account.as_deref(), Some("bounded"));
@@ -266,17 +273,17 @@ mod tests {
             reason: "no rights".to_owned(),
         });
         assert_eq!(
-            warnings(&apps, &missing, |app| app.name == "shop"),
+            warnings(apps.values(), &missing, |app| app.name == "shop"),
             [
                 "max_tasks of blog is not enforced: no rights (docs/isolation.md)",
                 "max_tasks of shop counts all processes of the user: no rights (docs/isolation.md)",
                 "max_total_memory of shop is not enforced: no rights (docs/isolation.md)",
             ]
         );
-        assert!(warnings(&apps, &[], |_| true).is_empty());
+        assert!(warnings(apps.values(), &[], |_| true).is_empty());
         // The user is the server's own, which has no bound.
         assert_eq!(
-            warnings(&apps, &missing[..1], |_| false),
+            warnings(apps.values(), &missing[..1], |_| false),
             ["max_tasks of blog, shop is not enforced: no rights (docs/isolation.md)"]
         );
     }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use penstock_apps::{App, AppResources as AppSetup, AppSize, QueueUsage, ServerSet};
+use penstock_apps::{App, AppResources as AppSetup, AppSize, QueueUsage, ScheduledJob, ServerSet};
 use penstock_compress::Compressor;
 use penstock_config as config;
 use penstock_config::Config;
@@ -43,6 +43,8 @@ pub(crate) type ThreadPools = BTreeMap<String, Pool>;
 pub(crate) struct Components {
     pub(crate) apps: Apps,
     pub(crate) upstreams: Upstreams,
+    /// Programs that run at times; those that run all the time are among `apps`.
+    pub(crate) jobs: BTreeMap<String, Arc<ScheduledJob>>,
     pub(crate) caches: Caches,
     pub(crate) pools: ThreadPools,
     /// The limits that the pools were started with.
@@ -190,6 +192,22 @@ pub(crate) fn start_components(
             }
         };
         started.components.apps.insert(name.clone(), app);
+    }
+    for (name, wanted) in &config.jobs {
+        let kept = old.jobs.get(name);
+        let job = match kept.filter(|running| running.config() == wanted) {
+            Some(running) => Arc::clone(running),
+            None => {
+                let account = context.options.accounts.account_of(&wanted.program)?;
+                let setup = AppSetup {
+                    cgroup: (context.options.app_limits).cgroup_of(&wanted.program, account)?,
+                    account: account.cloned(),
+                    ..setup.clone()
+                };
+                ScheduledJob::start(wanted.clone(), &setup)
+            }
+        };
+        started.components.jobs.insert(name.clone(), job);
     }
     Ok(())
 }

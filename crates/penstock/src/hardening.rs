@@ -29,7 +29,7 @@ pub(crate) fn deny_inspection() -> Result<(), String> {
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     if account::effective_ids().0 == 0 {
-        let whose = match config.apps.is_empty() {
+        let whose = match config.programs().next().is_none() {
             true => "the server runs",
             false => "the server and its applications run",
         };
@@ -37,10 +37,10 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
             "{whose} as root: set server.user to an ordinary user (docs/isolation.md)"
         ));
     }
-    if config.apps.values().any(|app| app.isolation) {
+    if config.programs().any(|app| app.isolation) {
         warnings.extend(isolation::missing_isolation().iter().map(describe));
     }
-    let isolated = || config.apps.values().filter(|app| app.isolation);
+    let isolated = || config.programs().filter(|app| app.isolation);
     let ports = isolated().any(|app| app.access.limits_ports());
     let limits = AccessRules {
         files: (isolated().any(|app| app.access.limits_files())).then(FileAccess::default),

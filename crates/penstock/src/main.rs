@@ -21,6 +21,7 @@ mod django_files;
 mod hardening;
 mod hub_service;
 mod inherited_listeners;
+mod jobs;
 mod key_sets;
 mod listeners;
 mod logs;

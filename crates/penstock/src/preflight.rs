@@ -214,7 +214,8 @@ impl PreflightReport {
         config: &Config,
         launcher: Option<&(Launcher, AppAccounts)>,
     ) -> io::Result<()> {
-        let is_program = |app: &&App| matches!(app.kind, AppKind::Command | AppKind::FastCgi);
+        let is_program =
+            |app: &&App| matches!(app.kind, AppKind::Command | AppKind::FastCgi | AppKind::Job);
         for app in config.apps.values().filter(|app| !is_program(app)) {
             let account = match launcher
                 .map(|(_, accounts)| accounts.account_of(app))

@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use penstock_apps::{
-    AppSnapshot, BoundsSnapshot, ProcessesSnapshot, QueueSnapshot as AppQueueSnapshot, QueueUsage,
-    WorkerSnapshot,
+    AppSnapshot, BoundsSnapshot, JobCounts, JobSnapshot, LastRun, ProcessesSnapshot,
+    QueueSnapshot as AppQueueSnapshot, QueueUsage, WorkerSnapshot,
 };
 use penstock_cache::{
     CacheCounters, CachedRoute, PurgeTarget, StoreCounts, StoreSnapshot, StoreState,
@@ -346,6 +346,26 @@ impl AdminOperations for FakeServer {
             },
             hub: hub(),
             certificates: certificates(),
+            jobs: vec![JobSnapshot {
+                name: "nightly".into(),
+                command: "python manage.py clearsessions".into(),
+                schedule: "at 03:30".into(),
+                next_at: Some(1_780_000_000),
+                running_since: Some(1_779_990_000),
+                pid: Some(77),
+                last: Some(LastRun {
+                    started_at: 1_779_900_000,
+                    took: Duration::from_millis(1500),
+                    outcome: "exit status 1".into(),
+                    succeeded: false,
+                    last_lines: "no database".into(),
+                }),
+                runs: JobCounts {
+                    succeeded: 4,
+                    failed: 1,
+                    skipped: 2,
+                },
+            }],
             apps: vec![
                 self.app("guestbook", None, vec![worker]),
                 self.app(

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use penstock_apps::APP_METRICS;
+use penstock_apps::{APP_METRICS, JOB_METRICS};
 use penstock_cache::{CACHED_ROUTE_METRICS, STORE_METRICS};
 use penstock_cluster::{CLUSTER_METRICS, SHARED_RATES_METRICS};
 use penstock_compress::COMPRESSION_METRICS;
@@ -86,6 +86,7 @@ pub(crate) fn render_metrics(now: &Snapshot, format: MetricsFormat) -> String {
     let clusters: Vec<_> = now.hub.cluster.iter().map(|it| (Vec::new(), it)).collect();
     page.push_table(CLUSTER_METRICS, &clusters);
     page.push_table(APP_METRICS, &labelled(&now.apps, "app", |it| &it.name));
+    page.push_table(JOB_METRICS, &labelled(&now.jobs, "job", |it| &it.name));
     let upstreams = labelled(&now.upstreams, "upstream", |it| &it.name);
     page.push_table(UPSTREAM_METRICS, &upstreams);
     let servers: Vec<_> = now.upstreams.iter().flat_map(merge_same_name).collect();

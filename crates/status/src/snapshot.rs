@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use penstock_apps::AppSnapshot;
+use penstock_apps::{AppSnapshot, JobSnapshot};
 use penstock_cache::{CachedRoute, StoreSnapshot};
 use penstock_cluster::{ClusterSnapshot, SharedRatesSnapshot};
 use penstock_compress::CompressionSnapshot;
@@ -74,6 +74,8 @@ pub struct Snapshot {
     pub certificates: CertificatesSnapshot,
     /// The applications.
     pub apps: Vec<AppSnapshot>,
+    /// The jobs that run at times.
+    pub jobs: Vec<JobSnapshot>,
     /// The upstreams.
     pub upstreams: Vec<UpstreamSnapshot>,
     /// The caches.

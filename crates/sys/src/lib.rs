@@ -22,6 +22,7 @@ pub mod file;
 pub mod fuzzing;
 pub mod isolation;
 pub mod kernel;
+pub mod local_time;
 pub mod locked_dir;
 pub mod net;
 pub mod page_cache;

@@ -27,7 +27,7 @@ const SHIM_FOLDERS: &[&str] = &[".pyenv", ".rbenv", ".asdf"];
 /// The program of an application and the files that its configuration leaves open, as they are on
 /// the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ProgramFiles {
+pub(crate) struct ProgramFiles {
     pub(super) program: PathBuf,
     files: Option<FileAccess>,
 }
@@ -81,7 +81,7 @@ impl ProgramFiles {
     }
 
     /// Adds them to what the processes may use.
-    pub(super) fn add_to_rules(&self, access: &mut AccessRules) {
+    pub(crate) fn add_to_rules(&self, access: &mut AccessRules) {
         if let (Some(open), Some(files)) = (&mut access.files, &self.files) {
             open.read.extend(files.read.iter().cloned());
             open.write.extend(files.write.iter().cloned());

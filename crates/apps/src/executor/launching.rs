@@ -34,7 +34,7 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Held by the look for the program of an application; what it found for this generation, if its
 /// files are limited.
-pub(super) type ProgramLookup = Arc<Mutex<Option<(u64, ProgramFiles)>>>;
+pub(crate) type ProgramLookup = Arc<Mutex<Option<(u64, ProgramFiles)>>>;
 
 /// A process that is being started. Dropped, the start is given up.
 #[derive(Debug)]
@@ -189,7 +189,7 @@ impl Executor {
 /// Looks for the program of an application, whose disk may not answer, and for its files: once for
 /// each generation if they are limited, so that what the application does in between changes
 /// nothing.
-async fn find_program(
+pub(crate) async fn find_program(
     config: config::App,
     generation: u64,
     program_lookup: ProgramLookup,
@@ -224,7 +224,7 @@ async fn find_program(
     }
 }
 
-async fn start(
+pub(crate) async fn start(
     launcher: Option<&Launcher>,
     launch: process::ProcessSpec,
 ) -> Result<SpawnedProcess, String> {

@@ -24,8 +24,8 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(20);
 /// believed to be ready all the same: not every one reads before it has a thread to spare.
 pub(super) const PROBE_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a FastCGI program has to live to be taken for ready: one that cannot load its code, or
-/// not use its socket, mostly ends sooner.
+/// How long a FastCGI program or a job has to live to be taken for ready: one that cannot load its
+/// code, or not use its socket, mostly ends sooner.
 const MIN_ALIVE_TIME: Duration = Duration::from_millis(500);
 
 /// What shows that a process is ready.
@@ -43,7 +43,8 @@ pub(super) enum ReadinessSign {
 /// How to find out whether a process is ready.
 #[derive(Debug)]
 pub(super) struct ReadinessProbe {
-    pub(super) address: ServerAddr,
+    /// `None` for a job, which does not listen.
+    pub(super) address: Option<ServerAddr>,
     pub(super) sign: ReadinessSign,
     pub(super) deadline: Instant,
     /// What runs, in a word, for messages.
@@ -73,16 +74,16 @@ impl ReadinessProbe {
     fn has_socket(&self) -> bool {
         match &self.address {
             // In a folder of our own for temporary files: not a disk that one waits for.
-            ServerAddr::Unix(path) => path.exists(),
+            Some(ServerAddr::Unix(path)) => path.exists(),
             _ => true,
         }
     }
 
     async fn connect(&self) -> io::Result<Stream> {
         let stream = match &self.address {
-            ServerAddr::Tcp(address) => Stream::connect_tcp(*address).await?,
-            ServerAddr::Unix(path) => Stream::connect_unix(path).await?,
-            ServerAddr::Name { .. } | ServerAddr::Srv(_) | ServerAddr::Joined(_) => {
+            Some(ServerAddr::Tcp(address)) => Stream::connect_tcp(*address).await?,
+            Some(ServerAddr::Unix(path)) => Stream::connect_unix(path).await?,
+            Some(ServerAddr::Name { .. } | ServerAddr::Srv(_) | ServerAddr::Joined(_)) | None => {
                 return Err(io::ErrorKind::Unsupported.into());
             }
         };

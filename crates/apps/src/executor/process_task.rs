@@ -27,7 +27,7 @@ const TAIL_LINES: usize = 40;
 
 /// How long after a process's end its last words may take to arrive: something it started may hold
 /// its pipes open for ever.
-const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
+pub(crate) const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) enum ReadinessSource {
@@ -60,7 +60,7 @@ async fn wait_until_released(is_held: &mut watch::Receiver<bool>, pid: u32) {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct OutputTail(Arc<Mutex<VecDeque<String>>>);
+pub(crate) struct OutputTail(Arc<Mutex<VecDeque<String>>>);
 
 /// SIGKILL, by which the kernel ends processes when memory is short.
 const KILLED: i32 = 9;
@@ -69,13 +69,13 @@ const KILLED: i32 = 9;
 const MAX_LINE_BYTES: usize = 16 * 1024;
 
 impl OutputTail {
-    pub(super) fn joined_lines(&self) -> String {
+    pub(crate) fn joined_lines(&self) -> String {
         let mut lines = self.0.lock();
         lines.make_contiguous().join("\n")
     }
 
     /// Keeps the beginning of a line.
-    pub(super) fn push_line(&self, text: &str) {
+    pub(crate) fn push_line(&self, text: &str) {
         let text = truncate_line(text);
         let mut lines = self.0.lock();
         if lines.len() == TAIL_LINES {
@@ -147,17 +147,18 @@ impl ProcessOutput<'_> {
                 .push_line(self.pid, truncate_line(text));
             self.tail.push_line(text);
         };
-        watch_process::read_output(pipe, line, |event| self.log(&event)).await;
+        let log = |event: OutputEvent| log_output(&self.shared.name, self.pid, &event);
+        watch_process::read_output(pipe, line, log).await;
     }
+}
 
-    fn log(self, OutputEvent { text, kind }: &OutputEvent) {
-        let (app, pid) = (&*self.shared.name, self.pid);
-        match kind {
-            // An application that logs JSON has chosen its form.
-            OutputKind::Json => log::info!(target: logger::VERBATIM_TARGET, "{text}"),
-            OutputKind::Text => log::info!(app, pid; "{text}"),
-            OutputKind::Traceback => log::error!(app, pid; "{text}"),
-        }
+/// Logs what a process has written.
+pub(crate) fn log_output(app: &str, pid: u32, OutputEvent { text, kind }: &OutputEvent) {
+    match kind {
+        // An application that logs JSON has chosen its form.
+        OutputKind::Json => log::info!(target: logger::VERBATIM_TARGET, "{text}"),
+        OutputKind::Text => log::info!(app, pid; "{text}"),
+        OutputKind::Traceback => log::error!(app, pid; "{text}"),
     }
 }
 

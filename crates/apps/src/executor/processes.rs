@@ -13,6 +13,7 @@ use penstock_sys::process::ProcessExit;
 
 use super::control::ControlHandle;
 use super::refork::Promotion;
+use super::servers::ListedServer;
 use super::setup::BootStatus;
 use super::workers::WorkerSlots;
 use super::{ChildProcess, ControlMessage, Executor, ProcessKey, ProcessRole, RunningProcess};
@@ -105,10 +106,8 @@ impl Executor {
             }
             ControlMessage::NoAnswer => {
                 child.has_reported_boot = true;
-                let place = match child.server() {
-                    Some(listed) => listed.address().to_string(),
-                    None => "its socket".to_owned(),
-                };
+                let address = child.server().and_then(ListedServer::address);
+                let place = address.map_or_else(|| "its socket".to_owned(), ToString::to_string);
                 let limit = self.config.boot_timeout;
                 let tail = child.process.output_tail.joined_lines();
                 let report =

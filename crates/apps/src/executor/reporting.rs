@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use penstock_exchange::{Fault, FaultKind};
 use penstock_runtime::clock;
 
+use super::servers::ListedServer;
 use super::setup::BootStatus;
 use super::workers::WorkerSlots;
 use super::{ChildProcess, Executor, RestartInProgress};
@@ -32,7 +33,8 @@ impl Executor {
                 boot,
             } => {
                 let server = self.children.get(&worker).and_then(ChildProcess::server);
-                let place = server.map_or_else(String::new, |it| format!(" at {}", it.address()));
+                let address = server.and_then(ListedServer::address);
+                let place = address.map_or_else(String::new, |it| format!(" at {it}"));
                 log::info!("{name}[{}]: ready in {boot:.1?}{place}", pid(p));
                 self.boot_failures = BootFailures::default();
             }
@@ -202,7 +204,7 @@ impl Executor {
                 .flat_map(WorkerSlots::mailboxes)
                 .cloned()
                 .collect(),
-            address: child.and_then(|child| Some(child.server()?.address().clone())),
+            address: child.and_then(|child| child.server()?.address().cloned()),
         }
     }
 

@@ -1,9 +1,10 @@
-//! Processes that are servers of their own: any program that speaks HTTP or FastCGI.
+//! Processes that are servers of their own, any program that speaks HTTP or FastCGI, and jobs.
 //!
-//! The executor's part for `command` and `fastcgi`. A process gets its address (`listen_address`),
-//! is ready once it answers there (`probe`), and then belongs to the upstream behind the
-//! `ServerSet`. To retire it, it is removed from the set; when nothing is in progress, SIGTERM
-//! follows.
+//! The executor's part for `command`, `fastcgi` and jobs. A process gets its address
+//! (`listen_address`), is ready once it answers there (`probe`), and then belongs to the upstream
+//! behind the `ServerSet`. To retire it, it is removed from the set; when nothing is in progress,
+//! SIGTERM follows. A job has no address: it is ready once it has lived for a moment, and SIGTERM
+//! comes at once.
 //!
 //! # Invariants
 //! - The set never has the address of a process whose end was seen.
@@ -13,8 +14,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_config::{AppKind, ServerAddr, UpstreamServer};
+use penstock_config::{App, AppKind, ServerAddr, UpstreamServer};
 use penstock_runtime::{clock, loops};
+use penstock_sys::account::Account;
+use penstock_sys::cgroup::AppCgroup;
 use penstock_sys::isolation::AccessRules;
 use penstock_sys::process;
 
@@ -34,58 +37,77 @@ const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Where a process listens, and whether the set knows.
 #[derive(Debug)]
 pub(super) struct ListedServer {
-    address: ServerAddr,
+    /// `None` for a job, which does not listen.
+    address: Option<ServerAddr>,
     is_in_set: bool,
     /// Removed with the process.
     _socket_file: Option<SocketFile>,
 }
 
 impl ListedServer {
-    pub(super) fn address(&self) -> &ServerAddr {
-        &self.address
+    pub(super) fn address(&self) -> Option<&ServerAddr> {
+        self.address.as_ref()
     }
 }
 
 impl Executor {
     pub(super) fn prepare_server(&mut self, worker: WorkerId) -> Result<PreparedProcess, String> {
+        if self.config.kind == AppKind::Job {
+            return Ok(self.prepare_job());
+        }
         let blank = ListenPlaceholder::find_in(&self.config)?;
         let place = self.open_listen_address(blank, worker);
         let place = place.map_err(|error| format!("no place to listen: {error}"))?;
-        let mut words = place.fill_command(&self.config).into_iter();
+        let words = place.fill_command(&self.config);
         let launch = process::ProcessSpec {
-            program: words.next().unwrap_or_default(),
-            args: words.collect(),
-            dir: self.config.dir.clone(),
             env: self.server_environment(blank, &place.address),
-            account: self.account.as_ref().map(|account| account.name.clone()),
-            group: self
-                .shared
-                .cgroup
-                .as_ref()
-                .map(|cgroup| cgroup.name().to_owned()),
-            inherited_fds: Vec::new(),
             placed_fds: place.listener.into_iter().collect(),
-            sandbox: process_sandbox(&self.config),
             access: self.server_access(&place.address),
-            app: self.config.name.clone(),
+            ..self.program_spec(words)
         };
         let program = self.config.command.first().cloned().unwrap_or_default();
         Ok(PreparedProcess {
             launch,
             readiness: ReadinessSource::Probe(ReadinessProbe {
-                address: place.address.clone(),
+                address: Some(place.address.clone()),
                 sign: readiness_sign(self.config.kind, blank),
                 deadline: clock::now() + self.config.boot_timeout,
                 program,
             }),
             role: ProcessRole::Server(ListedServer {
-                address: place.address,
+                address: Some(place.address),
                 is_in_set: false,
                 _socket_file: place.socket_file,
             }),
             control: None,
             reserved_port: place.reserved_port,
         })
+    }
+
+    fn prepare_job(&self) -> PreparedProcess {
+        let words = self.config.command.iter().map(OsString::from).collect();
+        PreparedProcess {
+            launch: self.program_spec(words),
+            readiness: ReadinessSource::Probe(ReadinessProbe {
+                address: None,
+                sign: ReadinessSign::StaysAlive,
+                deadline: clock::now() + self.config.boot_timeout,
+                program: self.config.command.first().cloned().unwrap_or_default(),
+            }),
+            role: ProcessRole::Server(ListedServer {
+                address: None,
+                is_in_set: false,
+                _socket_file: None,
+            }),
+            control: None,
+            reserved_port: None,
+        }
+    }
+
+    /// How a command line of the application runs.
+    fn program_spec(&self, words: Vec<OsString>) -> process::ProcessSpec {
+        let cgroup = self.shared.cgroup.as_deref();
+        program_spec(&self.config, self.account.as_ref(), cgroup, words)
     }
 
     fn open_listen_address(
@@ -114,10 +136,11 @@ impl Executor {
             .filter_map(|it| it.role.as_ref());
         let children = self.children.values().map(|child| &child.role);
         let mut roles = children.chain(starting);
-        roles.any(|role| matches!(role, ProcessRole::Server(listed) if listed.address == *address))
-            || self
-                .server_set()
-                .is_some_and(|set| set.in_progress(address) > 0)
+        roles.any(
+            |role| matches!(role, ProcessRole::Server(listed) if listed.address() == Some(address)),
+        ) || self
+            .server_set()
+            .is_some_and(|set| set.in_progress(address) > 0)
     }
 
     fn socket_dir(&mut self) -> io::Result<&SocketDir> {
@@ -167,6 +190,29 @@ impl Executor {
     }
 }
 
+/// How a program of an application runs: its folder, its environment, its limits.
+pub(crate) fn program_spec(
+    config: &App,
+    account: Option<&Account>,
+    cgroup: Option<&AppCgroup>,
+    words: Vec<OsString>,
+) -> process::ProcessSpec {
+    let mut words = words.into_iter();
+    process::ProcessSpec {
+        program: words.next().unwrap_or_default(),
+        args: words.collect(),
+        dir: config.dir.clone(),
+        env: process_environment(config, account),
+        account: account.map(|account| account.name.clone()),
+        group: cgroup.map(|cgroup| cgroup.name().to_owned()),
+        inherited_fds: Vec::new(),
+        placed_fds: Vec::new(),
+        sandbox: process_sandbox(config),
+        access: access::access_rules(config),
+        app: config.name.clone(),
+    }
+}
+
 /// What shows that a process that listens in that way is ready.
 fn readiness_sign(kind: AppKind, blank: ListenPlaceholder) -> ReadinessSign {
     match (kind, blank) {
@@ -200,9 +246,11 @@ impl Executor {
         let Some(child) = self.children.get_mut(&worker) else {
             return;
         };
-        if let ProcessRole::Server(listed) = &mut child.role {
+        if let ProcessRole::Server(listed) = &mut child.role
+            && let Some(address) = listed.address.clone()
+        {
             listed.is_in_set = true;
-            let server = UpstreamServer::new(listed.address.clone());
+            let server = UpstreamServer::new(address);
             set.add(server, child.process.generation);
         }
     }
@@ -215,8 +263,9 @@ impl Executor {
         let role = self.children.get_mut(&worker).map(|child| &mut child.role);
         if let Some(ProcessRole::Server(listed)) = role
             && std::mem::take(&mut listed.is_in_set)
+            && let Some(address) = &listed.address
         {
-            set.remove(&listed.address);
+            set.remove(address);
         }
     }
 
@@ -228,10 +277,14 @@ impl Executor {
         let (Some(set), Some(listed)) = (self.server_set(), listed) else {
             return false;
         };
-        if set.in_progress(&listed.address) == 0 {
+        let Some(address) = listed.address.clone() else {
+            // What a job has in progress ends between its SIGTERM and `stop_timeout`.
+            return true;
+        };
+        if set.in_progress(&address) == 0 {
             return true;
         }
-        let (set, address) = (Arc::clone(set), listed.address.clone());
+        let set = Arc::clone(set);
         let inputs = self.inputs.clone();
         let until = clock::now() + self.retire_timeout();
         loops::spawn_here(async move {
@@ -249,8 +302,8 @@ impl Executor {
     /// not asked what it does, only what comes of it.
     pub(super) fn is_server_stuck(&self, listed: &ListedServer) -> bool {
         let set = self.server_set().filter(|_| listed.is_in_set);
-        set.is_some_and(|set| {
-            set.consecutive_timeouts(&listed.address) >= self.config.threads.max(1)
+        set.zip(listed.address()).is_some_and(|(set, address)| {
+            set.consecutive_timeouts(address) >= self.config.threads.max(1)
         })
     }
 

@@ -18,7 +18,7 @@ pub(crate) fn describe_app(dir: &Path, kind: AppKind, entry: &str) -> Detection 
             ..Detection::default()
         },
         AppKind::Wsgi | AppKind::Asgi => describe_python(dir, entry),
-        AppKind::Command | AppKind::FastCgi => Detection::default(),
+        AppKind::Command | AppKind::FastCgi | AppKind::Job => Detection::default(),
     }
 }
 

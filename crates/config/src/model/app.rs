@@ -27,7 +27,7 @@ section! {
         dir: PathBuf = dir, Path, default "the folder of the file", example r#"".""#, by hand;
         /// The interface of the application; left out, the loaded object says whether it is
         /// wsgi or asgi. `command` and `fastcgi` are programs that serve HTTP or FastCGI.
-        kind: AppKind = kind, Choice(AppKind::WORDS),
+        kind: AppKind = kind, Choice(APP_KINDS),
             default "detected", example r#""wsgi""#, by hand;
         /// What to load: `module:callable`, `module:factory()` or a module alone for wsgi and
         /// asgi; a rackup file, `file.rb` or `file.rb:Constant` for rack.
@@ -178,6 +178,8 @@ section! {
     plain {
         /// Its name, unique.
         name: String = name.to_owned();
+        /// The application that a job is restarted with.
+        owner: Option<String> = None;
         /// Whether `kind`, WSGI or ASGI, was guessed from the text of the code: what a process
         /// finds the loaded application to be then goes before.
         kind_is_guess: bool = false;
@@ -196,6 +198,17 @@ section! {
 }
 
 impl App {
+    /// Its table, for messages: `apps.shop`.
+    #[must_use]
+    pub fn table_name(&self) -> String {
+        let kind = if self.kind == AppKind::Job {
+            "jobs"
+        } else {
+            "apps"
+        };
+        format!("{kind}.{}", self.name)
+    }
+
     /// Whether its processes serve by a reactor: one channel for all requests instead of one socket
     /// a thread.
     pub fn has_reactor(&self) -> bool {
@@ -262,6 +275,9 @@ pub struct Detection {
     pub django_settings: Option<String>,
 }
 
+/// The kinds that a table may say: all but the last.
+pub(crate) const APP_KINDS: &[&str] = AppKind::WORDS.split_at(AppKind::WORDS.len() - 1).0;
+
 choice! {
     /// The interface of an application.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -276,6 +292,8 @@ choice! {
         Command = "command",
         /// Any program that serves FastCGI on an address or a listening socket that it is given.
         FastCgi = "fastcgi",
+        /// A program that serves no requests: a `[jobs.NAME]` table, not a value of `kind`.
+        Job = "job",
     }
 }
 
@@ -302,7 +320,9 @@ impl Concurrency {
     pub fn default_for(kind: AppKind) -> Self {
         match kind {
             AppKind::Asgi => Self::Tasks,
-            AppKind::Wsgi | AppKind::Rack | AppKind::Command | AppKind::FastCgi => Self::Threads,
+            AppKind::Wsgi | AppKind::Rack | AppKind::Command | AppKind::FastCgi | AppKind::Job => {
+                Self::Threads
+            }
         }
     }
 }

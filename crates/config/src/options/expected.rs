@@ -16,6 +16,9 @@ pub(crate) const ONLY_PRELOADED: &str =
 pub(crate) const ONLY_PROGRAM_KINDS: &str = "the kinds \"command\" and \"fastcgi\"";
 pub(crate) const APP_COMMAND: &str =
     "a command such as \"thin -p {port} start\", each quote closed";
+pub(crate) const JOB_COMMAND: &str =
+    "a command such as \"celery -A shop worker\", each quote closed";
+pub(crate) const TIME_OF_DAY: &str = "a time of the day such as \"03:30\"";
 pub(crate) const ONLY_PROXIED: &str =
     "a route with an `upstream`, or an `app` of kind \"command\" or \"fastcgi\"";
 pub(crate) const TRUSTED_NETWORK: &str =

@@ -33,6 +33,7 @@ pub(crate) const SECTIONS: &[&SectionDoc] = &[
     &APP_QUEUE,
     &APPS_UPSTREAM,
     &Access::DOC,
+    &JOB,
     &Grip::DOC,
     &UPSTREAMS_GRIP,
     &Upstream::DOC,

@@ -37,6 +37,10 @@ grip = {}
 [apps.other]
 kind = "fastcgi"
 upstream = { connections = {}, retry = {}, health = {}, eject = {} }
+[jobs.mailer]
+command = "x"
+isolation = {}
+max_memory = {}
 [upstreams.legacy]
 servers = [{}]
 tls = {}

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use penstock_config::{Config, Invocation};
+use penstock_config::{App, AppKind, Config, Invocation};
 
 use super::{CheckArguments, CliError, USAGE_EXIT_CODE, pluralize, print_error, start_report};
 use crate::django_files::DjangoFiles;
@@ -90,8 +90,11 @@ fn check_machine(
 
 /// Counts the components of a configuration: upstreams and TCP listeners only if there are any.
 fn describe_contents(config: &Config) -> String {
+    let is_job = |app: &&App| app.kind == AppKind::Job;
+    let jobs = config.programs().filter(is_job).count();
     let all = [
-        (config.apps.len(), "application", true),
+        (config.programs().count() - jobs, "application", true),
+        (jobs, "job", false),
         (config.upstreams.len(), "upstream", false),
         (config.sites.len(), "site", true),
         (config.tcp.len(), "stream", false),
@@ -121,9 +124,13 @@ pub(crate) fn resolve_and_validate(invocation: &Invocation) -> Result<Config, St
     wrong.extend(upstream_tls::load(&config).err());
     let redis_ca = config.server.redis_ca.as_deref();
     wrong.extend(redis_ca.and_then(|path| hub_service::read_authorities(path).err()));
-    for app in config.apps.values() {
+    for app in config.programs() {
         if let Err(error) = penstock_apps::find_interpreter(app) {
-            wrong.push(format!("application `{}`: {error}", app.name));
+            let what = match app.kind {
+                AppKind::Job => "job",
+                _ => "application",
+            };
+            wrong.push(format!("{what} `{}`: {error}", app.name));
         }
     }
     if wrong.is_empty() {

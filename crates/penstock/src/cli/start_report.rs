@@ -35,6 +35,7 @@ fn describe_app(app: &App, cwd: &Path, development: bool) -> Option<String> {
     let kind = match app.kind {
         AppKind::Rack => "Rack".to_owned(),
         AppKind::Command => "command".to_owned(),
+        AppKind::Job => "job".to_owned(),
         AppKind::FastCgi => "FastCGI".to_owned(),
         AppKind::Wsgi | AppKind::Asgi => kind(),
     };
@@ -55,7 +56,7 @@ fn describe_app(app: &App, cwd: &Path, development: bool) -> Option<String> {
 
 /// ` with PATH VERSION`, the version as far as files show it.
 fn describe_interpreter(app: &App, cwd: &Path) -> Option<String> {
-    if matches!(app.kind, AppKind::Command | AppKind::FastCgi) {
+    if matches!(app.kind, AppKind::Command | AppKind::FastCgi | AppKind::Job) {
         return None;
     }
     let program = penstock_apps::find_interpreter(app).ok()?;

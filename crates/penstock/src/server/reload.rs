@@ -23,6 +23,7 @@ use crate::components::{
     self, AppSizes, AppStartContext, Components, StartedComponents, default_pool,
 };
 use crate::inherited_listeners::{InheritedListeners, ListenerRole};
+use crate::jobs::AppWithJobs;
 use crate::listeners::{self, Listener, SocketSource};
 use crate::upstream_tls;
 use crate::wiring::{self, BuiltSettings, TlsParts};
@@ -224,10 +225,14 @@ impl Server {
     }
 
     /// The applications with files that have changed since their code was loaded.
-    async fn find_changed_apps(&self) -> Vec<Arc<App>> {
+    /// Jobs go with their applications.
+    async fn find_changed_apps(&self) -> Vec<AppWithJobs> {
         let (apps, non_code_paths, pool) = {
             let live = self.live_state();
-            let apps: Vec<_> = live.components.apps.values().cloned().collect();
+            let all = &live.components.apps;
+            let independent = all.values().filter(|app| app.config().owner.is_none());
+            let found = independent.map(|app| (Arc::clone(app), AppWithJobs::find(app, all)));
+            let apps: Vec<_> = found.collect();
             let non_code_paths =
                 NonCodePaths::from_config(&live.config, &code::standard_output_files());
             (apps, non_code_paths, default_pool(&live.components.pools))
@@ -248,7 +253,8 @@ impl Server {
                     }
                 }
             };
-            apps.into_iter().filter(has_changed).collect()
+            let changed = apps.into_iter().filter(|(app, _)| has_changed(app));
+            changed.map(|(_, with_jobs)| with_jobs).collect()
         };
         pool.run(look).await.unwrap_or_else(|error| {
             log::warn!("reload: cannot check for changed code: {error}");
@@ -294,6 +300,10 @@ impl Server {
         let patience = patience.max(server.shutdown_timeout);
         live.draining_apps.retain(|app| app.strong_count() > 0);
         let live = &mut *live;
+        // A run in progress ends by itself.
+        for (name, _) in replaced(old.jobs, &live.components.jobs) {
+            changes.push(format!("job {name} replaced"));
+        }
         for (name, old) in replaced(old.apps, &live.components.apps) {
             changes.push(format!("application {name} replaced"));
             live.draining_apps.push(Arc::downgrade(&old));

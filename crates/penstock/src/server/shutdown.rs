@@ -215,9 +215,25 @@ impl Server {
                 .chain(leaving)
                 .collect()
         };
-        let patience = apps.iter().map(|app| app.config().stop_timeout).max();
+        let jobs: Vec<_> = self
+            .live_state()
+            .components
+            .jobs
+            .values()
+            .cloned()
+            .collect();
+        let of_jobs = jobs.iter().map(|job| job.config().program.stop_timeout);
+        let patience = apps.iter().map(|app| app.config().stop_timeout);
+        let patience = patience.chain(of_jobs).max();
         let until = deadline.max(clock::now()) + patience.unwrap_or_default() + APPS_TIMEOUT_SLACK;
         let (running, mut ended) = mpsc::channel::<()>(1);
+        for job in jobs {
+            let running = running.clone();
+            loops::spawn_here(async move {
+                job.stop().await;
+                drop(running);
+            });
+        }
         for app in apps {
             let running = running.clone();
             loops::spawn_here(async move {

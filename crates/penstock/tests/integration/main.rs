@@ -52,6 +52,7 @@ mod https;
 mod idle_memory;
 mod import;
 mod isolation;
+mod jobs;
 mod joined_servers;
 mod listeners;
 mod logs;

@@ -121,7 +121,10 @@ const KEYS: &str = "\
     hub.connections.max hub.connections.used hub.counters.closed hub.counters.closed_slow
     hub.counters.delivered hub.counters.dropped hub.counters.heartbeats hub.counters.opened
     hub.counters.published hub.history_bytes.max hub.history_bytes.used hub.long_polls
-    hub.stream_bytes hub.streams limits[].max limits[].name limits[].reached limits[].unit
+    hub.stream_bytes hub.streams jobs[].command jobs[].last.last_lines jobs[].last.outcome
+    jobs[].last.seconds jobs[].last.started_at jobs[].last.succeeded jobs[].name jobs[].next_at
+    jobs[].pid jobs[].running_since jobs[].runs.failed jobs[].runs.skipped
+    jobs[].runs.succeeded jobs[].schedule limits[].max limits[].name limits[].reached limits[].unit
     limits[].used listeners[] log_lines_dropped machine.estimated_socket_bytes
     machine.load_average machine.tcp_buffer_bytes pid pools[].active_threads
     pools[].max_queue_time_seconds pools[].max_queued pools[].max_threads pools[].name

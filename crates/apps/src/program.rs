@@ -1,0 +1,161 @@
+//! One run of a program to its end: a job that runs at times.
+//!
+//! The program runs as the processes of an application do: in its folder, with its environment, as
+//! its user and within its limits. Its output goes to the log.
+//!
+//! # Invariants
+//! - A run ends: by itself, at its time limit, or when its owner stops it. It is asked to end by
+//!   SIGTERM first, and killed with its group after `stop_timeout`.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use penstock_config::App;
+use penstock_runtime::multiline_output::OutputEvent;
+use penstock_runtime::{clock, process as watch_process};
+use penstock_sys::process::{ProcessExit, SpawnedProcess};
+
+use crate::executor::launching::{ProgramLookup, find_program, start};
+use crate::executor::process_task::{LAST_OUTPUT_TIMEOUT, OutputTail, log_output};
+use crate::executor::servers::program_spec;
+use crate::executor::setup::AppResources;
+
+/// Runs a program of an application, or of a job.
+#[derive(Debug, Clone)]
+pub(crate) struct ProgramRunner {
+    config: App,
+    resources: AppResources,
+}
+
+/// How a run has ended.
+#[derive(Debug)]
+pub(crate) struct ProgramRun {
+    /// How it ended; `None` if that is not known.
+    pub(crate) exit: Option<ProcessExit>,
+    /// What made it end.
+    pub(crate) cause: EndCause,
+    /// Its last lines.
+    pub(crate) last_lines: String,
+}
+
+/// What made a program end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndCause {
+    /// Itself.
+    Itself,
+    /// Its time limit.
+    TimeLimit,
+    /// Its owner, who stops.
+    Stop,
+}
+
+impl ProgramRunner {
+    pub(crate) fn new(config: App, resources: AppResources) -> Self {
+        Self { config, resources }
+    }
+
+    pub(crate) fn config(&self) -> &App {
+        &self.config
+    }
+
+    /// Runs the command until it ends, at most for `time_limit`, and no longer than `stop` is
+    /// pending. `started` gets its process id.
+    ///
+    /// # Errors
+    /// Why it was not started.
+    pub(crate) async fn run(
+        &self,
+        time_limit: Option<Duration>,
+        stop: impl Future<Output = ()>,
+        started: impl FnOnce(u32),
+    ) -> Result<ProgramRun, String> {
+        let mut process = self.start().await?;
+        started(process.pid);
+        let deadline = time_limit.and_then(|limit| clock::now().checked_add(limit));
+        let tail = OutputTail::default();
+        let cause = self.follow(&process, &tail, deadline, stop).await;
+        // Whatever it started in its group ends with it; before it is reaped its number is still
+        // its own.
+        let _ = process.handle().kill_group();
+        Ok(ProgramRun {
+            exit: process.try_exit().ok().flatten(),
+            cause,
+            last_lines: tail.joined_lines(),
+        })
+    }
+
+    async fn start(&self) -> Result<SpawnedProcess, String> {
+        let AppResources {
+            launcher,
+            account,
+            cgroup,
+            buffering_settings,
+            ..
+        } = &self.resources;
+        let config = self.config.clone();
+        let found = find_program(config, 0, ProgramLookup::default(), buffering_settings).await?;
+        let words = self.config.command.iter().map(OsString::from).collect();
+        let mut spec = program_spec(&self.config, account.as_ref(), cgroup.as_deref(), words);
+        found.add_to_rules(&mut spec.access);
+        start(launcher.as_deref(), spec).await
+    }
+
+    /// Waits for its end, and for its last words.
+    async fn follow(
+        &self,
+        process: &SpawnedProcess,
+        tail: &OutputTail,
+        deadline: Option<Instant>,
+        stop: impl Future<Output = ()>,
+    ) -> EndCause {
+        let (name, pid) = (&*self.config.name, process.pid);
+        let line = |text: &str| tail.push_line(text);
+        let log = |event: OutputEvent| log_output(name, pid, &event);
+        let words = async {
+            // Without its pipes the output of a program is lost, and no more.
+            if let (Ok(stdout), Ok(stderr)) =
+                (process.stdout.try_clone(), process.stderr.try_clone())
+            {
+                tokio::join!(
+                    watch_process::read_output(stdout, line, log),
+                    watch_process::read_output(stderr, line, log),
+                );
+            }
+            std::future::pending::<()>().await;
+        };
+        let mut words = std::pin::pin!(words);
+        let over = async {
+            match deadline {
+                Some(at) => clock::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let ended = watch_process::wait_for_exit(&process.exit_fd);
+        let cause = tokio::select! {
+            () = &mut words => EndCause::Itself,
+            () = ended => EndCause::Itself,
+            () = over => EndCause::TimeLimit,
+            () = stop => EndCause::Stop,
+        };
+        if cause != EndCause::Itself {
+            // A process that is gone already needs no signal.
+            let _ = process.handle().terminate();
+            let ended = watch_process::wait_for_exit(&process.exit_fd);
+            let stopped = async {
+                tokio::select! {
+                    () = &mut words => {}
+                    () = ended => {}
+                }
+            };
+            if clock::timeout(self.config.stop_timeout, stopped)
+                .await
+                .is_none()
+            {
+                let _ = process.handle().kill();
+                watch_process::wait_for_exit(&process.exit_fd).await;
+            }
+        }
+        clock::timeout(LAST_OUTPUT_TIMEOUT, &mut words).await;
+        cause
+    }
+}
