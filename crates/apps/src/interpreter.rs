@@ -49,6 +49,24 @@ fn find_interpreter_in(app: &App, around: &Surroundings) -> Result<PathBuf, Stri
     Ok(found)
 }
 
+/// What to do about a Python project whose tool keeps its packages in an environment, and which has
+/// none: it runs with the system's packages, as in a container. `None` for any other application.
+#[must_use]
+pub fn missing_environment(app: &App) -> Option<String> {
+    missing_environment_in(app, &Surroundings::of_process())
+}
+
+fn missing_environment_in(app: &App, around: &Surroundings) -> Option<String> {
+    if app.interpreter.is_some() || !matches!(app.kind, AppKind::Wsgi | AppKind::Asgi) {
+        return None;
+    }
+    let (file, command) = python::tool_of(&app.dir)?;
+    let (found, _) = python::find_env(&app.dir, around);
+    found
+        .is_none()
+        .then(|| format!("no environment of {file} was found: to make it, run {command}"))
+}
+
 fn find_python(dir: &Path, around: &Surroundings) -> Result<PathBuf, String> {
     let (env, looked) = python::find_env(dir, around);
     if let Some(env) = env {

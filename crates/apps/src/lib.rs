@@ -46,7 +46,7 @@ pub use executor::listen_address::remove_abandoned_socket_dirs;
 pub use executor::settings_query::ask_interpreter;
 pub use executor::setup::{AppResources, AppSize, BootStatus};
 pub use executor::workers::rack_env;
-pub use interpreter::{describe_version, find_interpreter};
+pub use interpreter::{describe_version, find_interpreter, missing_environment};
 pub use orphans::end_orphans;
 pub use scheduled_job::{JOB_METRICS, JobCounts, JobSnapshot, LastRun, ScheduledJob};
 pub use server_set::ServerSet;

@@ -1,8 +1,8 @@
 //! The static and media files of a Django project that has no configuration file: asked from its
 //! settings, and served as routes.
 //!
-//! `cli` asks at `serve` and `check`, before the server runs; a reload applies the same answer,
-//! as only a new server may start a program by itself. The settings are Python code, so the
+//! `cli` asks at `serve` and `check`, before the server runs. A reload applies the same answer to the
+//! folders that are there by then, as only a new server may start a program by itself. The settings are Python code, so the
 //! project's own interpreter reads them in a process that ends at once.
 //!
 //! # Invariants
@@ -39,6 +39,9 @@ sys.stdout.flush()
 os._exit(0)
 "#;
 
+/// The variable that names the settings module.
+const SETTINGS_VARIABLE: &str = "DJANGO_SETTINGS_MODULE";
+
 /// The variable by which a worker puts Django's own handler of static files around the application
 /// (`django_static.py`).
 const FINDERS_VARIABLE: &str = "PENSTOCK_DJANGO_STATIC";
@@ -54,13 +57,15 @@ struct Settings {
     finds_static_files: bool,
 }
 
-/// The files of a Django project, as its settings gave them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What the settings of a Django project said at the start.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct DjangoFiles {
-    routes: Vec<(String, PathBuf)>,
-    /// Whether Django looks for static files itself, as `runserver` does.
-    uses_finders: bool,
-    notes: Vec<String>,
+    /// `None` where there is no project, or its settings could not be read.
+    settings: Option<Settings>,
+    dir: PathBuf,
+    development: bool,
+    /// Why the settings could not be read.
+    problem: Option<String>,
 }
 
 impl DjangoFiles {
@@ -77,18 +82,38 @@ impl DjangoFiles {
         let settings = answer.flatten().and_then(|text| {
             serde_json::from_str::<Settings>(&text).map_err(|error| error.to_string())
         });
-        match settings {
-            Ok(settings) => Self::from_settings(&settings, &app.dir, development),
-            Err(error) => Self {
-                notes: vec![format!(
-                    "static files: left to the application, as {module} cannot be read: {}",
-                    error.lines().last().unwrap_or_default()
-                )],
-                ..Self::default()
-            },
+        let problem = settings.as_ref().err().map(|error| {
+            let cause = error.lines().last().unwrap_or_default();
+            format!("static files: left to the application, as {module} cannot be read: {cause}")
+        });
+        Self {
+            settings: settings.ok(),
+            dir: app.dir.clone(),
+            development,
+            problem,
         }
     }
 
+    /// Adds the routes to the only site of a configuration, before that of the application. Looks
+    /// at folders: blocks.
+    pub(crate) fn apply(&self, config: &mut Config) {
+        config.start_notes.extend(self.problem.clone());
+        if let Some(settings) = &self.settings {
+            FileRoutes::from_settings(settings, &self.dir, self.development).apply(config);
+        }
+    }
+}
+
+/// Routes of the folders that are there, and what is said of the others.
+#[derive(Debug, Default)]
+struct FileRoutes {
+    routes: Vec<(String, PathBuf)>,
+    /// Whether Django looks for static files itself, as `runserver` does.
+    uses_finders: bool,
+    notes: Vec<String>,
+}
+
+impl FileRoutes {
     fn from_settings(settings: &Settings, dir: &Path, development: bool) -> Self {
         let mut files = Self {
             uses_finders: development && settings.finds_static_files,
@@ -155,9 +180,8 @@ impl DjangoFiles {
         self.notes.push(note);
     }
 
-    /// Adds the routes to the only site of a configuration, before that of the application.
-    pub(crate) fn apply(&self, config: &mut Config) {
-        config.start_notes.extend(self.notes.iter().cloned());
+    fn apply(self, config: &mut Config) {
+        config.start_notes.extend(self.notes);
         if self.uses_finders {
             for app in config.apps.values_mut() {
                 let mut env = (*app.env).clone();
@@ -165,13 +189,13 @@ impl DjangoFiles {
                 app.env = env.into();
             }
         }
-        let routes = self.routes.iter().map(|(prefix, root)| Route {
-            files: Some(Files::new(root.clone())),
+        let routes = self.routes.into_iter().map(|(prefix, root)| Route {
+            files: Some(Files::new(root)),
             rewrite: Rewrite {
                 strip_prefix: Some(prefix.trim_end_matches('/').to_owned()),
                 ..Rewrite::default()
             },
-            ..Route::new(PathPattern::Prefix(prefix.clone()))
+            ..Route::new(PathPattern::Prefix(prefix))
         });
         if let [site] = &mut config.sites[..] {
             site.routes.splice(0..0, routes);
@@ -187,7 +211,9 @@ fn find_project(config: &Config) -> Option<(&App, &str)> {
     let mut apps = config.apps.values();
     let app = apps.next()?;
     let module = app.detection.as_ref()?.django_settings.as_deref()?;
-    Some((app, module))
+    // `.env` may name other settings than `manage.py`, as they are the workers'.
+    let named = app.env.get(SETTINGS_VARIABLE).map(String::as_str);
+    Some((app, named.unwrap_or(module)))
 }
 
 /// The path of a URL on this server, with a slash at both ends; `None` for another server's, and
@@ -266,7 +292,7 @@ mod tests {
         std::fs::write(dir.join("package/__init__.py"), "").unwrap();
         let served = |static_root: &str, media_root: &str, development: bool| {
             let settings = settings(static_root, media_root);
-            let files = DjangoFiles::from_settings(&settings, &dir, development);
+            let files = FileRoutes::from_settings(&settings, &dir, development);
             let prefixes = files.routes.iter().map(|(prefix, _)| prefix.clone());
             (prefixes.collect::<Vec<_>>(), files.notes.join("\n"))
         };

@@ -61,15 +61,28 @@ fn is_env(folder: &Path) -> bool {
         || folder.join("pyvenv.cfg").is_file()
 }
 
+/// Files of tools that keep a project's packages in an environment, and the commands that make it.
+const TOOL_FILES: [(&str, &str); 4] = [
+    ("uv.lock", "uv sync"),
+    ("poetry.lock", "poetry install"),
+    ("Pipfile", "pipenv install"),
+    ("environment.yml", "conda env create -f environment.yml"),
+];
+
+/// The file of the tool by which a project has its packages, and the command that installs them.
+pub(super) fn tool_of(dir: &Path) -> Option<(&'static str, &'static str)> {
+    let mut files = TOOL_FILES.iter().copied();
+    files.find(|(name, _)| dir.join(name).is_file())
+}
+
 /// The command that makes a project's environment, by the files of its tool; `{env}` stands for the
 /// folder.
 fn mend_command(dir: &Path) -> String {
+    if let Some((_, command)) = tool_of(dir) {
+        return command.to_owned();
+    }
     let has = |name: &str| dir.join(name).is_file();
     let install = match () {
-        () if has("uv.lock") => return "uv sync".to_owned(),
-        () if has("poetry.lock") => return "poetry install".to_owned(),
-        () if has("Pipfile") => return "pipenv install".to_owned(),
-        () if has("environment.yml") => return "conda env create -f environment.yml".to_owned(),
         () if has("requirements.txt") => " && {env}/bin/pip install -r requirements.txt",
         () if has("pyproject.toml") => " && {env}/bin/pip install -e .",
         () => "",

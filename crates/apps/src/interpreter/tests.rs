@@ -186,3 +186,20 @@ fn a_shim_stands_for_the_version_that_is_everyones() {
     around.set("PYENV_VERSION", PathBuf::from("3.12"));
     assert_eq!(found(&around), real("3.12.1"));
 }
+
+#[test]
+fn a_project_without_its_environment_is_told_how_to_make_it() {
+    let folder = TestFolder::new("no-environment");
+    let around = surroundings(&folder);
+    let app = App::new("app", folder.path("app"), AppKind::Wsgi, "app");
+    folder.write("app/app.py", "");
+    assert_eq!(missing_environment_in(&app, &around), None);
+    folder.write("app/uv.lock", "");
+    let hint = missing_environment_in(&app, &around).unwrap();
+    assert_eq!(
+        hint,
+        "no environment of uv.lock was found: to make it, run uv sync"
+    );
+    folder.write("app/.venv/bin/python", "");
+    assert_eq!(missing_environment_in(&app, &around), None);
+}

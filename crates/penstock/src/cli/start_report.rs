@@ -24,7 +24,13 @@ pub(super) fn add_serving_notes(config: &mut Config, cwd: &Path, development: bo
             penstock_config::cable_problem(&app.dir, &environment.to_string_lossy())
         })
         .collect();
-    config.start_notes.splice(0..0, notes);
+    let detected = config.apps.values().filter(|app| app.detection.is_some());
+    let missing: Vec<String> = detected
+        .filter_map(penstock_apps::missing_environment)
+        .collect();
+    config
+        .start_notes
+        .splice(0..0, notes.into_iter().chain(missing));
     config.start_notes.extend(cable);
 }
 

@@ -95,11 +95,15 @@ impl Server {
             self.invocation.clone(),
             default_pool(&self.live_state().components.pools),
         );
+        let server = Arc::clone(self);
         let resolved = pool
-            .run(move || cli::resolve_and_validate(&invocation))
+            .run(move || {
+                let mut config = cli::resolve_and_validate(&invocation)?;
+                server.options.django_files.apply(&mut config);
+                Ok::<_, String>(config)
+            })
             .await;
-        let mut config = resolved.map_err(|error| error.to_string())??;
-        self.options.django_files.apply(&mut config);
+        let config = resolved.map_err(|error| error.to_string())??;
         let checked = config.clone();
         let upstream_tls = pool.run(move || upstream_tls::load(&checked)).await;
         let upstream_tls = upstream_tls.map_err(|error| error.to_string())??;

@@ -90,11 +90,13 @@ fn static_and_media_files_of_django_are_those_of_its_settings() {
     assert!(line.starts_with(front), "{line}");
     note(&server, "static files: /static/ from ");
     note(&server, "media files: /media/ from ");
-    // The same answer after a reload, which starts no program.
+    // The same answer after a reload, which starts no program but looks at the folders.
+    std::fs::remove_dir_all(site.dir().join("uploads")).unwrap();
     let admin = format!("127.0.0.1:{}", server.admin_port());
     let output = server.site().run(&["reload", "--admin", &admin]);
     assert!(output.status.success(), "{}", texts(&output).1);
     assert_eq!(server.get("/static/style.css").text(), "a style");
+    assert_eq!(server.get("/media/cat.txt").text(), "django /media/cat.txt");
 }
 
 #[test]
