@@ -13,6 +13,7 @@ mod config;
 mod import;
 mod man;
 mod publish;
+mod run;
 mod serve;
 mod start_report;
 mod status_text;
@@ -21,6 +22,7 @@ mod top;
 mod traffic;
 mod trust;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -164,6 +166,8 @@ enum Verb {
         #[command(flatten)]
         to: ServerLocation,
     },
+    /// Run a command in the place of an application: its folder, variables and interpreter
+    Run(RunArguments),
     /// Measure a server, or compare several
     Bench {
         #[command(subcommand)]
@@ -251,6 +255,20 @@ struct CheckArguments {
     /// Check only the configuration: bind no address, look up no name, load no application
     #[arg(long)]
     config_only: bool,
+}
+
+/// The arguments of `run`.
+#[derive(Debug, Args)]
+struct RunArguments {
+    /// The application's or job's name [default: the only application]
+    #[arg(long, value_name = "NAME")]
+    app: Option<String>,
+    /// Configuration file [default: penstock.toml here, else this directory]
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
 }
 
 /// The arguments of `work`.
@@ -459,6 +477,7 @@ fn run_verb(arguments: Arguments) -> Result<String, CliError> {
         Verb::Work(arguments) => return serve::run(arguments.invocation(), &arguments.process),
         Verb::Check(arguments) => return check::run(&arguments),
         Verb::Bench { verb } => return Err(CliError::Reported(verb.run())),
+        Verb::Run(arguments) => return run::run(&arguments),
         Verb::Import(arguments) => return import::run(&arguments),
         Verb::Config { topic } => return config::run(&topic),
         Verb::Man { page, all } => return man::run(&page, all.as_deref()),

@@ -115,7 +115,8 @@ fn admission(response: &Response, copied: &[String]) -> Admission {
     let fields = response.fields.iter();
     let fields = fields.filter(|(name, _)| is_copied(name));
     Admission {
-        is_authenticated: true,
+        // The fields that it copies are part of a cache's key: they keep users apart.
+        is_authenticated: copied.is_empty(),
         fields: fields
             .map(|(name, value)| (name.to_owned(), value.to_vec()))
             .collect(),

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::support::{PATIENCE, Server, Site, eventually, is_alive, kill};
+use crate::support::{PATIENCE, Server, Site, eventually, is_alive, kill, texts};
 
 const APP: &str = "def app(environ, start):\n    start('200 OK', [])\n    return [b'ok']\n";
 
@@ -123,6 +123,41 @@ fn a_job_that_does_not_start_stops_nothing_else() {
         .iter()
         .any(|how| report.contains(how));
     assert!(ended, "{report}");
+}
+
+#[test]
+fn a_command_runs_in_the_place_of_an_application() {
+    let print = "import os, sys; print(sys.argv[1:], os.environ['SHOP'], os.environ['QUEUE'], os.getcwd()); sys.exit(7)";
+    let site = Site::new()
+        .file("shop/app.py", APP)
+        .file("shop/worker.py", WORKER)
+        .config(TOML);
+    let folder = site.dir().join("shop").canonicalize().unwrap();
+    for (app, queue) in [(&["--app", "mailer"][..], "mail"), (&[], "web")] {
+        let words = [&["run"], app, &["python3", "-c", print, "-x", "a b"]].concat();
+        let output = site.run(&words);
+        let (stdout, stderr) = texts(&output);
+        let expected = format!("['-x', 'a b'] one {queue} {}\n", folder.display());
+        assert_eq!(
+            (output.status.code(), stdout),
+            (Some(7), expected),
+            "{stderr}"
+        );
+    }
+    for (words, expected) in [
+        (
+            &["run", "--app", "shpo", "true"][..],
+            "no application or job `shpo`",
+        ),
+        (&["run", "no-such-command"], "run: no-such-command: "),
+    ] {
+        let output = site.run(words);
+        let (_, stderr) = texts(&output);
+        assert!(
+            !output.status.success() && stderr.contains(expected),
+            "{stderr}"
+        );
+    }
 }
 
 /// A configuration with one job that runs at times.
