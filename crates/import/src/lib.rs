@@ -11,6 +11,7 @@
 //! - Nothing of the input is executed.
 
 mod answers;
+mod apps;
 mod caddy;
 mod directives;
 mod draft;
@@ -21,6 +22,7 @@ mod include;
 mod kind;
 mod limits;
 mod matcher;
+mod mend;
 mod nginx;
 mod output;
 mod reachable;
@@ -101,12 +103,6 @@ pub fn import(
         ServerKind::Nginx => nginx::import(file, text, reader),
         ServerKind::Caddy => caddy::import(file, text, reader),
         ServerKind::Haproxy => haproxy::import(file, text),
-        kind => Err(ImportError::Unsupported {
-            file: name,
-            problem: format!(
-                "files of {} are not translated by this version",
-                kind.as_str()
-            ),
-        }),
+        _ => apps::import(kind, file, text),
     }
 }

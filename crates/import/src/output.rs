@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::draft::{Draft, DraftTable, NamedTables};
+use crate::mend::mend;
 use crate::reachable::comment_unreachable;
-use crate::toml_value::{TomlValue, quote_key};
+use crate::toml_value::quote_key;
 
 impl Draft {
     /// The text of `penstock.toml`.
@@ -12,7 +13,7 @@ impl Draft {
         for site in &mut self.sites {
             comment_unreachable(site);
         }
-        self.upstreams.for_each(keep_one_server);
+        mend(&mut self);
         self.to_toml()
     }
 
@@ -54,25 +55,6 @@ impl Draft {
         }
         text
     }
-}
-
-/// Takes `backup` from the servers of an upstream that has no other ones.
-fn keep_one_server(table: &mut DraftTable) {
-    let Some(TomlValue::List(servers)) = table.keys.get("servers") else {
-        return;
-    };
-    let is_backup = |it: &TomlValue| matches!(it, TomlValue::Table(server) if server.has("backup"));
-    if servers.is_empty() || !servers.iter().all(is_backup) {
-        return;
-    }
-    let mut servers = servers.clone();
-    for server in &mut servers {
-        if let TomlValue::Table(server) = server {
-            server.remove("backup");
-        }
-    }
-    table.comment("all servers were spare ones: they are the usual ones here");
-    table.keys.set("servers", TomlValue::List(servers));
 }
 
 fn write_named(text: &mut String, name: &str, tables: &NamedTables) {

@@ -95,7 +95,10 @@ impl ServerAddress {
             None if rest.contains("${") => rest.to_owned(),
             None => crate::nginx::with_port(rest, port),
         };
-        (!address.contains(['/', ' '])).then_some(Self { address, has_tls })
+        let port = address.rsplit(':').next().unwrap_or_default();
+        let is_one = address.starts_with('[') || address.matches(':').count() == 1;
+        let has_port = (is_one && port.parse::<u16>().is_ok()) || address.contains("${");
+        (has_port && !address.contains(['/', ' '])).then_some(Self { address, has_tls })
     }
 }
 

@@ -61,7 +61,13 @@ impl CaddyTranslator<'_> {
                     .any(|it| it == "disable_redirects" || it == "off");
             }
             "local_certs" => self.options.has_local_certificates = true,
-            "email" => self.draft.acme.keys.set("email", value),
+            "email"
+                if value
+                    .split_once('@')
+                    .is_some_and(|(_, host)| host.contains('.')) =>
+            {
+                self.draft.acme.keys.set("email", value);
+            }
             "acme_ca" => self.draft.acme.keys.set("directory", directory(&value)),
             "acme_ca_root" => self.draft.acme.keys.set("ca", value),
             "storage" if option.arg(0) == "file_system" && option.args.len() > 1 => {
@@ -239,6 +245,16 @@ impl CaddyTranslator<'_> {
             self.draft.listen(&format!(":{port}"), flags);
         }
         for host in hosts {
+            let host = ["tcp/", "tcp4/", "tcp6/"]
+                .iter()
+                .find_map(|it| host.strip_prefix(it))
+                .unwrap_or(&host)
+                .to_owned();
+            let host = if ["0.0.0.0", "[::]", "::"].contains(&host.as_str()) {
+                String::new()
+            } else {
+                host
+            };
             let address = match host.strip_prefix("unix/") {
                 Some(path) => format!("unix:/{}", path.trim_start_matches('/')),
                 None if host.contains(':') => format!("[{}]:{port}", host.trim_matches(['[', ']'])),

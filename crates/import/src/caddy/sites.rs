@@ -206,7 +206,12 @@ impl CaddyTranslator<'_> {
         self.log.translated(tls.id, "tls of the site");
         match tls.args.as_slice() {
             [one] if one == "internal" => site.keys.set("tls", "local"),
-            [one] if one.contains('@') || one.starts_with("{$") => {
+            [one]
+                if one
+                    .split_once('@')
+                    .is_some_and(|(_, host)| host.contains('.'))
+                    || one.starts_with("{$") =>
+            {
                 self.draft.acme.keys.set("email", environment(one));
                 site.keys.set("tls", automatic);
             }

@@ -136,8 +136,9 @@ impl<'r> CaddyParser<'r> {
             }
             if !opens {
                 // A file with a single site needs no braces.
-                lines.at = 0;
-                return self.single_site(&mut lines, &line);
+                let site = self.single_site(&mut lines, &line)?;
+                parsed.sites.push(site);
+                return Ok(parsed);
             }
             let words: Vec<String> = line[..line.len() - 1]
                 .iter()
@@ -175,8 +176,7 @@ impl<'r> CaddyParser<'r> {
         &mut self,
         lines: &mut LineReader,
         line: &[CaddyToken],
-    ) -> Result<CaddyFile, ImportError> {
-        lines.at = 1;
+    ) -> Result<CaddyDirective, ImportError> {
         let words: Vec<String> = line
             .iter()
             .map(|word| word.text.trim_end_matches(',').to_owned())
@@ -200,15 +200,11 @@ impl<'r> CaddyParser<'r> {
                 return Err(lines.error(&last, "a brace that closes no block"));
             }
         }
-        let site = CaddyDirective {
+        Ok(CaddyDirective {
             id,
             name: words[0].clone(),
             args: words[1..].to_vec(),
             block: Some(children),
-        };
-        Ok(CaddyFile {
-            sites: vec![site],
-            ..CaddyFile::default()
         })
     }
 

@@ -149,7 +149,7 @@ impl<'a> HaproxyTranslator<'a> {
                         .rest(2)
                         .iter()
                         .map(String::as_str)
-                        .filter(|it| it.contains('/'))
+                        .filter(|it| it.contains('/') && !it.ends_with('/'))
                         .collect();
                     if !kinds.is_empty() {
                         site.keys.set_in(&["compress", "types"], kinds);

@@ -105,7 +105,10 @@ fn single(name: &str, operator: &str, value: &str) -> Result<Test, String> {
     };
     match name {
         "request_method" => methods(operator, value),
-        "scheme" => Ok(Test::Matches(TomlTable::with("scheme", value))),
+        "scheme" if operator == "=" && ["http", "https"].contains(&value) => {
+            Ok(Test::Matches(TomlTable::with("scheme", value)))
+        }
+        "scheme" => Err("`match.scheme` is \"http\" or \"https\"".to_owned()),
         "https" => {
             let scheme = if value.is_empty() && operator == "=" {
                 "http"

@@ -267,7 +267,7 @@ fn compression_table(scope: &NginxScope<'_>) -> TomlTable {
                     .args
                     .iter()
                     .map(String::as_str)
-                    .filter(|kind| kind.contains('/')),
+                    .filter(|kind| kind.contains('/') && !kind.ends_with('/')),
             );
             kinds.dedup();
         }

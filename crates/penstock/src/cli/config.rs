@@ -1,5 +1,7 @@
-//! `penstock config example | schema | explain KEY`: the built-in documentation of the
+//! `penstock config example | schema | explain WORD`: the built-in documentation of the
 //! configuration file.
+
+use penstock_import::{Explanation, Product};
 
 use super::{CliError, ConfigTopic};
 
@@ -7,8 +9,102 @@ pub(super) fn run(topic: &ConfigTopic) -> Result<String, CliError> {
     let text = match topic {
         ConfigTopic::Example => penstock_config::example_file(),
         ConfigTopic::Schema => penstock_config::json_schema(),
-        ConfigTopic::Explain { key } => penstock_config::explain_key(key)
-            .ok_or_else(|| CliError::Usage(format!("no configuration key `{key}`")))?,
+        ConfigTopic::Explain { key } => match penstock_config::explain_key(key) {
+            Some(text) => text,
+            None => explain_foreign_word(key).ok_or_else(|| CliError::Usage(unknown_word(key)))?,
+        },
     };
     Ok(text.trim_end().to_owned())
+}
+
+/// Most keys of one answer whose documentation follows.
+const MAX_KEYS: usize = 3;
+
+/// The answers for a word of other servers, with the documentation of the keys that they name.
+fn explain_foreign_word(word: &str) -> Option<String> {
+    let found = penstock_import::explain_word(word);
+    let mut text = String::new();
+    let mut keys: Vec<String> = Vec::new();
+    for Explanation {
+        product,
+        word,
+        answer,
+        keys: named,
+    } in &found
+    {
+        text.push_str(&format!(
+            "{word} ({}): {answer}\n  see {}\n",
+            product.as_str(),
+            product.page()
+        ));
+        for key in named.iter().take(MAX_KEYS) {
+            if !keys.contains(key) {
+                keys.push(key.clone());
+            }
+        }
+    }
+    let mut explained: Vec<String> = Vec::new();
+    for key in &keys {
+        if let Some(meaning) =
+            penstock_config::explain_key(key).filter(|it| !explained.contains(it))
+        {
+            text.push('\n');
+            text.push_str(&meaning);
+            explained.push(meaning);
+        }
+    }
+    (!found.is_empty()).then_some(text)
+}
+
+/// The error for a word that neither Penstock nor another server has.
+fn unknown_word(word: &str) -> String {
+    let near = penstock_import::similar_words(word);
+    let near: Vec<String> = near
+        .iter()
+        .map(|(word, product): &(&str, Product)| format!("`{word}` ({})", product.as_str()))
+        .collect();
+    match near.is_empty() {
+        true => format!("no configuration key `{word}`"),
+        false => format!(
+            "no configuration key `{word}`: did you mean {}?",
+            near.join(", ")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_other_servers_lead_to_keys() {
+        let rows = [
+            ("client_max_body_size", "(nginx)", "limits.body_bytes\n"),
+            (
+                "proxy_read_timeout",
+                "(nginx)",
+                "apps.NAME.response_timeout",
+            ),
+            ("maxconn", "(HAProxy)", "limits.connections\n"),
+            ("lb_policy", "(Caddy)", "upstreams.NAME.balance"),
+        ];
+        for (word, product, key) in rows {
+            let text = explain_foreign_word(word).unwrap();
+            assert!(
+                text.contains(product) && text.contains(key),
+                "{word}: {text}"
+            );
+        }
+        assert_eq!(explain_foreign_word("frobnicate"), None);
+    }
+
+    #[test]
+    fn near_words_are_suggested() {
+        let text = unknown_word("client_max_body_sice");
+        assert_eq!(
+            text,
+            "no configuration key `client_max_body_sice`: did you mean `client_max_body_size` (nginx)?"
+        );
+        assert_eq!(unknown_word("zzzzzzzz"), "no configuration key `zzzzzzzz`");
+    }
 }

@@ -117,3 +117,21 @@ fn files_that_cannot_be_read_are_errors_with_their_place() {
         assert!(stderr.starts_with(expected), "{stderr}");
     }
 }
+
+#[test]
+fn words_of_other_servers_are_explained() {
+    let (code, stdout, _) = run(&Site::new(), &["config", "explain", "client_max_body_size"]);
+    assert_eq!(code, 0);
+    let first = stdout.lines().next().unwrap();
+    assert_eq!(
+        first,
+        "client_max_body_size (nginx): `limits.body_bytes` (64 MiB), `max_body_size` of a route."
+    );
+    assert!(stdout.contains("\nlimits.body_bytes\n"), "{stdout}");
+    let (code, _, stderr) = run(&Site::new(), &["config", "explain", "worker_clas"]);
+    assert_eq!(code, 2);
+    assert!(
+        stderr.contains("did you mean `worker_class` (Gunicorn)"),
+        "{stderr}"
+    );
+}

@@ -1,0 +1,132 @@
+//! Procfile: a program for each type of process.
+
+use std::path::Path;
+
+use crate::directives::DirectiveLog;
+use crate::draft::{Draft, as_name};
+use crate::report::Coverage;
+use crate::{ImportError, Translation, limits, units};
+
+/// Translates a file.
+pub(super) fn import(
+    file: &Path,
+    text: &str,
+    mut log: DirectiveLog,
+) -> Result<Translation, ImportError> {
+    let name = file.display().to_string();
+    let mut draft = Draft::default();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let number = index + 1;
+        let syntax = |problem: &str| ImportError::Syntax {
+            file: name.clone(),
+            line: number,
+            column: 1,
+            problem: problem.to_owned(),
+        };
+        let Some((kind, command)) = line.split_once(':') else {
+            return Err(syntax("expected `TYPE: COMMAND`"));
+        };
+        if log.len() >= limits::MAX_DIRECTIVES {
+            return Err(syntax("too many types of processes"));
+        }
+        let id = log.add(&name, number, kind.trim(), line);
+        let (kind, command) = (kind.trim(), command.trim());
+        if kind == "web" || command.contains("$PORT") || command.contains("${PORT") {
+            let app = as_name(kind);
+            web(&app, command, &mut draft);
+            log.translated(id, &format!("apps.{app}"));
+        } else {
+            let why = match kind {
+                "release" => "it is run before a deployment: run it before `penstock restart`",
+                _ => "a program that serves nothing: run it beside, by the service manager",
+            };
+            let comment = log.leave(id, Coverage::ByHand, why);
+            draft.tail.push(comment);
+        }
+    }
+    draft
+        .head
+        .push("Made from a Procfile by `penstock import`. Check it: penstock check".to_owned());
+    Ok(Translation {
+        toml: draft.into_toml(),
+        report: log.into_report(),
+    })
+}
+
+/// Writes the application that serves: by its own workers where its server is known.
+fn web(name: &str, command: &str, draft: &mut Draft) {
+    let table = draft.apps.table_mut(name);
+    table.comment(format!("{name}: {command}"));
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let known = ["gunicorn", "uvicorn", "hypercorn", "daphne", "granian"];
+    let python = words
+        .iter()
+        .position(|word| known.contains(&word.rsplit('/').next().unwrap_or_default()));
+    let ruby = words
+        .iter()
+        .any(|word| ["puma", "unicorn", "rackup", "thin", "rails", "falcon"].contains(word));
+    if let Some(at) = python {
+        let arguments = words.get(at + 1..).unwrap_or_default();
+        let entry = arguments.iter().find(|word| {
+            !word.starts_with('-') && word.contains(':') && !word.contains(['/', '$'])
+        });
+        if let Some(entry) = entry {
+            table.keys.set("entry", entry.trim_matches(['"', '\'']));
+        }
+        if words[at] != "gunicorn" || command.contains("UvicornWorker") {
+            table.keys.set("kind", "asgi");
+        }
+        for (flags, key) in [
+            (["-w", "--workers"], "processes"),
+            (["--threads", "--threads"], "threads"),
+        ] {
+            let value = flags
+                .iter()
+                .find_map(|flag| flag_value(arguments, flag))
+                .and_then(units::number);
+            let is_for_threads = key == "threads" && table.keys.has("kind");
+            if let Some(number) = value.filter(|it| (1..=1024).contains(it) && !is_for_threads) {
+                table.keys.set(key, number);
+            }
+        }
+        return;
+    }
+    if ruby {
+        table.keys.set("kind", "rack");
+        return;
+    }
+    table.keys.set("kind", "command");
+    let command = command
+        .replace("${PORT:-3000}", "{port}")
+        .replace("${PORT}", "{port}")
+        .replace("$PORT", "{port}");
+    let command = command.replace("${", "$${");
+    if !command.contains("{port}") {
+        table.comment(
+            "Penstock tells the port by the variable PORT; `{port}` in the command is another way",
+        );
+        table.keys.set(
+            "command",
+            vec!["sh", "-c", &format!("PORT={{port}} exec {command}")],
+        );
+        return;
+    }
+    table.keys.set("command", command);
+}
+
+/// The value of `--flag=value`, `--flag value` or `-w4`.
+fn flag_value<'w>(words: &[&'w str], flag: &str) -> Option<&'w str> {
+    for (at, word) in words.iter().enumerate() {
+        if *word == flag {
+            return words.get(at + 1).copied();
+        }
+        if let Some(value) = word.strip_prefix(flag) {
+            return Some(value.trim_start_matches('='));
+        }
+    }
+    None
+}
