@@ -533,7 +533,6 @@ class Migration(RealCase):
                     if differences := theirs.differences(ours):
                         self.fail("theirs / ours:\n  " + "\n  ".join(differences))
 
-
     @staticmethod
     def expected_difference(question):
         return question.differs
