@@ -116,6 +116,10 @@ fn translates_puma_and_unicorn() {
             "max = ENV.fetch(\"RAILS_MAX_THREADS\") { 5 }\nthreads max, max",
             "threads = \"${RAILS_MAX_THREADS:-5}\"",
         ),
+        (
+            "a = ENV.fetch(\"A\") { 5 }\nb = ENV.fetch(\"B\") { a }\nthreads b, b",
+            "threads = \"${B:-5}\"",
+        ),
         ("threads 1, 6", "threads = { min = 1, max = 6 }"),
         ("preload_app!", "preload = true"),
         (

@@ -63,7 +63,17 @@ pub(super) fn variable(name: &str, default: Option<&ScriptValue>) -> ScriptValue
         && name
             .bytes()
             .all(|it| it.is_ascii_alphanumeric() || it == b'_');
-    let default = default.map(ScriptValue::as_text);
+    // Variables have no variables as defaults: the innermost default stands in for them.
+    let default = default.map(|value| {
+        let text = value.as_text()?;
+        let inner = text.strip_prefix("${").and_then(|it| it.strip_suffix('}'));
+        match inner {
+            Some(inner) => inner
+                .split_once(":-")
+                .map(|(_, default)| default.to_owned()),
+            None => Some(text),
+        }
+    });
     match (is_name, default) {
         (true, Some(Some(text))) if !text.contains(['{', '}', '$']) => {
             ScriptValue::Text(format!("${{{name}:-{text}}}"))
