@@ -44,6 +44,7 @@ fuzz_target!(|data: &[u8]| {
     let status = Status::new(200 + u16::from(code)).unwrap_or(Status::OK);
     let exchange = OriginExchange {
         request: &request,
+        is_authenticated: request.field("authorization").is_some(),
         status,
         fields: &response,
         request_time: T.saturating_sub(Duration::from_millis(u64::from(delay))),
