@@ -10,15 +10,34 @@ use penstock_sys::net::PeerAddress;
 /// A set of addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressSet {
-    networks: Vec<IpNet>,
+    /// The networks, each as its first address and its mask: a look at one is two instructions.
+    v4: Vec<(u32, u32)>,
+    v6: Vec<(u128, u128)>,
     has_unix: bool,
 }
 
 impl AddressSet {
     /// These networks, and peers on Unix sockets if `has_unix`.
     #[must_use]
-    pub fn new(networks: Vec<IpNet>, has_unix: bool) -> Self {
-        Self { networks, has_unix }
+    pub fn new(networks: impl IntoIterator<Item = IpNet>, has_unix: bool) -> Self {
+        let mut set = Self {
+            v4: Vec::new(),
+            v6: Vec::new(),
+            has_unix,
+        };
+        for network in networks {
+            match network {
+                IpNet::V4(network) => {
+                    let mask = network.netmask().to_bits();
+                    set.v4.push((network.network().to_bits(), mask));
+                }
+                IpNet::V6(network) => {
+                    let mask = network.netmask().to_bits();
+                    set.v6.push((network.network().to_bits(), mask));
+                }
+            }
+        }
+        set
     }
 
     /// The set of a list: each item `unix`, an address, or a network such as `10.0.0.0/8`.
@@ -49,10 +68,16 @@ impl AddressSet {
     /// The same by address. An IPv4 address mapped into IPv6 is that IPv4 address.
     #[must_use]
     pub fn covers_ip(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.networks
-            .iter()
-            .any(|network| network.contains(&address))
+        match address.to_canonical() {
+            IpAddr::V4(address) => {
+                let address = address.to_bits();
+                self.v4.iter().any(|(first, mask)| address & mask == *first)
+            }
+            IpAddr::V6(address) => {
+                let address = address.to_bits();
+                self.v6.iter().any(|(first, mask)| address & mask == *first)
+            }
+        }
     }
 }
 
@@ -73,6 +98,10 @@ mod tests {
             ("10.0.0.0/8", "10.255.0.1", true),
             ("10.0.0.0/8", "11.0.0.1", false),
             ("10.0.0.0/8", "::ffff:10.1.2.3", true),
+            // Bits behind the prefix say nothing.
+            ("10.1.2.3/8", "10.9.9.9", true),
+            ("2001:db8::7/32", "2001:db8:1::", true),
+            ("2001:db8::/32", "2001:db9::", false),
             ("192.0.2.7", "192.0.2.7", true),
             ("192.0.2.7", "192.0.2.8", false),
             ("0.0.0.0/0", "203.0.113.9", true),

@@ -10,10 +10,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use penstock_config::{
-    Conditions, HostPattern, NamedCondition, PathPattern, RequestScheme, ValuePattern,
-};
-use penstock_exchange::{AddressSet, ClientVerification, TlsInfo};
+use penstock_config::{Conditions, HostPattern, NamedCondition, PathPattern, ValuePattern};
+use penstock_exchange::{AddressSet, ClientCertificate, ClientVerification, TlsInfo};
 use penstock_http::{RequestHead, Version, strip_port};
 use penstock_sys::net::PeerAddress;
 
@@ -30,23 +28,32 @@ pub struct RequestFacts<'a> {
     pub tls: Option<&'a TlsInfo>,
 }
 
-/// Conditions that must hold together.
+/// Conditions that must hold together: a check for each that the table has, so that a request pays
+/// for no other.
 #[derive(Debug, Default)]
 pub struct RequestConditions {
-    methods: Box<[Box<str>]>,
-    hosts: Box<[HostPattern]>,
-    paths: Box<[PathPattern]>,
-    headers: Box<[(Box<str>, ValuePattern)]>,
-    query: Box<[(Box<str>, ValuePattern)]>,
-    cookies: Box<[(Box<str>, ValuePattern)]>,
-    clients: Option<AddressSet>,
-    scheme: Option<&'static str>,
-    protocols: Box<[Version]>,
-    has_client_certificate: Option<bool>,
-    client_fingerprints: Box<[Box<str>]>,
-    /// Conditions of the file, and whether they must not hold.
-    named: Box<[(Arc<Self>, bool)]>,
-    not: Option<Box<Self>>,
+    checks: Box<[Check]>,
+}
+
+/// One condition; a list holds if one of its items does.
+#[derive(Debug)]
+enum Check {
+    Method(Box<[Box<str>]>),
+    Protocol(Box<[Version]>),
+    Host(Box<[HostPattern]>),
+    Path(Box<[PathPattern]>),
+    Header(Box<str>, ValuePattern),
+    Cookie(Box<str>, ValuePattern),
+    Parameter(Box<str>, ValuePattern),
+    Scheme(&'static str),
+    Client(AddressSet),
+    /// Whether there is a verified certificate of the client.
+    Certificate(bool),
+    Fingerprint(Box<[Box<str>]>),
+    /// Conditions of the file.
+    Named(Arc<RequestConditions>),
+    /// None of them together.
+    Not(Arc<RequestConditions>),
 }
 
 /// The conditions of a configuration that have a name.
@@ -95,104 +102,105 @@ impl RequestConditions {
             named: names,
             not,
         } = table;
-        let pairs = |values: &BTreeMap<String, ValuePattern>| {
-            let pair =
-                |(name, value): (&String, &ValuePattern)| (name.as_str().into(), value.clone());
-            values.iter().map(pair).collect()
-        };
+        // What costs least comes first.
+        let mut checks = Vec::new();
+        if !methods.is_empty() {
+            let methods = methods.iter().map(|it| it.as_str().into());
+            checks.push(Check::Method(methods.collect()));
+        }
+        if !protocols.is_empty() {
+            let versions = protocols.iter().map(|text| version(text));
+            checks.push(Check::Protocol(versions.collect()));
+        }
+        checks.extend(scheme.map(|scheme| Check::Scheme(scheme.as_str())));
+        checks.extend(client_certificate.map(Check::Certificate));
+        if !clients.is_empty() {
+            checks.push(Check::Client(AddressSet::parse(clients)?));
+        }
+        if !hosts.is_empty() {
+            checks.push(Check::Host(hosts.iter().cloned().collect()));
+        }
+        if !paths.is_empty() {
+            checks.push(Check::Path(paths.iter().cloned().collect()));
+        }
+        let pairs = [
+            (headers, Check::Header as fn(_, _) -> _),
+            (cookies, Check::Cookie),
+            (query, Check::Parameter),
+        ];
+        for (values, check) in pairs {
+            let values = values.iter();
+            checks.extend(values.map(|(name, value)| check(name.as_str().into(), value.clone())));
+        }
+        if !client_fingerprints.is_empty() {
+            let known = client_fingerprints.iter();
+            let known = known.map(|text| bare_fingerprint(text)).collect();
+            checks.push(Check::Fingerprint(known));
+        }
+        for name in names {
+            let (conditions, is_negated) = named.get(name)?;
+            checks.push(match is_negated {
+                false => Check::Named(conditions),
+                true => Check::Not(conditions),
+            });
+        }
+        if let Some(not) = not {
+            checks.push(Check::Not(Arc::new(Self::compile(not, named)?)));
+        }
         Ok(Self {
-            methods: methods.iter().map(|it| it.as_str().into()).collect(),
-            hosts: hosts.iter().cloned().collect(),
-            paths: paths.iter().cloned().collect(),
-            headers: pairs(headers),
-            query: pairs(query),
-            cookies: pairs(cookies),
-            clients: match clients.is_empty() {
-                true => None,
-                false => Some(AddressSet::parse(clients)?),
-            },
-            scheme: scheme.map(RequestScheme::as_str),
-            protocols: protocols.iter().map(|text| version(text)).collect(),
-            has_client_certificate: *client_certificate,
-            client_fingerprints: client_fingerprints
-                .iter()
-                .map(|text| bare_fingerprint(text))
-                .collect(),
-            named: names
-                .iter()
-                .map(|name| named.get(name))
-                .collect::<Result<_, _>>()?,
-            not: match not {
-                Some(not) => Some(Box::new(Self::compile(not, named)?)),
-                None => None,
-            },
+            checks: checks.into(),
         })
     }
 
     /// Whether a request for `path` fulfils them.
     #[must_use]
     pub fn match_request(&self, request: &RequestFacts<'_>, path: &[u8]) -> bool {
-        self.match_request_line(request, path)
-            && self.match_fields(request.head)
-            && self.match_connection(request)
-            && (self.named.iter())
-                .all(|(named, is_negated)| named.match_request(request, path) != *is_negated)
-            && (self.not.as_ref()).is_none_or(|not| !not.match_request(request, path))
-    }
-
-    fn match_request_line(&self, request: &RequestFacts<'_>, path: &[u8]) -> bool {
-        let head = request.head;
-        holds_for_any(&self.methods, |method| **method == *head.method_str())
-            && holds_for_any(&self.protocols, |version| *version == head.version())
-            && holds_for_any(&self.hosts, |host| host.matches(strip_port(head.host())))
-            && holds_for_any(&self.paths, |pattern| pattern.matches(path))
-    }
-
-    fn match_fields(&self, head: &RequestHead) -> bool {
-        let mut headers = self.headers.iter();
-        let mut cookies = self.cookies.iter();
-        headers
-            .all(|(name, expected)| (head.field_values(name)).any(|value| expected.matches(value)))
-            && cookies.all(|(name, expected)| {
-                let mut named = head
-                    .cookies()
-                    .filter(|(cookie, _)| *cookie == name.as_bytes());
-                named.any(|(_, value)| expected.matches(value))
-            })
-            && (self.query.is_empty() || self.match_query(head))
-    }
-
-    fn match_query(&self, head: &RequestHead) -> bool {
-        let query = head.target_path_query().split_once('?');
-        let query = query.map_or("", |(_, query)| query);
-        self.query.iter().all(|(name, expected)| {
-            form_urlencoded::parse(query.as_bytes())
-                .any(|(found, value)| *found == **name && expected.matches(value.as_bytes()))
-        })
-    }
-
-    fn match_connection(&self, request: &RequestFacts<'_>) -> bool {
-        let is_client = |set: &AddressSet| set.covers(request.client);
-        self.scheme.is_none_or(|scheme| scheme == request.scheme)
-            && self.clients.as_ref().is_none_or(is_client)
-            && self.match_certificate(request.tls)
-    }
-
-    fn match_certificate(&self, tls: Option<&TlsInfo>) -> bool {
-        let certificate = match tls.map(|tls| &tls.client) {
-            Some(ClientVerification::Verified(certificate)) => Some(certificate),
-            _ => None,
-        };
-        (self.has_client_certificate).is_none_or(|expected| expected == certificate.is_some())
-            && holds_for_any(&self.client_fingerprints, |expected| {
-                certificate.is_some_and(|it| it.fingerprint == *expected)
-            })
+        self.checks.iter().all(|check| check.holds(request, path))
     }
 }
 
-/// Whether one of a list holds; a list that is not there holds.
-fn holds_for_any<T>(list: &[T], holds: impl Fn(&T) -> bool) -> bool {
-    list.is_empty() || list.iter().any(holds)
+impl Check {
+    fn holds(&self, request: &RequestFacts<'_>, path: &[u8]) -> bool {
+        let head = request.head;
+        match self {
+            Self::Method(methods) => methods.iter().any(|it| **it == *head.method_str()),
+            Self::Protocol(versions) => versions.contains(&head.version()),
+            Self::Host(hosts) => {
+                let asked = strip_port(head.host());
+                hosts.iter().any(|host| host.matches(asked))
+            }
+            Self::Path(patterns) => patterns.iter().any(|it| it.matches(path)),
+            Self::Header(name, expected) => {
+                let mut values = head.field_values(name);
+                values.any(|value| expected.matches(value))
+            }
+            Self::Cookie(name, expected) => {
+                let mut cookies = head.cookies();
+                cookies.any(|(found, value)| found == name.as_bytes() && expected.matches(value))
+            }
+            Self::Parameter(name, expected) => {
+                let query = head.target_path_query().split_once('?');
+                let query = query.map_or("", |(_, query)| query);
+                form_urlencoded::parse(query.as_bytes())
+                    .any(|(found, value)| *found == **name && expected.matches(value.as_bytes()))
+            }
+            Self::Scheme(scheme) => *scheme == request.scheme,
+            Self::Client(set) => set.covers(request.client),
+            Self::Certificate(expected) => certificate(request).is_some() == *expected,
+            Self::Fingerprint(known) => certificate(request)
+                .is_some_and(|it| known.iter().any(|expected| it.fingerprint == *expected)),
+            Self::Named(conditions) => conditions.match_request(request, path),
+            Self::Not(conditions) => !conditions.match_request(request, path),
+        }
+    }
+}
+
+/// The verified certificate of the client.
+fn certificate<'r>(request: &RequestFacts<'r>) -> Option<&'r ClientCertificate> {
+    match request.tls.map(|tls| &tls.client) {
+        Some(ClientVerification::Verified(certificate)) => Some(certificate),
+        _ => None,
+    }
 }
 
 fn version(text: &str) -> Version {
