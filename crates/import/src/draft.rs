@@ -129,6 +129,7 @@ pub(crate) struct Draft {
     pub(crate) caches: NamedTables,
     pub(crate) conditions: NamedTables,
     pub(crate) apps: NamedTables,
+    pub(crate) jobs: NamedTables,
     pub(crate) upstreams: NamedTables,
     pub(crate) sites: Vec<DraftSite>,
     pub(crate) tcp: Vec<DraftTable>,

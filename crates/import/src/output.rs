@@ -35,6 +35,7 @@ impl Draft {
             ("caches", &self.caches),
             ("conditions", &self.conditions),
             ("apps", &self.apps),
+            ("jobs", &self.jobs),
             ("upstreams", &self.upstreams),
         ];
         for (name, tables) in named {

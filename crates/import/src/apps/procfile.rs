@@ -15,6 +15,7 @@ pub(super) fn import(
 ) -> Result<Translation, ImportError> {
     let name = file.display().to_string();
     let mut draft = Draft::default();
+    let (mut first_app, mut jobs) = (None, Vec::new());
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -38,14 +39,30 @@ pub(super) fn import(
         if kind == "web" || command.contains("$PORT") || command.contains("${PORT") {
             let app = as_name(kind);
             web(&app, command, &mut draft);
+            first_app.get_or_insert_with(|| app.clone());
             log.translated(id, &format!("apps.{app}"));
+        } else if kind != "release" {
+            let job = as_name(kind);
+            let table = draft.jobs.table_mut(&job);
+            // A shell reads the variables of the line.
+            match command.contains('$') {
+                true => table.keys.set(
+                    "command",
+                    vec!["sh", "-c", &escaped(&format!("exec {command}"))],
+                ),
+                false => table.keys.set("command", command),
+            }
+            log.translated(id, &format!("jobs.{job}"));
+            jobs.push(job);
         } else {
-            let why = match kind {
-                "release" => "it is run before a deployment: run it before `penstock restart`",
-                _ => "a program that serves nothing: run it beside, by the service manager",
-            };
+            let why = "it is run before a deployment: `penstock run` it before `penstock restart`";
             let comment = log.leave(id, Coverage::ByHand, why);
             draft.tail.push(comment);
+        }
+    }
+    if let Some(app) = first_app {
+        for job in jobs {
+            draft.jobs.table_mut(&job).keys.set("app", app.as_str());
         }
     }
     draft
@@ -55,6 +72,11 @@ pub(super) fn import(
         toml: draft.into_toml(),
         report: log.into_report(),
     })
+}
+
+/// Keeps `${NAME}` for the shell: the configuration has variables of that form, too.
+fn escaped(command: &str) -> String {
+    command.replace("${", "$${")
 }
 
 /// Writes the application that serves: by its own workers where its server is known.
@@ -104,7 +126,7 @@ fn web(name: &str, command: &str, draft: &mut Draft) {
         .replace("${PORT:-3000}", "{port}")
         .replace("${PORT}", "{port}")
         .replace("$PORT", "{port}");
-    let command = command.replace("${", "$${");
+    let command = escaped(&command);
     if !command.contains("{port}") {
         table.comment(
             "Penstock tells the port by the variable PORT; `{port}` in the command is another way",

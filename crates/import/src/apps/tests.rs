@@ -176,7 +176,17 @@ fn translates_uwsgi_passenger_and_procfiles() {
     assert_has(&procfile, "entry = \"shop.wsgi:app\"\nprocesses = 3");
     assert_has(
         &procfile,
-        "# Procfile:2 `worker: celery -A shop worker`: by hand: ",
+        "[jobs.worker]\ncommand = \"celery -A shop worker\"\napp = \"web\"",
+    );
+    let jobs = "web: x $PORT\nrelease: python manage.py migrate\nq: rq -u ${URL:-a} main\n";
+    let procfile = import_text(ServerKind::Procfile, "Procfile", jobs);
+    assert_has(
+        &procfile,
+        "[jobs.q]\ncommand = [\"sh\", \"-c\", \"exec rq -u $${URL:-a} main\"]\napp = \"web\"",
+    );
+    assert_has(
+        &procfile,
+        "# Procfile:2 `release: python manage.py migrate`: by hand: ",
     );
     let node = import_text(
         ServerKind::Procfile,
