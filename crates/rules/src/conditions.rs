@@ -187,8 +187,9 @@ impl Check {
             Self::Scheme(scheme) => *scheme == request.scheme,
             Self::Client(set) => set.covers(request.client),
             Self::Certificate(expected) => certificate(request).is_some() == *expected,
-            Self::Fingerprint(known) => certificate(request)
-                .is_some_and(|it| known.iter().any(|expected| it.fingerprint == *expected)),
+            Self::Fingerprint(known) => {
+                certificate(request).is_some_and(|it| known.contains(&it.fingerprint))
+            }
             Self::Named(conditions) => conditions.match_request(request, path),
             Self::Not(conditions) => !conditions.match_request(request, path),
         }

@@ -42,7 +42,8 @@ const ROOT_VALIDITY: u64 = 10 * 365 * 86_400;
 const LEAF_VALIDITY: u64 = 90 * 86_400;
 
 const AUTHORITY_FILE: &str = "authority.pem";
-const ROOT_FILE: &str = "root.pem";
+/// The file in the folder of an authority with the certificate that clients have to trust.
+pub const ROOT_FILE: &str = "root.pem";
 
 /// The authority of a folder.
 pub struct LocalAuthority {

@@ -24,9 +24,12 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(20);
 /// believed to be ready all the same: not every one reads before it has a thread to spare.
 pub(super) const PROBE_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a FastCGI program or a job has to live to be taken for ready: one that cannot load its
-/// code, or not use its socket, mostly ends sooner.
+/// How long a FastCGI program has to live to be taken for ready: one that cannot load its code, or
+/// not use its socket, mostly ends sooner.
 const MIN_ALIVE_TIME: Duration = Duration::from_millis(500);
+
+/// The same of a job: it loads a whole application before it finds out what is missing.
+const MIN_JOB_ALIVE_TIME: Duration = Duration::from_secs(2);
 
 /// What shows that a process is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +39,8 @@ pub(super) enum ReadinessSign {
     /// It closes such a connection: the socket is inherited, so a successful connection proves
     /// nothing.
     ClosesConnections,
-    /// Its socket is there, and it lives for [`MIN_ALIVE_TIME`]: nothing connects.
+    /// Its socket is there, if it has one, and it lives for [`MIN_ALIVE_TIME`] or
+    /// [`MIN_JOB_ALIVE_TIME`]: nothing connects.
     StaysAlive,
 }
 
@@ -58,7 +62,11 @@ impl ReadinessProbe {
             while !self.has_socket() {
                 clock::sleep(PROBE_INTERVAL).await;
             }
-            return clock::sleep(MIN_ALIVE_TIME).await;
+            return clock::sleep(match self.address {
+                Some(_) => MIN_ALIVE_TIME,
+                None => MIN_JOB_ALIVE_TIME,
+            })
+            .await;
         }
         loop {
             if let Ok(stream) = self.connect().await

@@ -10,10 +10,11 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError};
 
 use penstock_apps::{App, BootStatus};
-use penstock_config::{AppKind, Config, Processes, Upstream};
+use penstock_config::{AppKind, Config, Processes, SiteTls, Upstream};
 use penstock_runtime::logger::LogWriter;
 use penstock_runtime::loops;
 use penstock_sys::fd_packets;
+use penstock_tls::local_authority::ROOT_FILE;
 use tokio::sync::mpsc;
 
 use super::Server;
@@ -21,6 +22,7 @@ use crate::cli;
 use crate::components::default_pool;
 use crate::inherited_listeners::ListenerRole;
 use crate::listeners::Listener;
+use crate::tls_service::local_authority_folder;
 
 /// A descriptor that gets one report of readiness.
 #[derive(Debug)]
@@ -58,6 +60,7 @@ impl Server {
             let listeners = live.listeners.iter().map(describe_listener);
             let upstreams = live.config.upstreams.values().map(describe_upstream);
             let files = describe_files_only(&live.config);
+            let authority = describe_local_authority(&live.config);
             let notes = live
                 .config
                 .start_notes
@@ -68,6 +71,7 @@ impl Server {
                 listeners
                     .chain(upstreams)
                     .chain(files)
+                    .chain(authority)
                     .chain(notes)
                     .collect(),
                 apps,
@@ -126,6 +130,16 @@ fn describe_listener(listener: &Listener) -> String {
         ListenerRole::Control => format!("control {name}\n"),
         ListenerRole::Probes => format!("probes {name}\n"),
     }
+}
+
+/// The line that says what clients are to trust, where certificates are of the local authority.
+fn describe_local_authority(config: &Config) -> Option<String> {
+    let is_used = config.sites.iter().any(|site| site.tls == SiteTls::Local);
+    let root = local_authority_folder().join(ROOT_FILE);
+    (is_used && config.has_tls_listener()).then(|| {
+        let root = root.display();
+        format!("local authority {root} (penstock trust, or curl --cacert)\n")
+    })
 }
 
 /// The line of a server with files only: no application and no upstream.

@@ -38,6 +38,13 @@ impl TlsStream {
     fn open(server: &Server, version: &'static SupportedProtocolVersion, channel: &str) -> Self {
         let root = server.site().runtime_dir();
         let root = root.join("state/local-authority/root.pem");
+        let told = format!("local authority {} ", root.display());
+        eventually(PATIENCE, "the start names the authority", || {
+            server
+                .announced()
+                .iter()
+                .any(|line| line.starts_with(&told))
+        });
         let mut roots = RootCertStore::empty();
         roots
             .add(CertificateDer::from_pem_file(root).unwrap())
