@@ -8,6 +8,7 @@
 //!   SIGTERM first, and killed with its group after `stop_timeout`.
 
 use std::ffi::OsString;
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use penstock_config::App;
@@ -121,41 +122,59 @@ impl ProgramRunner {
                     watch_process::read_output(stderr, line, log),
                 );
             }
-            std::future::pending::<()>().await;
         };
-        let mut words = std::pin::pin!(words);
+        let mut words = Words {
+            reading: std::pin::pin!(words),
+            is_over: false,
+        };
         let over = async {
             match deadline {
                 Some(at) => clock::sleep_until(at).await,
                 None => std::future::pending().await,
             }
         };
-        let ended = watch_process::wait_for_exit(&process.exit_fd);
-        let cause = tokio::select! {
-            () = &mut words => EndCause::Itself,
-            () = ended => EndCause::Itself,
-            () = over => EndCause::TimeLimit,
-            () = stop => EndCause::Stop,
+        let ended = || watch_process::wait_for_exit(&process.exit_fd);
+        let first = async {
+            tokio::select! {
+                () = ended() => EndCause::Itself,
+                () = over => EndCause::TimeLimit,
+                () = stop => EndCause::Stop,
+            }
         };
+        let cause = words.read_beside(first).await;
         if cause != EndCause::Itself {
             // A process that is gone already needs no signal.
             let _ = process.handle().terminate();
-            let ended = watch_process::wait_for_exit(&process.exit_fd);
-            let stopped = async {
-                tokio::select! {
-                    () = &mut words => {}
-                    () = ended => {}
-                }
-            };
-            if clock::timeout(self.config.stop_timeout, stopped)
-                .await
-                .is_none()
-            {
+            let stopped = words.read_beside(ended());
+            let stopped = clock::timeout(self.config.stop_timeout, stopped).await;
+            if stopped.is_none() {
                 let _ = process.handle().kill();
-                watch_process::wait_for_exit(&process.exit_fd).await;
+                ended().await;
             }
         }
-        clock::timeout(LAST_OUTPUT_TIMEOUT, &mut words).await;
+        if !words.is_over {
+            // Something that it has started may hold its pipes open for ever.
+            clock::timeout(LAST_OUTPUT_TIMEOUT, &mut words.reading).await;
+        }
         cause
+    }
+}
+
+/// What reads the output of a process, which may close it long before its end.
+struct Words<'f, F> {
+    reading: Pin<&'f mut F>,
+    is_over: bool,
+}
+
+impl<F: Future<Output = ()>> Words<'_, F> {
+    /// Reads while something else is awaited.
+    async fn read_beside<T>(&mut self, other: impl Future<Output = T>) -> T {
+        let mut other = std::pin::pin!(other);
+        loop {
+            tokio::select! {
+                value = &mut other => return value,
+                () = &mut self.reading, if !self.is_over => self.is_over = true,
+            }
+        }
     }
 }

@@ -56,6 +56,11 @@ impl RedirectHandler {
         let values = values_of(request, self.path_regex.as_ref());
         let mut buffer = Vec::new();
         let location = self.encode(render(&self.to, &values, &mut buffer));
+        // `?{query}` of a request without a query is nothing.
+        let location = match self.to.as_str().ends_with("{query}") {
+            true => location.trim_end_matches(['?', '&']).to_owned(),
+            false => location,
+        };
         if leads_back(&location, request) {
             let cause = format!("`redirect` leads to the URL that was asked for: {location}");
             return Err(Fault::new(FaultKind::Internal, cause));

@@ -124,6 +124,10 @@ impl LineWriter<'_> {
         };
         out.extend_from_slice(prefix.as_bytes());
         values.append(placeholder, out);
+        if out.len() == prefix.len() {
+            // Nothing is there to be masked.
+            return out.clear();
+        }
         let is_url = match placeholder {
             Placeholder::Header(name) => name.eq_ignore_ascii_case("referer"),
             Placeholder::Uri | Placeholder::Query | Placeholder::Parameter(_) => true,

@@ -126,8 +126,6 @@ impl<'a> NginxTranslator<'a> {
                 inner.matches.set("path", vec![place.rule.as_condition()]);
             }
             let mut route = inner.route();
-            let mut to = to.trim_end_matches('?').to_owned();
-            to = to.replace("&{query}", "");
             self.write_redirect(directive, &to, status, &mut route);
             return vec![route];
         }
@@ -414,6 +412,14 @@ fn rewrite_pair(
         to.push_str("&{query}");
     }
     let is_redirect = redirect_status(directive).is_some();
+    if is_redirect {
+        // A redirect has the query only where it says so; `{uri}` has it.
+        match drops_query {
+            true => to.truncate(to.len() - 1),
+            false if !to.contains('?') && !to.contains("{uri}") => to.push_str("?{query}"),
+            false => {}
+        }
+    }
     match is_redirect || is_target(&to) {
         true => Ok((regex, to)),
         false => Err("`rewrite.to` is a path, in ASCII and without spaces".to_owned()),

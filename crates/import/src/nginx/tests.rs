@@ -91,7 +91,15 @@ fn translates_directives_of_locations() {
         ),
         (
             "rewrite ^/old/(.*)$ /new/$1 permanent; location / { return 404; }",
-            "redirect = { to = \"/new/{re.1}\", status = 301 }",
+            "redirect = { to = \"/new/{re.1}?{query}\", status = 301 }",
+        ),
+        (
+            "rewrite ^/old/(.*)$ /new/$1? redirect; location / { return 404; }",
+            "redirect = \"/new/{re.1}\"",
+        ),
+        (
+            "rewrite ^/old/(.*)$ /new?a=$1 redirect; location / { return 404; }",
+            "redirect = \"/new?a={re.1}&{query}\"",
         ),
         (
             "location / { rewrite ^/a/(.*)$ /b/$1 break; proxy_pass http://127.0.0.1:1; }",

@@ -67,7 +67,10 @@ pub(super) fn set_maintenance(
         MaintenanceChange::Off(site) => {
             let place = place(site.as_deref());
             if !switch.switch_off(site.as_deref()) {
-                let problem = format!("{place} not in maintenance by a rule of its own");
+                let problem = match site.as_deref() {
+                    Some(site) => format!("site {site} is not in maintenance by a rule of its own"),
+                    None => "no rule for all sites is on: name one with --site".to_owned(),
+                };
                 return Err(ChangeError::conflict(problem));
             }
             log::info!(

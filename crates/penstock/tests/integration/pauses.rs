@@ -221,7 +221,7 @@ respond = { body = "other" }
     run(&server, &["maintenance", "off"]).unwrap();
     assert_eq!(of("a.test", "192.0.2.1").text(), "open");
     for (arguments, expected) in [
-        (&["maintenance", "off"][..], "not in maintenance"),
+        (&["maintenance", "off"][..], "no rule for all sites is on"),
         (
             &["maintenance", "on", "--site", "b.test"],
             "no site with the host `b.test`",

@@ -58,6 +58,9 @@ redirect = "/{re.1}#part"
 path = "/echo"
 redirect = "/login?next={query.next}"
 [[sites.routes]]
+path = "/kept/*"
+redirect = "/other?{query}"
+[[sites.routes]]
 path = "/inside/*"
 allow = ["10.0.0.0/8", "127.0.0.1"]
 deny = ["10.6.6.6"]
@@ -163,6 +166,8 @@ fn redirects_keep_what_was_asked_for_and_never_lead_back() {
             302,
             "/%5Cevil.example%23x#part",
         ),
+        ("/kept/x?a=1&b", 302, "/other?a=1&b"),
+        ("/kept/x", 302, "/other"),
         ("/loop/x", 500, ""),
     ] {
         let response = ask(&server, &format!("GET {target}"), "");

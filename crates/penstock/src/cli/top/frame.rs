@@ -187,10 +187,11 @@ impl Frame {
         ];
         let rows = items(&change.now["upstreams"]).map(|upstream| {
             let servers = || items(&upstream["servers"]);
+            let up = || servers().filter(|server| server["state"] == "up").count();
             let sum = |key: &str| -> f64 { servers().filter_map(|it| it[key].as_f64()).sum() };
             [
                 show(&upstream["name"]),
-                format!("{}/{} up", show(&upstream["up"]), servers().count()),
+                format!("{}/{} up", up(), servers().count()),
                 show_rate(change.rate_of("upstreams", upstream, |it| {
                     it["counters"]["requests"].as_f64()
                 })),
@@ -365,9 +366,12 @@ mod tests {
                 "workers": [{ "resident_bytes": 1_048_576, "proportional_bytes": 524_288 }, {}],
             }],
             "upstreams": [{
-                "name": "an-upstream-with-a-long-name", "up": 1,
+                "name": "an-upstream-with-a-long-name", "up": true,
                 "counters": { "requests": 1, "retries": 2 }, "queue": { "length": 0 },
-                "servers": [{ "active": 1, "failures": 3 }, { "active": 2, "failures": 4 }],
+                "servers": [
+                    { "active": 1, "failures": 3, "state": "up" },
+                    { "active": 2, "failures": 4, "state": "down" },
+                ],
             }],
             "top": {
                 "requests": 200,
