@@ -9,6 +9,7 @@
 //! - A stop ends a run as it ends an application: by SIGTERM, and SIGKILL after `stop_timeout`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
@@ -28,8 +29,38 @@ use crate::program::{EndCause, ProgramRun, ProgramRunner};
 pub struct ScheduledJob {
     config: JobConfig,
     state: Arc<Mutex<JobState>>,
-    /// Told to stop; the receivers are gone when the task has ended.
-    stop: watch::Sender<bool>,
+    /// What is left to do; the receivers are gone when the task has ended.
+    order: watch::Sender<JobOrder>,
+    /// Whether a run is in progress, of this job or of one that it has replaced.
+    is_running: Arc<AtomicBool>,
+}
+
+/// What a job is still to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JobOrder {
+    /// Run at its times.
+    Run,
+    /// Begin no run; the present one goes on.
+    Retire,
+    /// End the present run as well.
+    Stop,
+}
+
+/// A run in progress: its drop ends the claim.
+struct RunClaim(Arc<AtomicBool>);
+
+impl RunClaim {
+    /// Claims the only run; `None` while another is in progress.
+    fn take(is_running: &Arc<AtomicBool>) -> Option<Self> {
+        let was_running = is_running.swap(true, Ordering::AcqRel);
+        (!was_running).then(|| Self(Arc::clone(is_running)))
+    }
+}
+
+impl Drop for RunClaim {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -104,23 +135,38 @@ penstock_exchange::metric_table! {
 }
 
 impl ScheduledJob {
-    /// Starts to wait for its times, on the current loop.
+    /// Starts to wait for its times, on the current loop. It begins no run while one of the job
+    /// that it replaces is in progress.
     #[must_use]
-    pub fn start(config: JobConfig, resources: &AppResources) -> Arc<Self> {
-        let (stop, stopped) = watch::channel(false);
+    pub fn start(
+        config: JobConfig,
+        resources: &AppResources,
+        replaced: Option<&Self>,
+    ) -> Arc<Self> {
+        let (order, orders) = watch::channel(JobOrder::Run);
+        let is_running = replaced.map(|old| Arc::clone(&old.is_running));
+        let is_running = is_running.unwrap_or_default();
         let state = Arc::<Mutex<JobState>>::default();
         let task = JobTask {
             runner: ProgramRunner::new(config.program.clone(), resources.clone()),
             config: config.clone(),
             state: Arc::clone(&state),
-            stopped,
+            orders,
+            is_running: Arc::clone(&is_running),
         };
         loops::spawn_here(task.run());
         Arc::new(Self {
             config,
             state,
-            stop,
+            order,
+            is_running,
         })
+    }
+
+    /// Lets it begin no more runs: another server has its times now. The present one goes on.
+    pub fn retire(&self) {
+        // Without its task there is nothing to retire.
+        let _ = self.order.send(JobOrder::Retire);
     }
 
     /// What it was started with.
@@ -132,8 +178,8 @@ impl ScheduledJob {
     /// Ends it: a present run is asked to end. Returns when that has ended.
     pub async fn stop(&self) {
         // Without its task there is nothing to end.
-        let _ = self.stop.send(true);
-        self.stop.closed().await;
+        let _ = self.order.send(JobOrder::Stop);
+        self.order.closed().await;
     }
 
     /// What it does now.
@@ -159,7 +205,8 @@ struct JobTask {
     runner: ProgramRunner,
     config: JobConfig,
     state: Arc<Mutex<JobState>>,
-    stopped: watch::Receiver<bool>,
+    orders: watch::Receiver<JobOrder>,
+    is_running: Arc<AtomicBool>,
 }
 
 impl JobTask {
@@ -177,26 +224,31 @@ impl JobTask {
                 return;
             }
             previous = next;
-            self.run_once().await;
-            if *self.stopped.borrow() {
+            match RunClaim::take(&self.is_running) {
+                Some(_claim) => self.run_once().await,
+                None => self.state.lock().counts.skipped += 1,
+            }
+            if self.is_over() {
                 return;
             }
         }
     }
 
+    fn is_over(&self) -> bool {
+        *self.orders.borrow() != JobOrder::Run
+    }
+
     /// Waits for a time of the wall clock, which may be set meanwhile; `true` if the job is to
-    /// stop.
+    /// begin no run any more.
     async fn wait_until(&mut self, at: SystemTime) -> bool {
         loop {
-            let Ok(left) = at.duration_since(SystemTime::now()) else {
-                return *self.stopped.borrow();
-            };
+            let left = at.duration_since(SystemTime::now()).unwrap_or_default();
             if left.is_zero() {
-                return *self.stopped.borrow();
+                return self.is_over();
             }
-            let stopped = self.stopped.wait_for(|stop| *stop);
+            let over = self.orders.wait_for(|order| *order != JobOrder::Run);
             let step = left.min(CLOCK_CHECK_INTERVAL);
-            if clock::timeout(step, stopped).await.is_some() {
+            if clock::timeout(step, over).await.is_some() {
                 return true;
             }
         }
@@ -206,9 +258,10 @@ impl JobTask {
         let name = &self.runner.config().name;
         let (began, since) = (SystemTime::now(), clock::now());
         let stop = {
-            let mut stopped = self.stopped.clone();
+            let mut orders = self.orders.clone();
             async move {
-                if stopped.wait_for(|stop| *stop).await.is_err() {
+                let stopped = orders.wait_for(|order| *order == JobOrder::Stop);
+                if stopped.await.is_err() {
                     // A reload has replaced the job: this run goes on to its end.
                     std::future::pending::<()>().await;
                 }

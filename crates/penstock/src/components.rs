@@ -204,7 +204,8 @@ pub(crate) fn start_components(
                     account: account.cloned(),
                     ..setup.clone()
                 };
-                ScheduledJob::start(wanted.clone(), &setup)
+                let replaced = old.jobs.get(name).map(|job| &**job);
+                ScheduledJob::start(wanted.clone(), &setup, replaced)
             }
         };
         started.components.jobs.insert(name.clone(), job);

@@ -63,6 +63,10 @@ impl Server {
     /// Finishes the requests in progress, then ends everything, in the order of a request's way.
     pub(super) async fn shut_down(self: Arc<Self>, signals: &mut Signals) {
         self.draining.store(true, Ordering::Relaxed);
+        // A successor has their times now.
+        for job in self.live_state().components.jobs.values() {
+            job.retire();
+        }
         let (timeout, upgrade_timeout) = {
             let server = &self.live_state().config.server;
             (server.shutdown_timeout, server.upgrade_timeout)

@@ -183,6 +183,19 @@ fn a_job_runs_at_its_times_and_never_twice_at_once() {
     eventually(PATIENCE, "three times have passed", || {
         begin.elapsed().as_millis() > 700
     });
+    // Another configuration of it begins no run beside the one in progress.
+    let pid = tick()["pid"].as_i64();
+    let changed = toml.replace("200ms", "100ms");
+    server.site().write("penstock.toml", changed);
+    let control = format!("unix:{}", server.control_path().display());
+    let output = server.site().run(&["reload", "--admin", &control]);
+    assert!(output.status.success(), "{output:?}");
+    eventually(PATIENCE, "times of the changed job pass", || {
+        let now = tick();
+        now["schedule"] == "every 100ms" && now["runs"]["skipped"].as_u64() >= Some(2)
+    });
+    assert!(is_alive(i32::try_from(pid.unwrap()).unwrap()));
+    assert_eq!(tick()["pid"], serde_json::Value::Null);
     server.site().write("shop/go", "");
     let now = eventually(PATIENCE, "it has run again", || {
         let now = tick();
@@ -193,7 +206,7 @@ fn a_job_runs_at_its_times_and_never_twice_at_once() {
         (&now["runs"]["failed"], &now["last"]["succeeded"]),
         (&0.into(), &true.into())
     );
-    assert_eq!(now["schedule"], "every 200ms");
+    assert_eq!(now["schedule"], "every 100ms");
     assert!(server.metric("penstock_job_runs_succeeded_total{job=\"tick\"}") >= Some(2.0));
 }
 
