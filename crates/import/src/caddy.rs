@@ -31,7 +31,7 @@ use crate::draft::{Draft, DraftTable};
 use crate::include::IncludeReader;
 use crate::report::Coverage;
 use crate::toml_value::TomlTable;
-use crate::{ImportError, Translation, limits};
+use crate::{ImportError, Translation};
 
 use global::GlobalOptions;
 use syntax::{CaddyDirective, CaddyParser};
@@ -56,31 +56,17 @@ pub(crate) fn import(
     translator.global_options(&parsed.global);
     translator.sites(&parsed.sites);
     if translator.has_too_many_routes {
-        return Err(ImportError::Syntax {
-            file: file.display().to_string(),
-            line: 1,
-            column: 1,
-            problem: format!(
-                "more than {} routes, or too many directives in front of them: import its parts",
-                limits::MAX_ROUTES
-            ),
-        });
+        return Err(ImportError::too_many_routes(
+            file,
+            "too many directives in front of them",
+        ));
     }
     for id in translator.log.ids() {
         if let Some(comment) = translator.log.note_from_table(id) {
             translator.draft.tail.push(comment);
         }
     }
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let mut draft = translator.draft;
-    draft.head.insert(
-        0,
-        format!("Made from {name} by `penstock import`. Check it: penstock check"),
-    );
-    Ok(Translation {
-        toml: draft.into_toml(),
-        report: translator.log.into_report(),
-    })
+    Ok(Translation::finish(file, translator.draft, translator.log))
 }
 
 /// Writes a draft from sites.

@@ -40,31 +40,17 @@ pub(crate) fn import(file: &Path, text: &str) -> Result<Translation, ImportError
     };
     translator.translate(&sections);
     if translator.has_too_many_routes {
-        return Err(ImportError::Syntax {
-            file: file.display().to_string(),
-            line: 1,
-            column: 1,
-            problem: format!(
-                "more than {} routes, or too many rules for them: import its parts",
-                limits::MAX_ROUTES
-            ),
-        });
+        return Err(ImportError::too_many_routes(
+            file,
+            "too many rules for them",
+        ));
     }
     for id in translator.log.ids() {
         if let Some(comment) = translator.log.note_from_table(id) {
             translator.draft.tail.push(comment);
         }
     }
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let mut draft = translator.draft;
-    draft.head.insert(
-        0,
-        format!("Made from {name} by `penstock import`. Check it: penstock check"),
-    );
-    Ok(Translation {
-        toml: draft.into_toml(),
-        report: translator.log.into_report(),
-    })
+    Ok(Translation::finish(file, translator.draft, translator.log))
 }
 
 /// Writes a draft from sections.

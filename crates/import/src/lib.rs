@@ -40,6 +40,9 @@ pub use report::{Coverage, CoverageReport, DirectiveReport};
 
 use std::path::Path;
 
+use self::directives::DirectiveLog;
+use self::draft::Draft;
+
 /// A translated configuration.
 #[derive(Debug)]
 pub struct Translation {
@@ -104,5 +107,32 @@ pub fn import(
         ServerKind::Caddy => caddy::import(file, text, reader),
         ServerKind::Haproxy => haproxy::import(file, text),
         _ => apps::import(kind, file, text),
+    }
+}
+
+impl Translation {
+    /// Writes a draft, with a line of its origin, and what became of each directive.
+    fn finish(file: &Path, mut draft: Draft, log: DirectiveLog) -> Self {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let origin = format!("Made from {name} by `penstock import`. Check it: penstock check");
+        draft.head.insert(0, origin);
+        Self {
+            toml: draft.into_toml(),
+            report: log.into_report(),
+        }
+    }
+}
+
+impl ImportError {
+    /// The refusal of a file that makes more routes than a server could have; `or` is what else may
+    /// be too many.
+    fn too_many_routes(file: &Path, or: &str) -> Self {
+        let most = limits::MAX_ROUTES;
+        Self::Syntax {
+            file: file.display().to_string(),
+            line: 1,
+            column: 1,
+            problem: format!("more than {most} routes, or {or}: import its parts"),
+        }
     }
 }

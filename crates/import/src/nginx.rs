@@ -44,7 +44,7 @@ use crate::draft::{Draft, DraftTable};
 use crate::include::IncludeReader;
 use crate::report::Coverage;
 use crate::toml_value::TomlTable;
-use crate::{ImportError, Translation, limits};
+use crate::{ImportError, Translation};
 
 use scope::NginxScope;
 use syntax::{NginxDirective, NginxParser};
@@ -60,26 +60,12 @@ pub(crate) fn import(
     let mut translator = NginxTranslator::new(log);
     translator.translate(&directives);
     if translator.has_too_many_routes {
-        return Err(ImportError::Syntax {
-            file: file.display().to_string(),
-            line: 1,
-            column: 1,
-            problem: format!(
-                "more than {} routes, or too many directives that routes inherit: import its parts",
-                limits::MAX_ROUTES
-            ),
-        });
+        return Err(ImportError::too_many_routes(
+            file,
+            "too many directives that routes inherit",
+        ));
     }
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let mut draft = translator.draft;
-    draft.head.insert(
-        0,
-        format!("Made from {name} by `penstock import`. Check it: penstock check"),
-    );
-    Ok(Translation {
-        toml: draft.into_toml(),
-        report: translator.log.into_report(),
-    })
+    Ok(Translation::finish(file, translator.draft, translator.log))
 }
 
 /// A zone of `limit_req_zone` or `limit_conn_zone`.
