@@ -71,7 +71,7 @@ test-real: build
 
 # Separate: it needs root, and takes as long as all other tests.
 test-hardened:
-	@echo "== integration tests under the unit of docs/running.md"
+	@echo "== integration tests under the unit of docs/deployment.md"
 	@scripts/test-hardened
 
 # Separate: it installs php-fpm, Tomcat, uWSGI, Puma and more, which nothing else needs.

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Makes the Debian package: penstock_VERSION_amd64.deb, and arm64 where that binary is built.
 
-The unit and the configuration of logrotate are those that docs/running.md shows, with a user of
-their own.
+The unit is the one that docs/deployment.md shows, with a user of its own, and the configuration of
+logrotate that of docs/running.md.
 """
 
 import gzip
@@ -83,9 +83,9 @@ def changelog():
 
 
 def lay_service(root):
-    unit = project.file_of_document("running.md", "/etc/systemd/system/penstock.service")
+    unit = project.file_of_document("deployment.md", "/etc/systemd/system/penstock.service")
     if "User=www-data\n" not in unit:
-        project.fail("the unit of docs/running.md has another user than www-data")
+        project.fail("the unit of docs/deployment.md has another user than www-data")
     unit = unit.replace("User=www-data\n", "User=penstock\n")
     unit = unit.replace(
         "[Unit]\n", "[Unit]\nDescription=Penstock web server\nDocumentation=man:penstock(1)\n", 1

@@ -92,7 +92,7 @@ class Deb(PackageTest):
 
     def user(self, root, *command):
         """A command of the user of the service, with the folders that the unit makes."""
-        for name in ("run/penstock", "var/cache/penstock", "var/log/penstock"):
+        for name in ("run/penstock", "var/cache/penstock", "var/log/penstock", "var/lib/penstock"):
             self.chroot(root, "install", "-d", "-o", "penstock", "-g", "penstock", f"/{name}")
         setpriv = ["setpriv", "--reuid=penstock", "--regid=penstock", "--clear-groups"]
         environment = ENVIRONMENT | {"RUNTIME_DIRECTORY": "/run/penstock"}
