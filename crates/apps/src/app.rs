@@ -21,7 +21,9 @@ pub use self::snapshot::{
     APP_METRICS, AppSnapshot, BoundsSnapshot, ProcessesSnapshot, QueueSnapshot, WorkerSnapshot,
 };
 use crate::executor::setup::{AppResources, AppSize, BootStatus};
+use crate::executor::start_gate::StartGate;
 use crate::executor::{self, AppCommand, Executor};
+use crate::release::ReleaseCommand;
 use crate::server_set::{NoServers, ServerSet};
 use crate::shared::{AppShared, DispatchMode};
 use crate::supervisor::SupervisorPolicy;
@@ -40,6 +42,7 @@ pub struct App {
     config: config::App,
     commands: mpsc::Sender<AppCommand>,
     boot_status: watch::Receiver<BootStatus>,
+    release: Option<Arc<ReleaseCommand>>,
 }
 
 impl App {
@@ -116,12 +119,18 @@ impl App {
             boot_sender,
             (policy, setup),
         );
-        penstock_runtime::loops::spawn_here(executor::run(executor, inbox));
+        let release = ReleaseCommand::of(&config, setup).map(Arc::new);
+        let gate = StartGate {
+            release: release.clone(),
+            owner: setup.owner.clone(),
+        };
+        penstock_runtime::loops::spawn_here(executor::run(executor, gate, inbox));
         Arc::new(Self {
             shared,
             config,
             commands,
             boot_status,
+            release,
         })
     }
 
@@ -199,6 +208,12 @@ impl App {
         self.shared.output_log.total_line_count()
     }
 
+    /// The result of the first start, for a job that waits for it.
+    #[must_use]
+    pub fn boot_status(&self) -> watch::Receiver<BootStatus> {
+        self.boot_status.clone()
+    }
+
     /// Waits for the result of the first start.
     pub async fn wait_for_boot(&self) -> BootStatus {
         let mut boot = self.boot_status.clone();
@@ -254,11 +269,21 @@ impl App {
         self.shared.view.lock().is_growing_to_initial_size
     }
 
-    /// Restarts with new code; returns when it serves.
+    /// Restarts with new code, after its release command; returns when it serves.
     ///
     /// # Errors
-    /// Why the new code failed (its traceback); the old code continues to serve.
+    /// Why the new code failed (its traceback), or the release command; the old code continues to
+    /// serve.
     pub async fn restart(&self) -> Result<(), String> {
+        if let Some(release) = &self.release
+            && let Err(report) = Box::pin(release.run(self.commands.closed())).await
+        {
+            log::error!("{}: not restarted: {report}", self.name());
+            let report_failed = AppCommand::ReportFailedRelease(report.clone());
+            // One that is ending shows nothing any more.
+            let _ = self.commands.send(report_failed).await;
+            return Err(report);
+        }
         let (done, answer) = oneshot::channel();
         let stopped = || "the application is stopping".to_owned();
         self.commands

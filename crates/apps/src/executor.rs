@@ -32,6 +32,7 @@ mod reporting;
 pub(crate) mod servers;
 pub(crate) mod settings_query;
 pub(crate) mod setup;
+pub(crate) mod start_gate;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -59,6 +60,7 @@ use self::refork::Promotion;
 use self::reporting::BootFailures;
 use self::servers::ListedServer;
 use self::setup::{AppResources, BootStatus};
+use self::start_gate::StartGate;
 use self::template::Templates;
 use self::workers::WorkerSlots;
 use crate::orphans;
@@ -81,6 +83,8 @@ pub(crate) enum AppCommand {
         deadline: Option<Instant>,
         done: oneshot::Sender<()>,
     },
+    /// A restart was given up, because its release command failed: why.
+    ReportFailedRelease(String),
 }
 
 #[derive(Debug)]
@@ -309,14 +313,18 @@ impl Executor {
 }
 
 /// Runs the application until it is drained.
-pub(crate) async fn run(executor: Executor, commands: mpsc::Receiver<AppCommand>) {
+pub(crate) async fn run(executor: Executor, gate: StartGate, commands: mpsc::Receiver<AppCommand>) {
     tokio::select! {
-        () = run_loop(executor, commands) => {}
+        () = run_loop(executor, gate, commands) => {}
         () = orphans::reap_orphans() => {}
     }
 }
 
-async fn run_loop(mut executor: Executor, mut commands: mpsc::Receiver<AppCommand>) {
+async fn run_loop(
+    mut executor: Executor,
+    gate: StartGate,
+    mut commands: mpsc::Receiver<AppCommand>,
+) {
     let Some(mut inbox) = executor.inbox.take() else {
         return;
     };
@@ -325,7 +333,13 @@ async fn run_loop(mut executor: Executor, mut commands: mpsc::Receiver<AppComman
         executor.config.preload = config::Preload::Never;
         log::error!("{}: cannot fork workers: {error}", executor.shared.name);
     }
+    if !Box::pin(executor.pass_start_gate(gate, &mut commands)).await {
+        return executor.answer_drain_requesters();
+    }
     executor.handle_event(SupervisorEvent::Started);
+    if !executor.queued_restarts.is_empty() {
+        executor.handle_event(SupervisorEvent::Restart);
+    }
     executor.check_limits();
     let shared = Arc::clone(&executor.shared);
     let mut is_forgotten = false;
@@ -357,13 +371,17 @@ async fn run_loop(mut executor: Executor, mut commands: mpsc::Receiver<AppComman
     }
     // A process may have been started in the last moment.
     drop(inbox);
-    for done in executor.drain_requesters {
-        // The caller may have left.
-        let _ = done.send(());
-    }
+    executor.answer_drain_requesters();
 }
 
 impl Executor {
+    fn answer_drain_requesters(self) {
+        for done in self.drain_requesters {
+            // The caller may have left.
+            let _ = done.send(());
+        }
+    }
+
     fn handle_command(&mut self, command: AppCommand) {
         match command {
             AppCommand::Restart(done) => {
@@ -380,6 +398,10 @@ impl Executor {
                     });
                 }
                 self.handle_event(SupervisorEvent::Drain);
+            }
+            AppCommand::ReportFailedRelease(report) => {
+                self.supervisor.restart_error = Some(report);
+                self.publish_view();
             }
         }
     }

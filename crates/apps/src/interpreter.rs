@@ -11,6 +11,7 @@
 //! - An interpreter that is named and gone is an error, never replaced by another.
 //! - One that is known to be too old for the worker scripts is refused here.
 
+mod environment;
 mod python;
 mod versions;
 
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use penstock_config::{App, AppKind};
 
+pub use self::environment::program_environment;
 pub use self::versions::describe_version;
 
 /// Bytes of a file that names an interpreter, at most.

@@ -24,6 +24,7 @@ mod interpreter;
 mod orphans;
 mod output;
 mod program;
+mod release;
 mod reply;
 mod scheduled_job;
 mod server_set;
@@ -46,7 +47,9 @@ pub use executor::listen_address::remove_abandoned_socket_dirs;
 pub use executor::settings_query::ask_interpreter;
 pub use executor::setup::{AppResources, AppSize, BootStatus};
 pub use executor::workers::rack_env;
-pub use interpreter::{describe_version, find_interpreter, missing_environment};
+pub use interpreter::{
+    describe_version, find_interpreter, missing_environment, program_environment,
+};
 pub use orphans::end_orphans;
 pub use scheduled_job::{JOB_METRICS, JobCounts, JobSnapshot, LastRun, ScheduledJob};
 pub use server_set::ServerSet;

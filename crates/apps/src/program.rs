@@ -50,6 +50,28 @@ pub(crate) enum EndCause {
     Stop,
 }
 
+impl ProgramRun {
+    /// How it has ended, and whether with status 0. `limit` is its time limit, with the name of its
+    /// key.
+    pub(crate) fn outcome(&self, limit: (&str, Option<Duration>)) -> (String, bool) {
+        let how = match self.exit {
+            Some(exit) => exit.to_string(),
+            None => "ended".to_owned(),
+        };
+        match self.cause {
+            EndCause::Itself => (how, self.exit == Some(ProcessExit::Code(0))),
+            EndCause::TimeLimit => {
+                let (key, limit) = (limit.0, limit.1.unwrap_or_default());
+                (
+                    format!("stopped at its `{key}` of {limit:?} ({how})"),
+                    false,
+                )
+            }
+            EndCause::Stop => (format!("stopped ({how})"), false),
+        }
+    }
+}
+
 impl ProgramRunner {
     pub(crate) fn new(config: App, resources: AppResources) -> Self {
         Self { config, resources }

@@ -17,12 +17,11 @@ use penstock_config::{Schedule, ScheduledJob as JobConfig};
 use penstock_exchange::metrics::serialize_seconds;
 use penstock_runtime::{clock, loops};
 use penstock_sys::local_time::next_time_of_day;
-use penstock_sys::process::ProcessExit;
 use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::executor::setup::AppResources;
-use crate::program::{EndCause, ProgramRun, ProgramRunner};
+use crate::program::{ProgramRun, ProgramRunner};
 
 /// A job and its task.
 #[derive(Debug)]
@@ -333,24 +332,9 @@ const MAX_COUNTED_SKIPS: u64 = 100;
 
 /// How a run has ended, in words, and whether it did what it was to do.
 fn outcome_of(run: Result<&ProgramRun, &String>, limit: Option<Duration>) -> (String, bool) {
-    let run = match run {
-        Ok(run) => run,
-        Err(why) => return (format!("cannot start: {why}"), false),
-    };
-    let how = match run.exit {
-        Some(exit) => exit.to_string(),
-        None => "ended".to_owned(),
-    };
-    match run.cause {
-        EndCause::Itself => (how, run.exit == Some(ProcessExit::Code(0))),
-        EndCause::TimeLimit => {
-            let limit = limit.unwrap_or_default();
-            (
-                format!("stopped at its `timeout` of {limit:?} ({how})"),
-                false,
-            )
-        }
-        EndCause::Stop => (format!("stopped ({how})"), false),
+    match run {
+        Ok(run) => run.outcome(("timeout", limit)),
+        Err(why) => (format!("cannot start: {why}"), false),
     }
 }
 
@@ -371,7 +355,10 @@ fn unix_seconds(time: SystemTime) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use penstock_sys::process::ProcessExit;
+
     use super::*;
+    use crate::program::EndCause;
 
     fn at(seconds: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)

@@ -108,6 +108,7 @@ async fn start(dir: &Dir, loops: &EventLoops, is_preloaded: bool) -> Arc<App> {
         yields_cpu_at_boot: false,
         is_development: false,
         initial_size: None,
+        owner: None,
         loops: loops.handles().to_vec(),
         buffering_settings: BufferingSettings {
             max_body_memory: 1 << 16,

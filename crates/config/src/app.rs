@@ -93,7 +93,7 @@ fn read_kind(table: &Section<'_>) -> KindSetting {
 /// What a program of the user's own has: a command line, and an upstream that its processes are. Of
 /// the other kinds it is refused, and theirs of this one.
 fn read_program_keys(table: &Section<'_>, kind: &KindSetting, app: &mut App) {
-    let words = read_command(table);
+    let words = read_command(table, "command");
     let upstream = table.table("upstream");
     let protocol = match kind {
         KindSetting::Invalid => return,
@@ -130,20 +130,21 @@ fn read_program_keys(table: &Section<'_>, kind: &KindSetting, app: &mut App) {
     app.apply_to_upstream();
 }
 
-pub(crate) fn read_command(table: &Section<'_>) -> Option<LocatedValue<Vec<String>>> {
-    let (words, at) = match table.text_or_texts("command")? {
+/// A command line at `key`: a text that is split into words, or the words.
+pub(crate) fn read_command(table: &Section<'_>, key: &str) -> Option<LocatedValue<Vec<String>>> {
+    let (words, at) = match table.text_or_texts(key)? {
         TextOrList::One(text) => {
             let words =
                 command_line::split_command(text.value).filter(|words| is_valid_command(words));
             if words.is_none() {
-                table.report_invalid("command", &text);
+                table.report_invalid(key, &text);
             }
             (words?, text.offset)
         }
         TextOrList::List(list) => {
             let words: Vec<_> = list.value.iter().map(ToString::to_string).collect();
             if !is_valid_command(&words) {
-                table.report_invalid("command", &LocatedValue::new(&words.join(" "), list.offset));
+                table.report_invalid(key, &LocatedValue::new(&words.join(" "), list.offset));
                 return None;
             }
             (words, list.offset)
@@ -237,6 +238,9 @@ fn read_common_keys(table: &Section<'_>, app: &mut App) {
         queue.read("timeout", &mut app.queue_timeout);
     }
     app.env = read_environment(table, app).into();
+    if let Some(command) = read_command(table, "release_command") {
+        app.release_command = command.value;
+    }
 }
 
 /// The variables of `env` and of the file beside them.

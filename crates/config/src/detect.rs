@@ -13,6 +13,7 @@ mod django;
 mod hints;
 mod naming;
 mod php;
+mod procfile;
 mod programs;
 mod ruby;
 mod signs;
@@ -23,6 +24,7 @@ use std::path::{Path, PathBuf};
 pub(crate) use self::advice::setup_advice;
 use self::django::detect_django;
 pub(crate) use self::naming::{describe_app, refuse_own_server};
+pub(crate) use self::procfile::add_procfile_programs;
 pub(crate) use self::programs::{
     DetectedProgram, detect_any_procfile_program, detect_procfile_program, detect_program,
 };

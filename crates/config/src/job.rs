@@ -3,7 +3,6 @@
 //! Called by `parse` for each, behind the applications, which a job may belong to.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use crate::app::{read_command, read_environment};
@@ -43,7 +42,7 @@ pub(crate) fn read(
     }
     let owner = owner.and_then(|owner| apps.get(owner.value));
     let mut app = read_program(name, table, owner);
-    let Some(command) = read_command(table) else {
+    let Some(command) = read_command(table, "command") else {
         if !table.has("command") {
             table.report_missing("command");
         }
@@ -91,28 +90,8 @@ fn read_program(name: &LocatedValue<String>, table: &Section<'_>, owner: Option<
             env.entry(variable.clone()).or_insert_with(|| value.clone());
         }
     }
-    add_virtual_environment(&mut env, &app.dir);
     app.env = EnvVariables::from(env);
     app
-}
-
-/// The programs of a virtual environment in the folder come first, as where it is activated.
-fn add_virtual_environment(env: &mut BTreeMap<String, String>, dir: &Path) {
-    let folders = [".venv", "venv"].map(|name| dir.join(name));
-    let Some(found) = folders
-        .iter()
-        .find(|folder| folder.join("bin/python").exists())
-    else {
-        return;
-    };
-    let Some(text) = found.to_str() else {
-        return;
-    };
-    let inherited = || std::env::var("PATH").unwrap_or_else(|_| "/usr/bin:/bin".to_owned());
-    let path = env.get("PATH").cloned().unwrap_or_else(inherited);
-    env.insert("PATH".to_owned(), format!("{text}/bin:{path}"));
-    env.entry("VIRTUAL_ENV".to_owned())
-        .or_insert_with(|| text.to_owned());
 }
 
 fn read_schedule(table: &Section<'_>) -> Option<Schedule> {
@@ -154,11 +133,7 @@ mod tests {
     use super::*;
 
     fn folder() -> TestDir {
-        TestDir::with_files(&[
-            ("shop/app.py", "application = 1\n"),
-            ("shop/.venv/bin/python", ""),
-            ("shop/.env", "B=2\n"),
-        ])
+        TestDir::with_files(&[("shop/app.py", "application = 1\n"), ("shop/.env", "B=2\n")])
     }
 
     const APP: &str = "[apps.shop]\ndir = \"shop\"\nkind = \"wsgi\"\nentry = \"app:application\"\n\
@@ -184,17 +159,10 @@ mod tests {
             (job.isolation, job.stop_timeout),
             (false, Duration::from_secs(60))
         );
-        let venv = folder.path().join("shop/.venv");
         let of = |name: &str| job.env.get(name).map(String::as_str);
         assert_eq!(
             (of("A"), of("B"), of("Q")),
             (Some("1"), Some("2"), Some("mail"))
-        );
-        assert_eq!(of("VIRTUAL_ENV"), venv.to_str());
-        let path = of("PATH").unwrap();
-        assert!(
-            path.starts_with(venv.join("bin").to_str().unwrap()),
-            "{path}"
         );
         // It is none that a site could have by itself.
         assert_eq!(config.sites[0].routes[0].app.as_deref(), Some("shop"));

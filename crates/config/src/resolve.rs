@@ -57,6 +57,8 @@ pub struct Invocation {
     pub log: Option<PathBuf>,
     /// Whether the folder's `.env` is left alone (`--no-env-file`).
     pub ignores_env_file: bool,
+    /// Whether a Procfile starts nothing beside the application (`--no-jobs`).
+    pub without_jobs: bool,
     /// Whether the defaults are those of development: one process, a readable log of requests on
     /// standard output, short drains.
     pub development: bool,
@@ -255,12 +257,20 @@ fn config_for_entry(
     config_for_app(target, DetectedApp { kind, entry }, dir, wanted_kind)
 }
 
-/// The directory's own file, else what the directory is.
+/// The directory's own file, else what the directory is, with what its Procfile starts beside it.
 fn config_for_dir(dir: &Path, invocation: &Invocation) -> Result<Config, ConfigErrors> {
     let file = dir.join(FILE_NAME);
     if file.is_file() {
         return load_file(&file, invocation);
     }
+    let mut config = detect_config(dir, invocation)?;
+    let with_jobs = !invocation.without_jobs && invocation.work.is_none();
+    detect::add_procfile_programs(&mut config, dir, with_jobs);
+    Ok(config)
+}
+
+/// What a directory without a file is.
+fn detect_config(dir: &Path, invocation: &Invocation) -> Result<Config, ConfigErrors> {
     let origin = dir.to_string_lossy();
     if let Some(kind) = invocation.kind {
         let found = detect::detect_app_of_kind(dir, Some(kind))
@@ -619,7 +629,8 @@ fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config
     errors.extend(server::find_address_conflict(&config));
     let processes = check_count("--processes", invocation.processes, &mut errors);
     let threads = check_count("--threads", invocation.threads, &mut errors);
-    for app in config.apps.values_mut() {
+    let apps = config.apps.values_mut();
+    for app in apps.filter(|app| app.kind != AppKind::Job) {
         app.processes = processes.map_or(app.processes, Processes::exactly);
         if !app.has_reactor() || app.kind_is_guess {
             app.threads = threads.unwrap_or(app.threads);

@@ -15,7 +15,7 @@ use std::path::Path;
 
 use crate::disk;
 use crate::error::{ConfigError, ConfigErrors};
-use crate::model::{AppKind, Config, Processes};
+use crate::model::{App, AppKind, Config, Processes};
 use crate::resolve::Invocation;
 use crate::values::ListenAddr;
 use crate::variables::{Variables, parse_env_file};
@@ -236,7 +236,7 @@ fn apply_counts(
         && !invocation.development
         && let Some(count) = take_count(around, "WEB_CONCURRENCY", errors)
     {
-        for app in config.apps.values_mut() {
+        for app in serving_apps(config) {
             app.processes = Processes::exactly(count);
         }
     }
@@ -245,11 +245,16 @@ fn apply_counts(
         && is_rack
         && let Some(count) = take_count(around, "RAILS_MAX_THREADS", errors)
     {
-        for app in config.apps.values_mut() {
+        for app in serving_apps(config) {
             app.threads = count;
             app.min_threads = count;
         }
     }
+}
+
+fn serving_apps(config: &mut Config) -> impl Iterator<Item = &mut App> {
+    let apps = config.apps.values_mut();
+    apps.filter(|app| app.kind != AppKind::Job)
 }
 
 /// A number of processes or threads; Puma's 0 is one process without others.

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::findings::make_absolute;
-use crate::model::{Acme, Config, Hub, JoinTarget, Server, Tls};
+use crate::model::{Acme, AppKind, Config, Hub, JoinTarget, Server, Tls};
 use crate::values::MAX_UNIX_PATH_BYTES;
 use crate::{ConfigErrors, Invocation, join, section, site};
 
@@ -54,7 +54,8 @@ pub(crate) fn keep_only_app(
     invocation: &Invocation,
 ) -> Result<Config, ConfigErrors> {
     let refuse = |problem: String| Err(ConfigErrors::single("work", problem));
-    let names: Vec<String> = config.apps.keys().cloned().collect();
+    let apps = config.apps.values().filter(|app| app.kind != AppKind::Job);
+    let names: Vec<String> = apps.map(|app| app.name.clone()).collect();
     let name = match (name, names.as_slice()) {
         (Some(name), _) if has_app(&config, name) => name.to_owned(),
         (None, [only]) => only.clone(),

@@ -316,6 +316,9 @@ struct ProcessArguments {
     /// Without a configuration file: leave the folder's .env alone
     #[arg(long)]
     no_env_file: bool,
+    /// Without a configuration file: start none of the Procfile's other programs
+    #[arg(long)]
+    no_jobs: bool,
     /// Number of threads in each worker process
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -548,6 +551,7 @@ impl ProcessArguments {
             kind: self.kind,
             log: self.log.clone(),
             ignores_env_file: self.no_env_file,
+            without_jobs: self.no_jobs,
             cwd: std::env::current_dir()?,
             ..Invocation::default()
         })

@@ -164,8 +164,12 @@ pub(crate) fn start_components(
         yields_cpu_at_boot: context.low_priority,
         is_development: context.options.development,
         initial_size: None,
+        owner: None,
     };
-    for (name, wanted) in &config.apps {
+    // Applications first: their jobs wait for them.
+    let (jobs, apps): (Vec<_>, Vec<_>) =
+        (config.apps.iter()).partition(|(_, app)| app.kind == config::AppKind::Job);
+    for (name, wanted) in apps.into_iter().chain(jobs) {
         let wanted = &*context.publishing.with_publish_urls(config, wanted);
         let kept = old.apps.get(name);
         let app = match kept.filter(|running| running.config() == wanted) {
@@ -180,7 +184,10 @@ pub(crate) fn start_components(
                 // A replacement for the same load begins with the same size.
                 let before = old.apps.get(name).map(|app| app.current_size());
                 let account = context.options.accounts.account_of(wanted)?;
+                let owner = wanted.owner.as_ref();
+                let owner = owner.and_then(|owner| started.components.apps.get(owner));
                 let setup = AppSetup {
+                    owner: owner.map(|owner| owner.boot_status()),
                     initial_size: before.or_else(|| context.sizes.get(name).copied()),
                     cgroup: context.options.app_limits.cgroup_of(wanted, account)?,
                     account: account.cloned(),

@@ -63,7 +63,11 @@ impl Executor {
                     format!("; tried again {}", describe_delay(next))
                 });
                 if !self.is_repeated_report {
-                    log::error!("{name}: {}", self.boot_failures.log_text(&report, &when));
+                    log::error!(
+                        "{name}: {}",
+                        self.boot_failures
+                            .log_text("a worker did not start", &report, &when)
+                    );
                 }
                 if next_try.is_some() {
                     self.boot_status.send_if_modified(|boot| {
@@ -118,6 +122,28 @@ impl Executor {
                 );
             }
         }
+    }
+
+    /// Shows that the release command failed before the first start, as code that does not boot.
+    pub(super) fn show_failed_release(&mut self, report: &str, next_try: Duration) {
+        self.shared.metrics.failed_boots.increment();
+        let when = format!("; tried again {}", describe_delay(next_try));
+        let text = self
+            .boot_failures
+            .log_text("it did not start", report, &when);
+        log::error!("{}: {text}", self.shared.name);
+        self.boot_status.send_if_modified(|boot| {
+            let is_first = *boot == BootStatus::Pending;
+            if is_first {
+                let report = report.to_owned();
+                *boot = BootStatus::Failed { report };
+            }
+            is_first
+        });
+        self.refuse_requests("the release command failed", Some(report.into()));
+        let mut view = self.shared.view.lock();
+        "failing".clone_into(&mut view.snapshot.state);
+        view.snapshot.boot_report = Some(report.to_owned());
     }
 
     /// Shows the state to the status page, and refuses requests while nothing can take them.
@@ -239,16 +265,16 @@ pub(super) struct BootFailures {
 
 impl BootFailures {
     /// The log's text for a failure: whole once, then a line as long as it is the same.
-    fn log_text(&mut self, report: &str, when: &str) -> String {
+    fn log_text(&mut self, what: &str, report: &str, when: &str) -> String {
         if self.last_report != report {
             report.clone_into(&mut self.last_report);
             self.count = 1;
-            return format!("a worker did not start{when}\n{report}");
+            return format!("{what}{when}\n{report}");
         }
         self.count += 1;
         let reason = failure_line(report);
         let count = self.count;
-        format!("a worker did not start, {count} times now for the same reason{when}: {reason}")
+        format!("{what}, {count} times now for the same reason{when}: {reason}")
     }
 }
 
@@ -311,24 +337,32 @@ mod tests {
         let mut failures = BootFailures::default();
         let python = "Traceback (most recent call last):\n  File \"a\"\nImportError: no b\n";
         let ruby = "a.ru:1:in `x': no c (LoadError)\n\tfrom a.ru:2:in `y'\n";
-        let first = failures.log_text(python, "; tried again in 1.0s");
+        let first = failures.log_text("a worker did not start", python, "; tried again in 1.0s");
         assert!(first.ends_with(python), "{first}");
-        let again = failures.log_text(python, "; tried again in 2.0s");
+        let again = failures.log_text("a worker did not start", python, "; tried again in 2.0s");
         assert_eq!(
             again,
             "a worker did not start, 2 times now for the same reason; tried again in 2.0s: \
              ImportError: no b"
         );
-        assert!(failures.log_text(ruby, "").ends_with(ruby));
         assert!(
             failures
-                .log_text(ruby, "")
+                .log_text("a worker did not start", ruby, "")
+                .ends_with(ruby)
+        );
+        assert!(
+            failures
+                .log_text("a worker did not start", ruby, "")
                 .ends_with("reason: a.ru:1:in `x': no c (LoadError)")
         );
-        assert!(failures.log_text(python, "").contains("File"));
+        assert!(
+            failures
+                .log_text("a worker did not start", python, "")
+                .contains("File")
+        );
         let suggesting = "a.rb:3:in '<main>': no roda (LoadError)\nDid you mean?  roadie\n";
-        failures.log_text(suggesting, "");
-        let again = failures.log_text(suggesting, "");
+        failures.log_text("a worker did not start", suggesting, "");
+        let again = failures.log_text("a worker did not start", suggesting, "");
         assert!(
             again.ends_with(": a.rb:3:in '<main>': no roda (LoadError)"),
             "{again}"

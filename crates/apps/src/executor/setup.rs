@@ -11,6 +11,7 @@ use penstock_runtime::LoopHandle;
 use penstock_sys::account::Account;
 use penstock_sys::cgroup::AppCgroup;
 use penstock_sys::process::Launcher;
+use tokio::sync::watch;
 
 /// The resources that an application needs.
 #[derive(Debug, Clone)]
@@ -32,6 +33,8 @@ pub struct AppResources {
     /// The size of the application that it follows, within its own bounds; without one it starts
     /// with the least of both.
     pub initial_size: Option<AppSize>,
+    /// Of a job, the first start of its application: its own first process waits until that serves.
+    pub owner: Option<watch::Receiver<BootStatus>>,
 }
 
 /// The size of an application.

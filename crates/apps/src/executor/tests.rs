@@ -198,6 +198,7 @@ fn setup(dir: &TempDir) -> AppResources {
         yields_cpu_at_boot: false,
         is_development: false,
         initial_size: None,
+        owner: None,
     }
 }
 

@@ -203,3 +203,30 @@ fn a_project_without_its_environment_is_told_how_to_make_it() {
     folder.write("app/.venv/bin/python", "");
     assert_eq!(missing_environment_in(&app, &around), None);
 }
+
+#[test]
+fn programs_beside_an_application_find_its_interpreter_first() {
+    let folder = TestFolder::new("beside");
+    folder.write("bin/python3", "");
+    folder.write("app/.venv/bin/python", "");
+    folder.write("app/.venv/pyvenv.cfg", "");
+    let around = surroundings(&folder);
+    let of = |kind: AppKind| {
+        let app = App::new("app", folder.path("app"), kind, "app");
+        environment::program_environment_in(&app, false, &around)
+    };
+    let text = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let path = format!("{}:{}", text("app/.venv/bin"), text("bin"));
+    for kind in [AppKind::Wsgi, AppKind::Command, AppKind::Job] {
+        let found = of(kind);
+        assert_eq!(found["PATH"], path, "{kind}");
+        assert_eq!(found["VIRTUAL_ENV"], text("app/.venv"), "{kind}");
+        assert!(!found.contains_key("RACK_ENV"));
+    }
+    // What is found by PATH alone changes nothing.
+    folder.remove("app/.venv");
+    assert!(of(AppKind::Wsgi).is_empty());
+    folder.write("bin/ruby", "");
+    let ruby = of(AppKind::Rack);
+    assert!(ruby.contains_key("RACK_ENV") && !ruby.contains_key("PATH"));
+}

@@ -48,8 +48,18 @@ pub(super) fn entry_from_pyproject(text: &str) -> Option<Entry> {
 
 /// The command of a Procfile's `web:` line.
 pub(super) fn web_line(text: &str) -> Option<&str> {
-    let mut lines = text.lines();
-    lines.find_map(|line| line.trim_start().strip_prefix("web:"))
+    let mut lines = procfile_lines(text);
+    lines.find_map(|(kind, command)| (kind == "web").then_some(command))
+}
+
+/// The types of processes of a Procfile, and the command of each.
+pub(super) fn procfile_lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    let lines = lines.map(|(kind, command)| (kind.trim(), command.trim()));
+    lines.filter(move |(kind, command)| {
+        !kind.is_empty() && kind.chars().all(is_word) && !command.is_empty()
+    })
 }
 
 /// The application that the `web:` line of a `Procfile` starts with Gunicorn, Uvicorn and the like.

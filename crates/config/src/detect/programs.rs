@@ -134,17 +134,20 @@ fn web_line(dir: &Path) -> Option<String> {
     (!line.is_empty()).then(|| line.to_owned())
 }
 
+fn procfile_program(line: &str) -> DetectedProgram {
+    DetectedProgram::with_port(("Procfile", line.to_owned()), shell_words(line))
+}
+
 /// A line of a Procfile is a shell's. A simple command takes the shell's place, so that signals
 /// reach it.
-fn procfile_program(line: &str) -> DetectedProgram {
+pub(super) fn shell_words(line: &str) -> [String; 3] {
     let first = line.split_whitespace().next().unwrap_or_default();
     let is_simple = !line.contains(['&', ';', '|', '(', '`']) && !first.contains('=');
     let script = match is_simple && first != "exec" {
         true => format!("exec {line}"),
         false => line.to_owned(),
     };
-    let words = ["/bin/sh", "-c", &script].map(str::to_owned);
-    DetectedProgram::with_port(("Procfile", line.to_owned()), words)
+    ["/bin/sh", "-c", &script].map(str::to_owned)
 }
 
 /// PHP or Node.js.

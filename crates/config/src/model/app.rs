@@ -83,6 +83,13 @@ section! {
         /// Whether messages of WebSockets are compressed (`permessage-deflate`) where the
         /// client offers it.
         websocket_compression: bool = true, Bool, only ONLY_ASGI;
+        /// What runs to its end before new code serves, without a shell: at the start of the
+        /// server, at a restart, and at a reload that finds changed code. While it fails the old
+        /// code goes on. Not in development.
+        release_command: Vec<String> = Vec::new(), TextOrTexts(JOB_COMMAND), default "none",
+            example r#""python manage.py migrate""#, by hand;
+        /// How long `release_command` may take; then it is ended and has failed.
+        release_timeout: Duration = Duration::from_secs(600), Time(1);
         /// How long a worker may take to answer; after it the answer is 504.
         response_timeout: Duration = Duration::from_secs(60), Time(1);
         /// How long a worker may take to load the application.
@@ -207,6 +214,15 @@ impl App {
             "apps"
         };
         format!("{kind}.{}", self.name)
+    }
+
+    /// How long it may take from its start until it serves.
+    #[must_use]
+    pub fn max_start_time(&self) -> Duration {
+        match self.release_command.is_empty() {
+            true => self.boot_timeout,
+            false => self.boot_timeout + self.release_timeout,
+        }
     }
 
     /// Whether its processes serve by a reactor: one channel for all requests instead of one socket

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::directives::DirectiveLog;
-use crate::draft::{Draft, as_name};
+use crate::draft::{Draft, DraftTable, as_name};
 use crate::report::Coverage;
 use crate::{ImportError, Translation, limits, units};
 
@@ -15,7 +15,7 @@ pub(super) fn import(
 ) -> Result<Translation, ImportError> {
     let name = file.display().to_string();
     let mut draft = Draft::default();
-    let (mut first_app, mut jobs) = (None, Vec::new());
+    let (mut first_app, mut jobs, mut release) = (None, Vec::new(), None);
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -44,26 +44,25 @@ pub(super) fn import(
         } else if kind != "release" {
             let job = as_name(kind);
             let table = draft.jobs.table_mut(&job);
-            // A shell reads the variables of the line.
-            match command.contains('$') {
-                true => table.keys.set(
-                    "command",
-                    vec!["sh", "-c", &escaped(&format!("exec {command}"))],
-                ),
-                false => table.keys.set("command", command),
-            }
+            set_command(table, "command", command);
             log.translated(id, &format!("jobs.{job}"));
             jobs.push(job);
         } else {
-            let why = "it is run before a deployment: `penstock run` it before `penstock restart`";
-            let comment = log.leave(id, Coverage::ByHand, why);
-            draft.tail.push(comment);
+            release = Some((id, command));
         }
     }
     if let Some(app) = first_app {
         for job in jobs {
             draft.jobs.table_mut(&job).keys.set("app", app.as_str());
         }
+        if let Some((id, command)) = release {
+            set_command(draft.apps.table_mut(&app), "release_command", command);
+            log.translated(id, &format!("apps.{app}.release_command"));
+        }
+    } else if let Some((id, _)) = release {
+        let why = "it runs before code of an application serves, and there is no `web` line";
+        let comment = log.leave(id, Coverage::ByHand, why);
+        draft.tail.push(comment);
     }
     draft
         .head
@@ -72,6 +71,21 @@ pub(super) fn import(
         toml: draft.into_toml(),
         report: log.into_report(),
     })
+}
+
+/// A shell reads the variables of the line.
+fn set_command(table: &mut DraftTable, key: &str, command: &str) {
+    match command.contains('$') {
+        true => {
+            let words = vec![
+                "sh".to_owned(),
+                "-c".to_owned(),
+                escaped(&format!("exec {command}")),
+            ];
+            table.keys.set(key, words);
+        }
+        false => table.keys.set(key, command),
+    }
 }
 
 /// Keeps `${NAME}` for the shell: the configuration has variables of that form, too.

@@ -184,10 +184,9 @@ fn translates_uwsgi_passenger_and_procfiles() {
         &procfile,
         "[jobs.q]\ncommand = [\"sh\", \"-c\", \"exec rq -u $${URL:-a} main\"]\napp = \"web\"",
     );
-    assert_has(
-        &procfile,
-        "# Procfile:2 `release: python manage.py migrate`: by hand: ",
-    );
+    assert_has(&procfile, "release_command = \"python manage.py migrate\"");
+    let alone = import_text(ServerKind::Procfile, "Procfile", "release: ./migrate\n");
+    assert_has(&alone, "# Procfile:1 `release: ./migrate`: by hand: ");
     let node = import_text(
         ServerKind::Procfile,
         "Procfile",

@@ -12,7 +12,7 @@ use super::{CheckArguments, CliError, USAGE_EXIT_CODE, pluralize, print_error, s
 use crate::django_files::DjangoFiles;
 use crate::preflight::PreflightReport;
 use crate::{
-    accounts, admission, app_resource_limits, control, hardening, hub_service, temp_limit,
+    accounts, admission, app_resource_limits, control, hardening, hub_service, jobs, temp_limit,
     upstream_tls, wiring, work,
 };
 
@@ -116,6 +116,7 @@ pub(crate) fn resolve_and_validate(invocation: &Invocation) -> Result<Config, St
     let mut config = penstock_config::resolve_config(invocation)
         .map_err(|report| report.to_string().trim_end().to_owned())?;
     temp_limit::set_default_max_temp_size(&mut config.limits);
+    jobs::add_environments(&mut config, invocation.development);
     let mut wrong = Vec::new();
     wrong.extend(accounts::configured_account(&config.server).err());
     wrong.extend(hub_service::validate_signing_keys(&config));

@@ -5,7 +5,6 @@
 //! status of the verb.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -15,6 +14,7 @@ use penstock_sys::account;
 
 use super::{CliError, RunArguments};
 use crate::accounts::AppAccounts;
+use crate::jobs;
 
 /// Runs the command; returns only where that fails.
 pub(super) fn run(arguments: &RunArguments) -> Result<String, CliError> {
@@ -26,7 +26,9 @@ pub(super) fn run(arguments: &RunArguments) -> Result<String, CliError> {
         ..Invocation::default()
     };
     let config = penstock_config::resolve_config(&invocation);
-    let config = config.map_err(|report| CliError::Usage(report.to_string().trim_end().into()))?;
+    let mut config =
+        config.map_err(|report| CliError::Usage(report.to_string().trim_end().into()))?;
+    jobs::add_environments(&mut config, false);
     let app = find_app(&config, arguments.app.as_deref()).map_err(CliError::Usage)?;
     check_user(&config, app)?;
     let (program, rest) = (arguments.command.split_first())
@@ -86,29 +88,10 @@ fn check_user(config: &Config, app: &App) -> Result<(), CliError> {
 }
 
 /// What is added to the variables of this process.
-fn environment(app: &App) -> BTreeMap<OsString, OsString> {
-    let mut all: BTreeMap<OsString, OsString> = BTreeMap::new();
-    all.insert("PENSTOCK_APP".into(), app.name.as_str().into());
-    if app.kind == AppKind::Rack {
-        all.insert("RACK_ENV".into(), penstock_apps::rack_env(app, false));
-    }
+fn environment(app: &App) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::from([("PENSTOCK_APP".to_owned(), app.name.clone())]);
     let own = app.env.iter();
-    all.extend(own.map(|(name, value)| (name.into(), value.into())));
-    let has_interpreter = matches!(app.kind, AppKind::Wsgi | AppKind::Asgi | AppKind::Rack);
-    let interpreter = has_interpreter.then(|| penstock_apps::find_interpreter(app).ok());
-    if let Some(folder) = interpreter.flatten().as_deref().and_then(Path::parent) {
-        let path = all.get(&OsString::from("PATH")).cloned();
-        let path = path
-            .or_else(|| std::env::var_os("PATH"))
-            .unwrap_or_default();
-        let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&path));
-        // Folders with a colon in their name cannot be in it at all.
-        if let Ok(path) = std::env::join_paths(folders) {
-            all.insert("PATH".into(), path);
-        }
-        if let Some(venv) = folder.parent().filter(|it| it.join("pyvenv.cfg").is_file()) {
-            all.insert("VIRTUAL_ENV".into(), venv.into());
-        }
-    }
+    all.extend(own.map(|(name, value)| (name.clone(), value.clone())));
+    all.extend(penstock_apps::program_environment(app, false));
     all
 }

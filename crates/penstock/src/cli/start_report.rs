@@ -13,6 +13,8 @@ pub(super) fn add_serving_notes(config: &mut Config, cwd: &Path, development: bo
     let found = config
         .apps
         .values()
+        // A job of a Procfile has its note.
+        .filter(|app| app.kind != AppKind::Job)
         .filter_map(|app| describe_app(app, cwd, development));
     let notes: Vec<String> = found.collect();
     let cable: Vec<String> = config

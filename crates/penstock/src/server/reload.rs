@@ -398,7 +398,12 @@ pub(super) async fn wait_for_apps(apps: &[Arc<App>]) -> Result<(), String> {
     for app in apps {
         let name = app.name();
         // Workers that become ready and die in turn report neither result.
-        let deadline = began + app.config().boot_timeout + BOOT_TIMEOUT_SLACK;
+        let owner = app.config().owner.as_ref();
+        let owner = apps
+            .iter()
+            .find(|other| owner.is_some_and(|it| it == other.name()));
+        let limit = owner.map_or(Duration::ZERO, |owner| owner.config().max_start_time());
+        let deadline = began + limit + app.config().max_start_time() + BOOT_TIMEOUT_SLACK;
         match clock::timeout_at(deadline, app.wait_for_boot()).await {
             Some(BootStatus::Ready { .. }) => {}
             Some(BootStatus::Failed { report }) => {
@@ -411,7 +416,7 @@ pub(super) async fn wait_for_apps(apps: &[Arc<App>]) -> Result<(), String> {
     }
     for app in apps {
         // Processes that are still missing then start while the others serve.
-        let deadline = began + app.config().boot_timeout;
+        let deadline = began + app.config().max_start_time();
         while app.is_growing_to_initial_size() && clock::now() < deadline {
             clock::sleep(GROWTH_POLL_INTERVAL).await;
         }
@@ -422,8 +427,13 @@ pub(super) async fn wait_for_apps(apps: &[Arc<App>]) -> Result<(), String> {
 /// The maximum duration of [`wait_for_apps`] with that configuration: applications boot at the same
 /// time.
 pub(super) fn max_boot_time(config: &Config) -> Duration {
-    let longest = config.apps.values().map(|app| app.boot_timeout).max();
-    longest.unwrap_or_default() + BOOT_TIMEOUT_SLACK
+    let of_app = |app: &penstock_config::App| app.max_start_time();
+    let of_owner = |app: &penstock_config::App| {
+        let owner = app.owner.as_ref().and_then(|name| config.apps.get(name));
+        owner.map_or(Duration::ZERO, of_app)
+    };
+    let all = config.apps.values().map(|app| of_app(app) + of_owner(app));
+    all.max().unwrap_or_default() + BOOT_TIMEOUT_SLACK
 }
 
 /// The changed keys that need a restart or an upgrade.

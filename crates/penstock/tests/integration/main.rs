@@ -70,6 +70,7 @@ mod proofs;
 mod proxy;
 mod rack;
 mod regressions;
+mod release_command;
 mod reload;
 mod response_rules;
 mod responses;

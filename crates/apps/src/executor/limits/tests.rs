@@ -111,6 +111,7 @@ impl LimitsHarness {
             yields_cpu_at_boot: false,
             is_development: false,
             initial_size: None,
+            owner: None,
         };
         let app = App::start(about, &setup);
         within(app.wait_until_up()).await.expect("it boots");

@@ -5,6 +5,7 @@ use penstock_config::{Concurrency, MemoryLimit};
 use super::templates::{RunningApp, python_app_config};
 use super::*;
 use crate::executor::launching::UnclaimedProcess;
+use crate::executor::start_gate::StartGate;
 use crate::shared::DispatchMode;
 use penstock_sys::isolation::AccessRules;
 
@@ -266,7 +267,7 @@ fn a_process_is_ended_if_its_application_ends_while_it_starts() {
             commands
                 .try_send(AppCommand::Drain { deadline, done })
                 .unwrap();
-            within(Box::pin(run(executor, inbox))).await;
+            within(Box::pin(run(executor, StartGate::default(), inbox))).await;
             assert_eq!(is_done.await, Ok(()));
             until(|| !is_alive(pid)).await;
             assert!(!is_alive(pid), "round {round}");

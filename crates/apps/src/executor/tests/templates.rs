@@ -106,6 +106,7 @@ impl RunningApp {
             yields_cpu_at_boot: false,
             is_development: false,
             initial_size: None,
+            owner: None,
         };
         let policy = SupervisorPolicy {
             stop_timeout: Duration::from_secs(5),
