@@ -1,0 +1,3 @@
+"""Does not load."""
+
+import nosuch  # noqa: F401
