@@ -112,7 +112,7 @@ pub use model::{
     SyslogAddress, TcpFrontend, TcpTls, TimeOfDay, Tls, TlsProfile, TraceConfig, TraceParents,
     UnknownNames, Upstream, UpstreamServer, UpstreamTls,
 };
-pub use parse::{load, parse};
+pub use parse::{load, load_server_table, parse};
 pub use rate_limit::{RateKey, RequestRate};
 pub use redacted::{EnvVariables, Secret};
 pub use resolve::{AdminOverride, Invocation, resolve_config};

@@ -15,7 +15,7 @@ use toml::de::DeTable;
 use crate::error::ConfigErrors;
 use crate::findings::{Findings, LocatedValue, ReadFlags, make_absolute};
 use crate::job::Job;
-use crate::model::{App, BlockingPool, Config, Limits, ScheduledJob, Site, TcpFrontend};
+use crate::model::{App, BlockingPool, Config, Limits, ScheduledJob, Server, Site, TcpFrontend};
 use crate::section::{Keys as _, Section};
 use crate::source_files::{ConfigSources, SourceFiles};
 use crate::variables::Variables;
@@ -77,6 +77,35 @@ pub(crate) fn parse_with_variables(
         config.sources.files.extend(found.value_files());
     }
     found.finish(config)
+}
+
+/// Reads the `[server]` table of a file and nothing else: for a verb that looks for the running
+/// server of a file that has mistakes by now.
+///
+/// *Blocking*: reads the file.
+///
+/// # Errors
+/// The file cannot be read, or this table has mistakes.
+pub fn load_server_table(path: &Path) -> Result<Server, ConfigErrors> {
+    let unreadable = |kind| ConfigErrors::unreadable(path, kind);
+    let bytes = disk::read_file(path).map_err(|error| unreadable(error.kind()))?;
+    let text = String::from_utf8(bytes).map_err(|_| unreadable(io::ErrorKind::InvalidData))?;
+    let base = parent_dir(path);
+    let files = SourceFiles::gather(&text, path, &base, Variables::of_process());
+    let found = Findings::in_texts(files.texts(), base);
+    files.report(&found);
+    if !found.is_empty() {
+        return found.finish(None);
+    }
+    let root = source_tree::build(&files, &found);
+    if !found.is_empty() {
+        return found.finish(None);
+    }
+    let top = Section::new(&found, "", String::new(), LocatedValue::new(&root, 0));
+    let conditions = top.named_tables("conditions");
+    let conditions: Vec<String> = conditions.into_iter().map(|(name, _)| name.value).collect();
+    let server = server::read(&top, &conditions).config;
+    found.finish(Some(server))
 }
 
 /// The absolute directory of a file.

@@ -17,8 +17,8 @@ mod directives;
 mod draft;
 mod explain;
 mod haproxy;
-
 mod include;
+mod init;
 mod kind;
 mod limits;
 mod matcher;
@@ -35,6 +35,7 @@ mod units;
 pub use answers::{Product, known_words};
 pub use explain::{Explanation, explain_word, similar_words};
 pub use include::IncludeReader;
+pub use init::write_folder_config;
 pub use kind::ServerKind;
 pub use report::{Coverage, CoverageReport, DirectiveReport};
 

@@ -17,7 +17,8 @@ impl Draft {
         self.to_toml()
     }
 
-    fn to_toml(&self) -> String {
+    /// The text as it is, with nothing mended.
+    pub(crate) fn to_toml(&self) -> String {
         let mut text = String::new();
         write_comments(&mut text, &self.head);
         let single = [

@@ -11,6 +11,7 @@ mod check;
 mod completions;
 mod config;
 mod import;
+mod init;
 mod man;
 mod publish;
 mod run;
@@ -175,6 +176,8 @@ enum Verb {
     },
     /// Translate a configuration of another server to a penstock.toml, with a report
     Import(import::ImportArguments),
+    /// Write a penstock.toml of what is found in a folder, to change it from there
+    Init(init::InitArguments),
     /// Show documentation of the configuration file
     Config {
         #[command(subcommand)]
@@ -393,6 +396,9 @@ enum ConfigTopic {
         /// The key, with or without its table
         key: String,
     },
+    /// As `penstock init`
+    #[command(hide = true)]
+    Init(init::InitArguments),
 }
 
 pub(crate) use check::resolve_and_validate;
@@ -482,6 +488,7 @@ fn run_verb(arguments: Arguments) -> Result<String, CliError> {
         Verb::Bench { verb } => return Err(CliError::Reported(verb.run())),
         Verb::Run(arguments) => return run::run(&arguments),
         Verb::Import(arguments) => return import::run(&arguments),
+        Verb::Init(arguments) => return init::run(&arguments),
         Verb::Config { topic } => return config::run(&topic),
         Verb::Man { page, all } => return man::run(&page, all.as_deref()),
         Verb::Completions { shell } => completions::run(shell),

@@ -82,6 +82,20 @@ fn candidate_dirs(uid: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<S
     all
 }
 
+/// The control sockets in the places where a verb looks for them.
+pub(crate) fn existing_sockets() -> Vec<PathBuf> {
+    let folders = candidate_dirs_for_user().into_iter().map(|it| it.path);
+    let folders = folders.chain([PathBuf::from("/run/penstock")]);
+    let files = folders.filter_map(|folder| std::fs::read_dir(folder).ok());
+    let files = files.flatten().flatten().map(|entry| entry.path());
+    let mut sockets: Vec<PathBuf> = files
+        .filter(|path| path.extension().is_some_and(|it| it == "sock"))
+        .collect();
+    sockets.sort();
+    sockets.dedup();
+    sockets
+}
+
 fn candidate_dirs_for_user() -> Vec<SocketDir> {
     candidate_dirs(account::effective_ids().0, |name| {
         std::env::var_os(name).map(PathBuf::from)

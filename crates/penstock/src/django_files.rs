@@ -208,9 +208,10 @@ fn find_project(config: &Config) -> Option<(&App, &str)> {
     if config.path.is_some() {
         return None;
     }
-    let mut apps = config.apps.values();
-    let app = apps.next()?;
-    let module = app.detection.as_ref()?.django_settings.as_deref()?;
+    let (app, module) = config.apps.values().find_map(|app| {
+        let module = app.detection.as_ref()?.django_settings.as_deref()?;
+        Some((app, module))
+    })?;
     // `.env` may name other settings than `manage.py`, as they are the workers'.
     let named = app.env.get(SETTINGS_VARIABLE).map(String::as_str);
     Some((app, named.unwrap_or(module)))

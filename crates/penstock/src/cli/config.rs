@@ -3,11 +3,12 @@
 
 use penstock_import::{Explanation, Product};
 
-use super::{CliError, ConfigTopic};
+use super::{CliError, ConfigTopic, init};
 
 pub(super) fn run(topic: &ConfigTopic) -> Result<String, CliError> {
     let text = match topic {
         ConfigTopic::Example => penstock_config::example_file(),
+        ConfigTopic::Init(arguments) => return init::run(arguments),
         ConfigTopic::Schema => penstock_config::json_schema(),
         ConfigTopic::Explain { key } => match penstock_config::explain_key(key) {
             Some(text) => text,

@@ -72,7 +72,7 @@ fn print_report(made: &Translation, form: ReportForm) {
 }
 
 /// Writes a new file; with `may_replace` also over an old one.
-fn write_file(path: &Path, text: &str, may_replace: bool) -> Result<(), CliError> {
+pub(super) fn write_file(path: &Path, text: &str, may_replace: bool) -> Result<(), CliError> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true);
     match may_replace {

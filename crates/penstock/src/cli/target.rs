@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penstock_client::{Address, Client, ClientError};
-use penstock_config::{Config, ControlSocket, Invocation, ListenAddr, Server};
+use penstock_config::{ControlSocket, Invocation, ListenAddr, Server};
 use penstock_runtime::loops::block_on;
 use penstock_sys::{account, peer_process};
 use serde_json::Value;
@@ -121,12 +121,12 @@ pub(super) fn locate_read_target(to: &ServerLocation) -> Result<AdminTarget, Str
     if let Some(address) = &to.admin {
         return Ok(AdminTarget::without_token(address.clone()));
     }
-    let Some(config) = load_config(to)? else {
+    let Some(server) = load_server(to)? else {
         return Ok(AdminTarget::without_token(ListenAddr::loopback(8090)));
     };
-    match &config.server.admin {
+    match &server.admin {
         Some(admin) => Ok(AdminTarget::without_token(admin.clone())),
-        None => control_socket_path(&config.server).map(AdminTarget::at_socket),
+        None => control_socket_path(&server).map(AdminTarget::at_socket),
     }
 }
 
@@ -135,17 +135,17 @@ pub(super) fn locate_read_target(to: &ServerLocation) -> Result<AdminTarget, Str
 /// # Errors
 /// The configuration's, or the addresses that were tried.
 pub(super) fn locate_write_target(to: &ServerLocation) -> Result<AdminTarget, String> {
-    let config = match &to.admin {
+    let server = match &to.admin {
         // The default configuration file may belong to another server.
         Some(_) if to.config.is_none() => None,
-        _ => load_config(to)?,
+        _ => load_server(to)?,
     };
-    let token = config.as_ref().and_then(read_configured_token);
-    match (&to.admin, &config) {
+    let token = server.as_ref().and_then(read_configured_token);
+    match (&to.admin, &server) {
         (Some(ListenAddr::Unix(path)), _) => Ok(AdminTarget::at_socket(path.clone())),
         (Some(address), _) => locate_over_tcp(address, token),
         (None, None) => locate_configured_server(&Server::default(), token),
-        (None, Some(config)) => locate_configured_server(&config.server, token),
+        (None, Some(server)) => locate_configured_server(server, token),
     }
 }
 
@@ -246,8 +246,9 @@ fn check_owner(path: &Path) -> Result<(), String> {
     ))
 }
 
-/// Loads the configuration file; `None` if none is named and none exists here.
-fn load_config(to: &ServerLocation) -> Result<Option<Config>, String> {
+/// The `[server]` table of the configuration file; `None` if none is named and none exists here. A
+/// mistake elsewhere in the file does not matter: the server runs with what it has read.
+fn load_server(to: &ServerLocation) -> Result<Option<Server>, String> {
     let cwd = std::env::current_dir().map_err(|error| error.to_string())?;
     let file = to
         .config
@@ -257,17 +258,42 @@ fn load_config(to: &ServerLocation) -> Result<Option<Config>, String> {
         return Ok(None);
     }
     let invocation = Invocation {
-        config: Some(file),
+        config: Some(file.clone()),
         cwd,
         ..Invocation::default()
     };
-    let config =
-        penstock_config::resolve_config(&invocation).map_err(|report| report.to_string())?;
-    Ok(Some(config))
+    let errors = match penstock_config::resolve_config(&invocation) {
+        Ok(config) => return Ok(Some(config.server)),
+        Err(errors) => errors,
+    };
+    match penstock_config::load_server_table(&file) {
+        Ok(server) => Ok(Some(server)),
+        Err(_) => Err(format!(
+            "{}\n{}",
+            errors.to_string().trim_end(),
+            suggest_sockets()
+        )),
+    }
 }
 
-fn read_configured_token(config: &Config) -> Option<Result<String, String>> {
-    let path = config.server.admin_token.as_deref()?;
+/// How to name a server without its file.
+fn suggest_sockets() -> String {
+    let sockets = control::existing_sockets();
+    let sockets: Vec<String> = sockets
+        .iter()
+        .map(|path| format!("--admin unix:{}", path.display()))
+        .collect();
+    match sockets.is_empty() {
+        true => "to name the running server without the file: --admin ADDRESS".to_owned(),
+        false => format!(
+            "to name a running server without the file: {}",
+            sockets.join(" or ")
+        ),
+    }
+}
+
+fn read_configured_token(server: &Server) -> Option<Result<String, String>> {
+    let path = server.admin_token.as_deref()?;
     Some(admin_token::read_token_file(path))
 }
 

@@ -179,6 +179,36 @@ fn verbs_find_the_server_of_a_configuration_without_an_admin_interface() {
 }
 
 #[test]
+fn a_mistake_in_the_file_does_not_hide_the_server() {
+    let port = free_port();
+    let toml = format!(
+        "[server]\nlisten = [\"127.0.0.1:{port}\"]\nadmin = \"off\"\n[apps.site]\nentry = \"app:app\"\n"
+    );
+    let server = Site::with_app().config(&toml).serve(&[]);
+    server.wait_ready("site");
+    let mistaken = format!("{toml}proceses = 2\n");
+    server.site().write("penstock.toml", mistaken);
+    for arguments in [&["status"][..], &["restart", "site"], &["reopen"]] {
+        let (code, stdout) = verb(server.site(), arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {stdout}");
+    }
+    let (code, text) = verb(server.site(), &["reload"]);
+    assert!(code == Some(1) && text.contains("proceses"), "{text}");
+    // Without its table the server must be named.
+    server.site().write("penstock.toml", "[server\n");
+    let (code, text) = verb(server.site(), &["stop"]);
+    assert_eq!(code, Some(1));
+    let socket = format!("unix:{}", server.control_path().display());
+    assert!(
+        text.contains("to name a running server") && text.contains(&socket),
+        "{text}"
+    );
+    let (code, text) = verb(server.site(), &["stop", "--admin", &socket]);
+    assert_eq!((code, text.trim()), (Some(0), "stopped"));
+    assert_eq!(server.wait_exit(PATIENCE).code(), Some(0));
+}
+
+#[test]
 fn nothing_is_changed_over_tcp() {
     let server = Site::with_app().config(TOML).serve(&[]);
     server.wait_ready("site");

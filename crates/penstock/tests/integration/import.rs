@@ -135,3 +135,29 @@ fn words_of_other_servers_are_explained() {
         "{stderr}"
     );
 }
+
+#[test]
+fn init_writes_what_a_start_finds() {
+    let wsgi = "def application(environ, start):\n    start('200 OK', [])\n    return [b'ok']\n";
+    let site = Site::new()
+        .file("app.py", wsgi)
+        .file(".env", "SECRET=tell-nobody\n");
+    let (code, stdout, stderr) = run(&site, &["init", "--print"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains("entry = \"app:application\""), "{stdout}");
+    let (code, stdout, stderr) = run(&site, &["config", "init"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.starts_with("wrote ") && !stdout.contains("tell-nobody"));
+    let (code, stdout, stderr) = run(&site, &["check"]);
+    assert!(
+        code == 0 && stdout.contains("good (1 application, 1 site)"),
+        "{stdout}{stderr}"
+    );
+    let (code, _, stderr) = run(&site, &["init"]);
+    assert!(code == 2 && stderr.contains("penstock.toml: is there already"));
+    let (code, _, stderr) = run(&Site::new(), &["init"]);
+    assert!(
+        code == 2 && stderr.contains("nothing to serve was recognised"),
+        "{stderr}"
+    );
+}
