@@ -92,12 +92,13 @@ test-tls: build
 	@echo "== TLS, looked at by testssl.sh and sslyze"
 	@scripts/test-real test_tls
 
-# Separate: Caddy, HAProxy, Apache and php-fpm, each with its file and ours, and a login service.
+# Separate: Caddy, HAProxy, Apache, php-fpm, Gunicorn, Puma and uWSGI, each with its file and ours,
+# and a login service.
 # What needs nginx alone runs with the other tests.
 test-migrations: build
 	@scripts/setup migrations
 	@echo "== other servers and the translations of their files"
-	@scripts/test-real test_migrations test_logins
+	@scripts/test-real test_migrations test_migration_pages test_logins
 
 # Separate: it needs root, installs what only packages need, and tries what `make packages` built.
 test-packages:
