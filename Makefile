@@ -84,7 +84,7 @@ test-backends: build
 test-applications: build
 	@scripts/setup applications
 	@echo "== applications at their first try"
-	@PENSTOCK_APPLICATIONS=1 scripts/test-real test_applications
+	@PENSTOCK_APPLICATIONS=1 scripts/test-real test_applications test_quickstarts
 
 # Separate: programs that test a server's TLS take minutes.
 test-tls: build

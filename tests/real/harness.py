@@ -106,6 +106,17 @@ class Child:
     def pid(self):
         return self._process.pid
 
+    def exit_code(self):
+        """Returns the exit code; None while the process runs."""
+        return self._process.poll()
+
+    def exited(self):
+        """Returns the exit code in a tuple once the process has ended and its output is read."""
+        if self._process.poll() is None:
+            return None
+        self._reader.join(1)
+        return (self._process.returncode,)
+
     def _read(self):
         for line in self._process.stdout:
             self.lines.append(line.rstrip("\n"))
