@@ -95,6 +95,14 @@ fn check_env(env: &python::PythonEnv) -> Result<PathBuf, String> {
         return Ok(found.clone());
     }
     let problem = match places.iter().find_map(|path| dangling_target(path)) {
+        Some((link, target)) if is_forbidden(&target) => {
+            return Err(format!(
+                "{} leads to {}, which the user of the application may not read: move the interpreter \
+                 out of the home of another user, or run as that user",
+                link.display(),
+                target.display()
+            ));
+        }
         Some((link, target)) => format!(
             "{} leads to {}, which does not exist",
             link.display(),
@@ -106,6 +114,11 @@ fn check_env(env: &python::PythonEnv) -> Result<PathBuf, String> {
         "{problem}: make the environment again: {}",
         env.mend
     ))
+}
+
+fn is_forbidden(path: &Path) -> bool {
+    let about = path.metadata();
+    about.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 /// A link that leads nowhere, and where it leads: the last link on the way.

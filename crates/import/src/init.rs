@@ -199,21 +199,30 @@ mod tests {
         }
     }
 
+    /// A name, the files of a folder, and a part of what is written.
+    type Row = (
+        &'static str,
+        &'static [(&'static str, &'static str)],
+        &'static str,
+    );
+
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test has no loop to block")]
     fn the_file_means_what_the_folder_means() {
-        let flask = "from flask import Flask\ndef create_app():\n    return Flask(__name__)\n";
-        let asgi = "async def app(scope, receive, send): pass\n";
-        let procfile = "web: ./server --port $PORT ${X:-a}\nrelease: ./migrate\nclock: ./clock\n";
-        let rows: [(&str, &[(&str, &str)], &str); 7] = [
+        const FLASK: &str =
+            "from flask import Flask\ndef create_app():\n    return Flask(__name__)\n";
+        const ASGI: &str = "async def app(scope, receive, send): pass\n";
+        const PROCFILE: &str =
+            "web: ./server --port $PORT ${X:-a}\nrelease: ./migrate\nclock: ./clock\n";
+        let rows: [Row; 7] = [
             (
                 "flask",
-                &[("app.py", flask)],
+                &[("app.py", FLASK)],
                 "entry = \"app:create_app()\"",
             ),
             (
                 "asgi",
-                &[("main.py", asgi), ("public/a.css", "")],
+                &[("main.py", ASGI), ("public/a.css", "")],
                 "root = \"public\"",
             ),
             ("rack", &[("config.ru", "run 1\n")], "entry = \"config.ru\""),
@@ -222,15 +231,15 @@ mod tests {
                 &[("index.html", "<p>\n")],
                 "files = { root = \".\" }",
             ),
-            ("procfile", &[("Procfile", procfile)], "[jobs.clock]"),
+            ("procfile", &[("Procfile", PROCFILE)], "[jobs.clock]"),
             (
                 "factory",
-                &[("app.py", flask), ("Procfile", "worker: celery -A ${X}\n")],
+                &[("app.py", FLASK), ("Procfile", "worker: celery -A ${X}\n")],
                 "celery -A $${X}",
             ),
             (
                 "env",
-                &[("app.py", flask), (".env", "SECRET=tell-nobody\n")],
+                &[("app.py", FLASK), (".env", "SECRET=tell-nobody\n")],
                 "env_file = \".env\"",
             ),
         ];

@@ -11,11 +11,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use penstock_config::{App, Config, Server};
+use penstock_config::{App, Config, Server, SiteTls};
 use penstock_sys::account::{self, Account, User};
 use penstock_sys::cgroup::AppCgroup;
 use penstock_sys::net::{SocketAccess, set_socket_access};
 use penstock_sys::process::{CommandLine, Privileges};
+
+use crate::tls_service::give_system_folder_to;
 
 /// The account that the server switches to.
 #[derive(Debug)]
@@ -186,6 +188,24 @@ impl ServerAccount {
     /// Environment variables that describe the user.
     pub(crate) fn env_vars(&self) -> Vec<(&'static str, String)> {
         self.account.env_vars()
+    }
+
+    /// Gives the user the folder of certificates, if the server keeps some there: as itself it
+    /// cannot make it.
+    ///
+    /// # Errors
+    /// The path that could not be given.
+    pub(crate) fn give_certificate_folder(&self, config: &Config) -> Result<(), String> {
+        let keeps_any = config.sites.iter().any(|site| match site.tls {
+            SiteTls::Local => true,
+            SiteTls::Auto => config.acme.storage.is_none(),
+            SiteTls::Off | SiteTls::Files(_) => false,
+        });
+        if !keeps_any {
+            return Ok(());
+        }
+        give_system_folder_to(&self.account.user, self.account.gid)
+            .map_err(|error| format!("server.user: {error}"))
     }
 
     /// Switches the user for good, without any check.

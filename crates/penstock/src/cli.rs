@@ -78,6 +78,9 @@ enum Verb {
         to: ServerLocation,
     },
     /// Make browsers and programs of this machine trust the local certificate authority
+    ///
+    /// Its certificate is local-authority/root.pem in /var/lib/penstock for a server that root
+    /// starts, and in ~/.local/share/penstock for others.
     Trust {
         /// Remove the authority from where it is trusted
         #[arg(long)]

@@ -295,6 +295,7 @@ fn prepare_process(
     }
     let bound_listeners = BoundListeners::open(config, sockets, follows)?;
     if let Some(server_account) = server_account {
+        server_account.give_certificate_folder(config)?;
         server_account.switch_user_and_check(
             config,
             &invocation.cwd,

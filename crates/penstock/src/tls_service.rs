@@ -36,7 +36,9 @@ use rustls::time_provider::DefaultTimeProvider;
 
 pub(crate) use self::acme::AcmeEnvironment;
 use self::acme::AcmeHooks;
-pub(crate) use self::paths::{local_authority_folder, local_authority_folder_of};
+pub(crate) use self::paths::{
+    give_system_folder_to, local_authority_folder, local_authority_folder_of,
+};
 use self::site_certificates::SiteEntry;
 pub(crate) use self::site_certificates::SiteProblem;
 
