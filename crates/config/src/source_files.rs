@@ -8,11 +8,13 @@
 //! - Relative paths start from the directory of the main file, in all files.
 
 mod glob;
+mod unclosed;
 
 use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
+use self::unclosed::find_unclosed_list;
 use crate::disk;
 use crate::findings::{Findings, LocatedValue, SourceText, make_absolute};
 use crate::units;
@@ -173,6 +175,11 @@ impl SourceFiles {
         let start = file.start;
         if syntax.is_empty() {
             return Some(NamedFiles::find(root.get_ref(), start));
+        }
+        if let Some(at) = find_unclosed_list(&file.text) {
+            let problem = "not valid TOML: the list that begins here has no `]`".to_owned();
+            self.problems.push((start + at, problem));
+            return None;
         }
         // What was recovered would only give errors that follow from these.
         let problems: Vec<_> = (syntax.iter())

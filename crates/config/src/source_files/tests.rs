@@ -178,7 +178,7 @@ fn reports_what_cannot_be_included() {
         (
             "[server]\ninclude = [\"a.toml\"]\n",
             &[("a.toml", "x = [\n")],
-            &["a.toml:1:6: not valid TOML: unclosed array, expected `]`"],
+            &["a.toml:1:5: not valid TOML: the list that begins here has no `]`"],
         ),
         (
             "[server]\ninclude = [\"a.toml\"]\n[apps.x]\n",
