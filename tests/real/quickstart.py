@@ -16,7 +16,8 @@ What differs from a reader's machine:
 
 - The ports 8080, 8443 and 8090 are free ones, in commands, files and output, and `penstock` gets
   options that say so. The home directory and the state of the server are in a temporary folder.
-- Versions, times and numbers of processes and threads in lines of `penstock serve` may be others.
+- Versions, times and numbers of processes and threads in lines of `penstock serve` may differ, and
+  so may figures of `penstock bench`, except zeros.
 - What a page installs comes from this machine (see `quickstart_installs`).
 """
 
@@ -46,7 +47,7 @@ FOREIGN = (
 FILE = re.compile(r"(?P<adds>Add to )?`(?P<path>[^`\s]+)`:")
 FENCE = re.compile(r"```(?P<language>\S*)")
 # Commands that find a running server.
-VERBS = ("stop", "status", "reload", "restart", "certificates")
+VERBS = ("stop", "status", "reload", "restart", "upgrade", "certificates")
 
 
 class PageError(AssertionError):
@@ -143,6 +144,11 @@ def generalize(line):
     line = re.sub(r"\b([A-Za-z]+) v?\d+(\.\d+)+\w*", r"\1 N", line)
     line = re.sub(r"\b\d+ process(es)?\b", "N processes", line)
     return re.sub(r" x \d+ threads\b", " x N threads", line)
+
+
+def generalize_figures(line):
+    """Takes the figures out of a line of `penstock bench`."""
+    return re.sub(r" +(?!0$)\d[\d.]*", " N", line)
 
 
 def pattern_of(line):
@@ -293,6 +299,8 @@ class Reader:
 
     def compare(self, command, output):
         promised = [self.local(line) for line in command.output]
+        if "bench" in command.text:
+            promised, output = (map(generalize_figures, lines) for lines in (promised, output))
         lines = ["(?:.*\n)*" if line == "..." else f"{pattern_of(line)}\n" for line in promised]
         shown = "".join(f"{line.rstrip()}\n" for line in output)
         if not re.fullmatch("".join(lines), shown):

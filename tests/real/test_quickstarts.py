@@ -161,10 +161,7 @@ class Production(RealCase):
         self.assertEqual(len(blocks), 3)
         for block in blocks:
             (folder / "penstock.toml").write_text(block)
-            check = [BIN, "check", "--config-only", "-c", folder / "penstock.toml"]
-            done = subprocess.run(check, capture_output=True, text=True)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn("good", done.stdout)
+            check_file(self, folder / "penstock.toml")
 
     def test_files_and_the_application_are_served_over_https(self):
         folder = self.application()
@@ -207,6 +204,41 @@ class Production(RealCase):
     def blocks(self, folder):
         index = (PAGES / "README.md").read_text()
         return [block.replace("/srv/hello", str(folder)) for block in TOML.findall(index)]
+
+
+class Guides(RealCase):
+    """docs/sizing.md and docs/upgrade-guide.md: their configurations and what they let you try."""
+
+    def test_each_configuration_passes_the_check(self):
+        folder = self.folder()
+        (folder / "app.py").write_text("def app(environ, start_response): ...\n")
+        for name, count in [("sizing", 5), ("upgrade-guide", 1)]:
+            blocks = TOML.findall(guide(name))
+            self.assertEqual(len(blocks), count, name)
+            for block in blocks:
+                served = "" if "[apps.shop]" in block else "[apps.shop]\n"
+                (folder / "penstock.toml").write_text(block + served)
+                check_file(self, folder / "penstock.toml")
+
+    def test_the_example_of_sizes_is_measured(self):
+        start = re.search(r"```console\n.*?```\n", (PAGES / "flask.md").read_text(), re.DOTALL)[0]
+        example = guide("sizing").split("## Worked example\n")[1]
+        Reader(self.folder(), environment=BASE).follow(start + example)
+
+    def test_an_upgrade_under_load_fails_no_request(self):
+        page = guide("upgrade-guide").split("## Try it\n")[1]
+        site = "`index.html`:\n```html\n<h1>Hello</h1>\n```\n"
+        Reader(self.folder(), has_penstock=True).follow(site + page)
+
+
+def guide(name):
+    return (ROOT / "docs" / f"{name}.md").read_text()
+
+
+def check_file(case, file):
+    command = [BIN, "check", "--config-only", "-c", file]
+    done = subprocess.run(command, capture_output=True, text=True)
+    case.assertEqual(done.returncode, 0, done.stderr)
 
 
 if __name__ == "__main__":
