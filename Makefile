@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 60
 TEST_THREADS ?= $(shell expr 2 '*' "$$(nproc)")
 
 .NOTPARALLEL:
-.PHONY: run build release deny test test-rust test-workers test-real test-hardened test-backends test-applications test-tls test-migrations packages test-packages fuzz clean
+.PHONY: run build release deny test test-rust test-workers test-real test-hardened test-backends test-applications test-tls test-migrations packages test-packages site fuzz clean
 
 run:
 	@echo "== set up the guestbook, build, serve it"
@@ -106,6 +106,16 @@ test-packages:
 	@echo "== each package, installed in a clean environment"
 	@/usr/bin/python3 -B -m unittest discover --verbose -s packaging/tests
 
+# The pictures in it are of the debug build.
+site:
+	@scripts/setup site
+	@cargo build -p penstock
+	@echo "== pictures for the site"
+	@scripts/test-real test_screenshots
+	@echo "== the site: built, and looked at"
+	@scripts/test-real test_documents test_site
+	@echo "site: $(BIN)/site/index.html (penstock serve --files $(BIN)/site: search needs a server)"
+
 fuzz:
 	@echo "== fuzz each target for $(FUZZ_SECONDS) s"
 	@scripts/fuzz $(FUZZ_SECONDS)
@@ -113,4 +123,4 @@ fuzz:
 clean:
 	@echo "== remove what was built (not what the examples have stored)"
 	@cargo clean --quiet
-	@rm -rf .venv .tools examples/*/.venv fuzz/target packaging/.venv packaging/bin packaging/tests/.venv
+	@rm -rf .venv .tools examples/*/.venv fuzz/target packaging/.venv packaging/bin packaging/tests/.venv docs/site/.venv
