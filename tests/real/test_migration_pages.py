@@ -31,13 +31,25 @@ PROGRAMS = ROOT / "tests" / "real" / "migrations" / ".venv" / "bin"
 PATIENCE = 30
 # What each page moves from, by its name.
 STACKS = {
-    "caddy": [],
+    "caddy": ["caddy"],
     "haproxy": ["haproxy"],
     "nginx-gunicorn": ["nginx", "gunicorn"],
     "nginx-puma": ["nginx", "puma"],
     "passenger": [],
     "uwsgi": ["uwsgi"],
 }
+# Certificates of its own, which no program is told to trust.
+CADDY = """\
+{{
+    admin off
+    local_certs
+    skip_install_trust
+    persist_config off
+    default_bind {address}
+    http_port 8080
+    https_port 8443
+}}
+"""
 BACK_ENDS = ("8000", "8001", "8002")
 
 
@@ -199,9 +211,9 @@ class MigrationPage(RealCase):
                 theirs = self.ask(question, self.theirs)
                 self.assertEqual(theirs[0], int(differs or status))
                 if not differs and theirs[0] < 300:
-                    # Behind it, a back end shows fields such as `Host`.
-                    lines = [body.split("\n", 1)[0] for _, body in (theirs, ours[question])]
-                    self.assertEqual(*lines)
+                    # A back end begins with its port, and shows fields such as `Host` behind.
+                    bodies = [body.split("\n", 1)[0] for _, body in (theirs, ours[question])]
+                    self.assertEqual(*(re.sub(r"^80\d\d ", "", body) for body in bodies))
 
     def path(self, part):
         """Returns the old server's file whose path has this part."""
@@ -234,6 +246,15 @@ class MigrationPage(RealCase):
         self.path("uwsgi").write_text(text)
         command = [program("uwsgi"), "--plugin", "python3", "--ini", self.path("uwsgi")]
         self.start(command, self.theirs, 8080)
+
+    def start_caddy(self):
+        text = re.sub(r"127\.0\.0\.1", self.behind, self.path("Caddyfile").read_text())
+        self.path("Caddyfile").write_text(CADDY.format(address=self.theirs) + text)
+        command = [program("caddy"), "run", "--adapter", "caddyfile", "--config"]
+        environment = {"HOME": str(self.home), "XDG_DATA_HOME": str(self.home)}
+        file = self.path("Caddyfile")
+        child = self.start([*command, file], self.theirs, 8443, env=environment)
+        child.wait_for("certificate obtained successfully", PATIENCE)
 
     def start_haproxy(self):
         text = self.path("haproxy").read_text().replace("bind :80", f"bind {self.theirs}:8080")
