@@ -92,8 +92,8 @@ test-tls: build
 	@echo "== TLS, looked at by testssl.sh and sslyze"
 	@scripts/test-real test_tls
 
-# Separate: Caddy, HAProxy, Apache, php-fpm, Gunicorn, Puma and uWSGI, each with its file and ours,
-# and a login service.
+# Separate: Caddy, HAProxy, Apache, php-fpm, Gunicorn, Puma, Passenger and uWSGI, each with its file
+# and ours, and a login service.
 # What needs nginx alone runs with the other tests.
 test-migrations: build
 	@scripts/setup migrations
