@@ -1,10 +1,11 @@
 """The documents: each page is in the navigation of the site, and each link leads somewhere."""
 
 import re
+import subprocess
 import tomllib
 import unittest
 
-from harness import ROOT
+from harness import BIN, ROOT
 
 DOCS = ROOT / "docs"
 SITE = DOCS / "site"
@@ -69,6 +70,15 @@ class Documents(unittest.TestCase):
                     broken.append(f"{page.relative_to(ROOT)}: {link}")
         self.assertGreater(count, 400)
         self.assertEqual(broken, [])
+
+    def test_the_index_has_every_verb(self):
+        done = subprocess.run([BIN, "--help"], capture_output=True, text=True, timeout=60)
+        commands = done.stdout.split("Commands:\n")[1].split("\n\n")[0]
+        verbs = set(re.findall(r"^  (\w+)", commands, re.MULTILINE)) - {"help"}
+        self.assertGreater(len(verbs), 20)
+        section = (DOCS / "README.md").read_text().split("## Commands")[1].split("\n## ")[0]
+        missing = [verb for verb in sorted(verbs) if not re.search(rf"\b{verb}\b", section)]
+        self.assertEqual(missing, [])
 
     def test_the_readme_is_one_screen(self):
         self.assertLessEqual(len((ROOT / "README.md").read_text().splitlines()), 60)
