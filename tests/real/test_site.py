@@ -25,16 +25,40 @@ RESULTS = """
 FIELD = "return document.activeElement?.shadowRoot?.activeElement?.tagName ?? ''"
 
 
+def code(path):
+    """Returns the lines of a page's blocks of code, without their indent."""
+    found, is_fenced, is_code, was_blank = [], False, False, True
+    for line in path.read_text().splitlines():
+        if line.startswith("```"):
+            is_fenced = not is_fenced
+        elif is_fenced:
+            found.append(line.strip())
+        elif line.strip():
+            is_code = line.startswith("    ") and (is_code or was_blank)
+            found += [line.strip()] if is_code else []
+        was_blank = not line.strip()
+    return [line for line in found if line]
+
+
 class PageReader(HTMLParser):
-    """Collects the links and the anchors of a page."""
+    """Collects the links, the anchors and the code of a page."""
 
     def __init__(self, path):
         super().__init__()
         self.links, self.anchors, self.loads = [], set(), []
+        self.code, self._is_code = "", False
         self.feed(path.read_text())
+
+    def handle_data(self, data):
+        self.code += data if self._is_code else ""
+
+    def handle_endtag(self, tag):
+        if tag == "pre":
+            self.code, self._is_code = self.code + "\n", False
 
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
+        self._is_code = self._is_code or tag == "pre"
         self.anchors |= {attributes.get("id"), attributes.get("name")}
         for name in ("href", "src"):
             if link := attributes.get(name):
@@ -71,6 +95,19 @@ class BuiltSite(RealCase):
                     broken.append(f"{path.relative_to(SITE)}: {link}")
         self.assertGreater(count, 5000)
         self.assertEqual(broken, [])
+
+    def test_code_is_shown_as_code(self):
+        """The tool and other renderers see code in lists differently."""
+        lost, count = [], 0
+        for source in (ROOT / "docs").rglob("*.md"):
+            name = source.relative_to(ROOT / "docs").with_suffix(".html")
+            page = self.pages.get(SITE / str(name).replace("README", "index"))
+            for line in code(source) if page else ():
+                count += 1
+                if line not in page.code:
+                    lost.append(f"{name}: {line}")
+        self.assertGreater(count, 1000)
+        self.assertEqual(lost, [])
 
     def test_nothing_comes_from_another_host(self):
         foreign = {
