@@ -5,6 +5,7 @@ has built.
 """
 
 import contextlib
+import ctypes
 import os
 import pathlib
 import re
@@ -29,6 +30,24 @@ START_DEADLINE = 60
 # From SIGTERM to the end: the server's own bound is 30 seconds.
 STOP_DEADLINE = 40
 LISTENING = re.compile(r"^listening (http://\S+)$", re.MULTILINE)
+
+CHROOT_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "LANG": "C.UTF-8",
+}
+# Bare Debian roots: release and packages, with what these need.
+ROOTS = {
+    "bookworm": ("bookworm", "python3", "python3-venv", "ruby", "ruby-rack"),
+    "python": ("bookworm", "python3", "python3-venv"),
+    "ruby": (
+        "bookworm", "ruby", "bundler", "ruby-rack", "ruby-sinatra", "ruby-grape", "ruby-rails"
+    ),
+    # Rack 3, whose command is a gem of its own.
+    "trixie": ("trixie", "ruby", "bundler", "ruby-rackup", "ruby-rails"),
+}  # fmt: skip
+# Of sched.h.
+CLONE_NEWNS = 0x0002_0000
 
 WSGI = """\
 def application(environ, start_response):
@@ -166,25 +185,41 @@ def needs_root(test):
     return unittest.skipUnless(os.getuid() == 0, "it needs root")(test)
 
 
-def debian_root():
-    """A bare Debian 12 with Python and Ruby, made once; nothing may be written to it."""
-    root = project.PACKAGES / "roots/bookworm"
+def debian_root(name="bookworm"):
+    """A bare Debian of `ROOTS`, made once; nothing may be written to it."""
+    root = project.PACKAGES / "roots" / name
     stamp = root.with_suffix(".complete")
-    if not stamp.is_file():
+    release, *packages = ROOTS[name]
+    wanted = " ".join([release, *packages])
+    if not stamp.is_file() or stamp.read_text() != wanted:
+        stamp.unlink(missing_ok=True)
         shutil.rmtree(root, ignore_errors=True)
         root.parent.mkdir(parents=True, exist_ok=True)
+        run("debootstrap", "--variant=minbase", release, root, timeout=1200)
+        install = "apt-get install --quiet --yes --no-install-recommends".split()
+        # Scripts of packages look at /proc; the mount ends with the command.
+        script = 'mount -t proc proc "$1/proc" && exec chroot "$@"'
         run(
-            "debootstrap", "--variant=minbase", "--include=python3,python3-venv,ruby,ruby-rack", "bookworm", root,
-            timeout=1200,
+            "unshare", "--mount", "sh", "-ec", script, "-", root, *install, *packages,
+            env=CHROOT_ENVIRONMENT, timeout=1200,
         )  # fmt: skip
-        stamp.touch()
+        stamp.write_text(wanted)
     return root
 
 
+def enter_private_mounts():
+    """Keeps what this process mounts from here on to itself, so that it ends with the process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS) != 0:
+        raise OSError(ctypes.get_errno(), "a private mount namespace is refused")
+    run("mount", "--make-rprivate", "/")
+
+
 @contextlib.contextmanager
-def debian_copy(folder):
+def debian_copy(folder, name="bookworm"):
     """A Debian root that may be written to, over the one of `debian_root`."""
-    lower = debian_root()
+    lower = debian_root(name)
+    enter_private_mounts()
     for name in ("upper", "work", "root"):
         (folder / name).mkdir()
     # The upper folder of an overlay cannot itself be on one.

@@ -58,25 +58,6 @@ def rails(folder, environment):
         yield {"REDIS_URL": f"unix://{redis.address}"}
 
 
-HELLO_ROUTE = """\
-Rails.application.routes.draw do
-  root to: ->(_env) { [200, { "Content-Type" => "text/plain" }, ["Hello"]] }
-end
-"""
-
-
-def plain_rails(folder):
-    """Makes a project by `rails new --api` with one page and no database."""
-    options = (*OPTIONS, "active-record", "action-cable", "active-storage", "action-mailbox")
-    command = ("rails", "new", ".", "--api", *(f"--skip-{option}" for option in options))
-    run(folder, *command)
-    gemfile = folder / "Gemfile"
-    lines = gemfile.read_text().splitlines()
-    kept = [line for line in lines if not line.lstrip().startswith("gem ") or is_used(line)]
-    gemfile.write_text("\n".join([*kept, ""]))
-    (folder / "config" / "routes.rb").write_text(HELLO_ROUTE)
-
-
 def use_rails(case, server):
     """Sends a message in the browser: the browser and clients of every process receive it."""
 

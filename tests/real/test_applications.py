@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
+import laying
 import layouts
 import ruby_projects
 from harness import ROOT, RealCase, Server
@@ -268,18 +269,17 @@ class Layouts(RealCase):
         parent = self.folder()
         project = (parent / "site").resolve()
         project.mkdir()
-        env = self.place_environment(layout, project)
-        self.generate(layout, project)
-        for name, text in layout.files.items():
-            file = project / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if text is None:
-                file.unlink()
-            elif layout.generator and file.exists():
-                file.write_text(file.read_text() + text)
-            else:
-                file.write_text(text)
-                file.chmod(0o755)
+        environment = HERE / layout.environment / ".venv"
+        if layout.environment:
+            self.assertTrue((environment / ".stamp").exists(), "scripts/setup applications")
+        env, link = laying.place_environment(layout, project, environment)
+        if link:
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(environment)
+        laying.generate(
+            layout, project, environment, lambda line: ruby_projects.run(project, *line)
+        )
+        laying.write_files(layout, project)
         # Nothing that this machine's tools have set leads anywhere else.
         env = {"HOME": str(parent), "PYTHONDONTWRITEBYTECODE": "1"} | env | layout.env
         with Server(env=env, cwd=project, seconds=SECONDS) as server:
@@ -289,35 +289,6 @@ class Layouts(RealCase):
             self.assertEqual(len(serving), 1, serving)
             self.assertIn(layout.found, serving[0])
             self.server = None
-
-    def place_environment(self, layout, project):
-        """Puts the virtual environment where the layout's tool would; returns the variables."""
-        if not layout.environment:
-            return {}
-        home = HERE / layout.environment / ".venv"
-        self.assertTrue((home / ".stamp").exists(), "scripts/setup applications")
-        parent = project.parent
-        if layout.place in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT"):
-            return {"VIRTUAL_ENV": "", layout.place: str(home)}
-        variables = {"VIRTUAL_ENV": ""}
-        if layout.place == "POETRY":
-            place = parent / ".cache" / layouts.poetry_place(project)
-        elif layout.place == "PIPENV":
-            variables["WORKON_HOME"] = str(parent / "envs")
-            place = parent / "envs" / layouts.pipenv_place(project)
-        else:
-            place = Path(layout.place.format(project=project, parent=parent, home=parent))
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(home)
-        return variables
-
-    def generate(self, layout, project):
-        if layout.generator == "django":
-            command = HERE / layout.environment / ".venv" / "bin" / "django-admin"
-            run = [command, "startproject", "mysite", str(project)]
-            subprocess.run(run, check=True, capture_output=True)
-        if layout.generator == "rails":
-            ruby_projects.plain_rails(project)
 
 
 class Documents(unittest.TestCase):
