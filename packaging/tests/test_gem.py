@@ -1,6 +1,18 @@
 """The gem: installed into an empty GEM_HOME, without a registry; its launcher and its Rack handler."""
 
-from support import RACK, PackageTest, clean_environment, package, project, run
+import shutil
+
+from support import (
+    CHROOT_ENVIRONMENT,
+    RACK,
+    PackageTest,
+    clean_environment,
+    debian_copy,
+    needs_root,
+    package,
+    project,
+    run,
+)
 
 APPLICATION = """\
 require "rails"
@@ -31,14 +43,27 @@ require "rails/commands"
 """
 
 
-class Gem(PackageTest):
+GEM = f"penstock-{project.VERSION}-x86_64-linux.gem"
+
+
+class GemTest(PackageTest):
+    def write_rails(self, below=""):
+        """The smallest project of Rails."""
+        config = 'require_relative "config/environment"\nrun Rails.application\n'
+        self.write(f"{below}config.ru", config)
+        self.write(f"{below}config/application.rb", APPLICATION)
+        self.write(f"{below}config/environment.rb", ENVIRONMENT)
+        self.write(f"{below}bin/rails", BIN_RAILS)
+
+
+class Gem(GemTest):
     def setUp(self):
         super().setUp()
         self.home = self.folder / "gems"
         self.environment = clean_environment(GEM_HOME=str(self.home), GEM_PATH="")
         # The gems of the system too: Rack and Rails.
         self.with_system = clean_environment(GEM_HOME=str(self.home))
-        gem = package(f"penstock-{project.VERSION}-x86_64-linux.gem")
+        gem = package(GEM)
         run("gem", "install", "--local", "--no-document", gem, env=self.environment)
         self.launcher = self.home / "bin/penstock"
 
@@ -54,20 +79,17 @@ class Gem(PackageTest):
         self.write("config.ru", RACK)
         server = self.serve(
             "rackup", "-s", "penstock", "-p", "0", "-o", "127.0.0.1", "-E", "production",
-            "-O", "Threads=3", "config.ru",
+            "-O", "Threads=3", "-O", "Admin=off", "config.ru",
             cwd=self.folder, env=self.with_system | {"RUBYOPT": "-W0"},
         )  # fmt: skip
         self.assert_serves(server, "hello /some/path")
 
     def test_rails_server_starts_it_by_its_name(self):
-        self.write("config.ru", 'require_relative "config/environment"\nrun Rails.application\n')
-        self.write("config/application.rb", APPLICATION)
-        self.write("config/environment.rb", ENVIRONMENT)
-        self.write("bin/rails", BIN_RAILS)
+        self.write_rails()
         server = self.serve(
             "ruby", "bin/rails", "server", "-u", "penstock", "-p", "0", "-b", "127.0.0.1",
             "-e", "production",
-            cwd=self.folder, env=self.with_system | {"RUBYOPT": "-W0"},
+            cwd=self.folder, env=self.with_system | {"RUBYOPT": "-W0", "PENSTOCK_ADMIN": "off"},
         )  # fmt: skip
         self.assert_serves(server, "hello /some/path from Rails")
 
@@ -76,3 +98,43 @@ class Gem(PackageTest):
         run("gem", "uninstall", "--all", "--executables", "penstock", env=self.environment)
         left = [path for path in self.home.rglob("*penstock*") if path.is_file()]
         self.assertEqual(left, [])
+
+
+@needs_root
+class Rack3(GemTest):
+    """A Debian with Rack 3, whose `rackup` is a gem of its own, and Rails 7."""
+
+    def setUp(self):
+        super().setUp()
+        root = self.enterContext(debian_copy(self.folder, "trixie"))
+        shutil.copy(package(GEM), root / "tmp")
+        self.chroot = ["chroot", root, "env", "-C", "/srv"]
+        self.below = f"{root.relative_to(self.folder)}/srv/"
+        run(
+            *self.chroot, "gem", "install", "--local", "--no-document", f"/tmp/{GEM}",
+            env=CHROOT_ENVIRONMENT,
+        )  # fmt: skip
+
+    def ruby(self, script):
+        return run(*self.chroot, "ruby", "-e", script, env=CHROOT_ENVIRONMENT).strip()
+
+    def test_rackup_starts_it_by_its_name(self):
+        self.assertEqual(self.ruby('require "rack"; puts Rack.release[0]'), "3")
+        self.write(f"{self.below}config.ru", RACK)
+        server = self.serve(
+            *self.chroot, "rackup", "-s", "penstock", "-p", "0", "-o", "127.0.0.1",
+            "-E", "production", "-O", "processes=2", "-O", "Admin=off", "config.ru",
+            env=CHROOT_ENVIRONMENT,
+        )  # fmt: skip
+        self.assert_serves(server, "hello /some/path")
+
+    def test_rails_server_starts_it_by_its_name(self):
+        major = self.ruby('require "rails"; puts Rails::VERSION::MAJOR')
+        self.assertGreaterEqual(int(major), 7)
+        self.write_rails(self.below)
+        server = self.serve(
+            *self.chroot, "ruby", "bin/rails", "server", "-u", "penstock", "-p", "0",
+            "-b", "127.0.0.1", "-e", "production",
+            env=CHROOT_ENVIRONMENT | {"PENSTOCK_ADMIN": "off"},
+        )  # fmt: skip
+        self.assert_serves(server, "hello /some/path from Rails")

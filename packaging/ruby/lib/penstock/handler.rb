@@ -23,6 +23,7 @@ module Penstock
       {
         "processes=N" => "Number of worker processes",
         "Threads=N" => "Number of threads in each worker process",
+        "Admin=ADDRESS" => "Address of the status page, or off (also PENSTOCK_ADMIN)",
         "Config=FILE" => "Configuration file, in place of --listen and config.ru"
       }
     end
@@ -32,6 +33,9 @@ module Penstock
       arguments = options[:Config] ? ["-c", options[:Config].to_s] : served_file(options)
       arguments.push("--processes", options[:processes].to_s) if options[:processes]
       arguments.push("--threads", options[:Threads].to_s) if options[:Threads]
+      # `rails server` has no options for a handler.
+      admin = options[:Admin] || ENV["PENSTOCK_ADMIN"]
+      arguments.push("--admin", admin.to_s) if admin
       arguments.push("--dev") if rack_environment(options) == DEVELOPMENT
       arguments
     end
