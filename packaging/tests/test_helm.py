@@ -46,7 +46,8 @@ class Helm(PackageTest):
         return run(HELM, "template", "shop", CHART, "--kube-version", KUBERNETES, *words)
 
     def check(self, text, code=0):
-        return run(self.checker, code=code, stdin=self.write("all.yaml", text).open())
+        with self.write("all.yaml", text).open() as manifests:
+            return run(self.checker, code=code, stdin=manifests)
 
     def test_each_way_to_use_it_is_valid(self):
         run(HELM, "lint", "--strict", CHART, "--kube-version", KUBERNETES)

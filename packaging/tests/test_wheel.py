@@ -1,6 +1,6 @@
 """The wheels: installed into a fresh virtual environment, without a registry, and served from."""
 
-import zipfile
+import json
 
 from support import WSGI, PackageTest, clean_environment, package, project, run
 
@@ -26,35 +26,28 @@ class Wheel(PackageTest):
         return clean_environment(PYTHONDONTWRITEBYTECODE="1")
 
     def test_python_m_penstock_serves_an_application(self):
-        for tag in ("manylinux2014_x86_64", "musllinux_1_2_x86_64"):
-            with self.subTest(tag):
-                wheel = package(f"penstock-{project.VERSION}-py3-none-*{tag}.whl")
-                if tag.startswith("musllinux"):
-                    # pip takes it only on such a system, so that its files are laid by hand.
-                    self.serve_by_hand(wheel)
-                    continue
-                folder = self.virtualenv(wheel)
-                server = self.serve(
-                    folder / "bin/python", "-m", "penstock", "serve", "hello:application",
-                    "--listen", "127.0.0.1:0", "--admin", "off",
-                    cwd=self.folder / "app", env=self.clean(),
-                )  # fmt: skip
-                self.assert_serves(server, "hello /some/path")
+        folder = self.virtualenv(package(f"penstock-{project.VERSION}-*manylinux2014_x86_64.whl"))
+        self.serve_module(folder / "bin/python", self.clean())
 
-    def serve_by_hand(self, wheel):
-        folder = self.folder / "unpacked"
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder)
-        binary = folder / f"penstock-{project.VERSION}.data/scripts/penstock"
-        binary.chmod(0o755)
+    def test_pip_for_musl_takes_its_wheel_and_no_other(self):
+        """As on Alpine: pip chooses among all wheels by the tags of that system."""
         target = self.folder / "target"
-        (target / "bin").mkdir(parents=True)
-        binary.rename(target / "bin/penstock")
-        (folder / "penstock").rename(target / "penstock")
+        folder = self.virtualenv(package(f"penstock-{project.VERSION}-*manylinux2014_x86_64.whl"))
+        words = [folder / "bin/pip", "install", "--no-index", "--find-links", project.PACKAGES]
+        words += ["--only-binary", ":all:", "--platform", "musllinux_1_2_x86_64", "--report"]
+        report = self.folder / "report.json"
+        run(*words, report, "--target", target, "penstock", env=self.clean())
+        [installed] = json.loads(report.read_text())["install"]
+        self.assertIn("musllinux_1_2_x86_64.whl", installed["download_info"]["url"])
+        self.assertEqual(
+            (target / "bin/penstock").read_bytes(), project.binary(project.MUSL).read_bytes()
+        )
+        self.serve_module(PYTHON, self.clean() | {"PYTHONPATH": str(target)})
+
+    def serve_module(self, python, environment):
         server = self.serve(
-            PYTHON, "-m", "penstock", "serve", "hello:application",
-            "--listen", "127.0.0.1:0", "--admin", "off",
-            cwd=self.folder / "app", env=self.clean() | {"PYTHONPATH": str(target)},
+            python, "-m", "penstock", "serve", "hello:application",
+            "--listen", "127.0.0.1:0", "--admin", "off", cwd=self.folder / "app", env=environment,
         )  # fmt: skip
         self.assert_serves(server, "hello /some/path")
 
@@ -71,13 +64,14 @@ class Wheel(PackageTest):
         self.assertEqual(left, [])
 
     def test_its_tags_and_its_files_are_what_they_should_be(self):
-        """auditwheel reads the symbols of the binary, check-wheel-contents the archive."""
+        """auditwheel reads the binary's symbols, check-wheel-contents the archive, twine the page."""
         glibc = package(f"penstock-{project.VERSION}-*manylinux2014_x86_64.whl")
         text = " ".join(run(TOOLS / "auditwheel", "show", glibc).split())
         self.assertIn('constrains the platform tag to "manylinux_2_17_x86_64"', text)
         musl = package(f"penstock-{project.VERSION}-*musllinux_1_2_x86_64.whl")
         for wheel in (glibc, musl):
             self.assertIn("OK", run(TOOLS / "check-wheel-contents", wheel))
+            self.assertIn("PASSED", run(TOOLS / "twine", "check", "--strict", wheel))
 
     def test_without_its_binary_the_module_says_what_to_do(self):
         folder = self.virtualenv(package(f"penstock-{project.VERSION}-*manylinux2014_x86_64.whl"))
