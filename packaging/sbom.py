@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 """Makes penstock-VERSION.cdx.json: the crates of the binary, as CycloneDX 1.5 lists it.
 
-It is what `cargo metadata` knows of the crates that the binary links, without those of tests and of
-other systems: name, version, licence, checksum of Cargo.lock, and which needs which.
+It is what `cargo metadata` knows of the crates that the binaries link: name, version, licence, checksum of
+Cargo.lock, and which needs which. Crates of tests and of other systems are left out, and so are those that
+run only while it is built: build scripts, procedural macros, and what these need.
 """
 
 import json
@@ -18,8 +19,13 @@ def package_url(package):
     return f"pkg:cargo/{package['name']}@{package['version']}"
 
 
+def is_macro(package):
+    """Whether a crate is a procedural macro: the compiler runs it, no binary links it."""
+    return any("proc-macro" in target["kind"] for target in package["targets"])
+
+
 def linked(metadata):
-    """The nodes of all crates that the binary needs, without development dependencies."""
+    """The crates that the binary links, each with those that it links."""
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     packages = {package["id"]: package for package in metadata["packages"]}
     start = next(i for i, package in packages.items() if package["name"] == "penstock")
@@ -31,7 +37,9 @@ def linked(metadata):
         needs = [
             dependency["pkg"]
             for dependency in nodes[identifier]["deps"]
-            if any(kind["kind"] != "dev" for kind in dependency["dep_kinds"])
+            # No kind is a need at run time; the others are `build` and `dev`.
+            if any(kind["kind"] is None for kind in dependency["dep_kinds"])
+            and not is_macro(packages[dependency["pkg"]])
         ]
         found[identifier] = sorted(needs)
         left.extend(needs)
@@ -62,7 +70,8 @@ def document():
     metadata = json.loads(
         project.run(
             "cargo", "metadata", "--format-version", "1", "--locked",
-            "--filter-platform", project.GLIBC, cwd=project.ROOT,
+            # The static binaries have an allocator of their own besides.
+            "--filter-platform", project.GLIBC, "--filter-platform", project.MUSL, cwd=project.ROOT,
         )
     )  # fmt: skip
     lock = tomllib.loads((project.ROOT / "Cargo.lock").read_text())
