@@ -2,7 +2,8 @@
 """Makes the Debian package: penstock_VERSION_amd64.deb, and arm64 where that binary is built.
 
 The unit is the one that docs/deployment.md shows, with a user of its own, and the configuration of
-logrotate that of docs/running.md.
+logrotate that of docs/running.md. DEBFULLNAME and DEBEMAIL name the maintainer, as for Debian's own
+tools.
 """
 
 import gzip
@@ -24,7 +25,7 @@ CONTROL = """\
 Package: penstock
 Version: {version}
 Architecture: {architecture}
-Maintainer: The Penstock authors <penstock@penstock.invalid>
+Maintainer: {maintainer}
 Installed-Size: {size}
 Depends: {libraries}passwd, init-system-helpers (>= 1.54)
 Recommends: logrotate
@@ -37,16 +38,25 @@ Description: web server, application server and proxy in one binary
  streams, and a load generator.
 """
 
+# The project has no address for mail, and Debian wants one. Nothing is ever delivered to `.invalid`
+# (RFC 2606, section 2). Reports go where SECURITY.md says.
+NO_ADDRESS = "no-reply@penstock.invalid"
+
 COPYRIGHT = """\
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: penstock
 
 Files: *
-Copyright: 2026 The Penstock authors
+Copyright: 2026 {authors}
 License: Apache-2.0
  On Debian systems, the text of the Apache License, version 2.0, is in
  /usr/share/common-licenses/Apache-2.0.
 """
+
+
+def maintainer():
+    name = os.environ.get("DEBFULLNAME") or project.AUTHORS
+    return f"{name} <{os.environ.get('DEBEMAIL') or NO_ADDRESS}>"
 
 
 def compress(path):
@@ -67,7 +77,7 @@ def lay_share(root):
     (document / "examples").mkdir(parents=True)
     example = share / "penstock/penstock.toml.example"
     example.rename(document / "examples/penstock.toml")
-    project.write(document / "copyright", COPYRIGHT)
+    project.write(document / "copyright", COPYRIGHT.format(authors=project.AUTHORS))
     project.write(document / "changelog", changelog())
     compress(document / "changelog")
     project.install(SOURCES / "index.html", share / "penstock/welcome/index.html")
@@ -78,7 +88,7 @@ def changelog():
     return (
         f"penstock ({project.VERSION}) unstable; urgency=medium\n\n"
         "  * See CHANGELOG.md of the sources.\n\n"
-        f" -- The Penstock authors <penstock@penstock.invalid>  {date}\n"
+        f" -- {maintainer()}  {date}\n"
     )
 
 
@@ -109,7 +119,11 @@ def lay_control(root, architecture, libraries):
     configuration = [f"/{path.relative_to(root)}\n" for path in sorted(root.glob("etc/*/*"))]
     project.write(control / "conffiles", "".join(configuration))
     text = CONTROL.format(
-        version=project.VERSION, architecture=architecture, size=size, libraries=libraries
+        version=project.VERSION,
+        architecture=architecture,
+        maintainer=maintainer(),
+        size=size,
+        libraries=libraries,
     )
     project.write(control / "control", text)
     for script in ("postinst", "prerm", "postrm"):

@@ -19,7 +19,7 @@ Gem::Specification.new do |spec|
   spec.version = "{version}"
   spec.platform = "{platform}"
   spec.summary = "{summary}"
-  spec.authors = ["The Penstock authors"]
+  spec.authors = ["{authors}"]
   spec.license = "{license}"
   spec.required_ruby_version = ">= 2.7"
   spec.files = Dir["{{exe,lib,libexec,share}}/**/*", "LICENSE"].select {{ |path| File.file?(path) }}.sort
@@ -45,7 +45,11 @@ def make(triple, platform):
         f'# frozen_string_literal: true\n\nmodule Penstock\n  VERSION = "{project.VERSION}"\nend\n',
     )
     specification = SPECIFICATION.format(
-        version=project.VERSION, platform=platform, summary=project.SUMMARY, license=project.LICENSE
+        version=project.VERSION,
+        platform=platform,
+        summary=project.SUMMARY,
+        license=project.LICENSE,
+        authors=project.AUTHORS,
     )
     project.write(folder / "penstock.gemspec", specification)
     project.set_times(folder)

@@ -2,20 +2,21 @@
 
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 PACKAGES = TARGET / "packages"
-VERSION = re.search(r'^version = "(.+)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
-SUMMARY = re.search(
-    r'^description = "(.+)"$', (ROOT / "crates/penstock/Cargo.toml").read_text(), re.MULTILINE
-)[1]
-LICENSE = "Apache-2.0"
+WORKSPACE = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]
+VERSION = WORKSPACE["version"]
+AUTHORS = WORKSPACE["authors"][0]
+LICENSE = WORKSPACE["license"]
+PROGRAM = tomllib.loads((ROOT / "crates/penstock/Cargo.toml").read_text())["package"]
+SUMMARY = PROGRAM["description"]
 
 GLIBC = "x86_64-unknown-linux-gnu"
 MUSL = "x86_64-unknown-linux-musl"

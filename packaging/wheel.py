@@ -33,6 +33,7 @@ Metadata-Version: 2.4
 Name: penstock
 Version: {version}
 Summary: {summary}
+Author: {authors}
 License-Expression: {license}
 License-File: LICENSE
 Requires-Python: >=3.8
@@ -79,7 +80,11 @@ def files_of(triple):
         if path.is_file():
             yield f"{data}/data/share/{path.relative_to(share)}", path.read_bytes(), 0o644
     metadata = METADATA.format(
-        version=project.VERSION, summary=project.SUMMARY, license=project.LICENSE, readme=README
+        version=project.VERSION,
+        summary=project.SUMMARY,
+        license=project.LICENSE,
+        authors=project.AUTHORS,
+        readme=README,
     )
     yield f"{info}/METADATA", metadata.encode(), 0o644
     yield f"{info}/WHEEL", wheel_tags(PLATFORMS[triple]).encode(), 0o644
