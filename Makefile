@@ -59,8 +59,14 @@ test-workers:
 	@echo "== ruff"
 	@.venv/bin/ruff check --quiet --no-cache examples tests crates/apps/workers benches packaging
 	@.venv/bin/ruff format --quiet --no-cache --check examples tests crates/apps/workers benches packaging
-	@echo "== Python worker"
-	@.venv/bin/python -B -m unittest discover -s crates/apps/workers/python/tests
+	@echo "== Python worker: the scripts alone"
+	@PENSTOCK_NATIVE=off .venv/bin/python -B -m unittest discover -s crates/apps/workers/python/tests
+	@echo "== Python worker: with its native part"
+	@mkdir -p $(BIN)/native
+	@cc -O2 -Wall -Wextra -Wno-missing-field-initializers -fPIC -fvisibility=hidden -shared -nostdlib \
+	  -o $(BIN)/native/python.so crates/apps/workers/native/python.c
+	@PENSTOCK_NATIVE=$(abspath $(BIN))/native/python.so \
+	  .venv/bin/python -B -m unittest discover -s crates/apps/workers/python/tests
 	@echo "== Ruby worker"
 	@ruby crates/apps/workers/ruby/test/all.rb
 

@@ -108,12 +108,18 @@ fn comma_separated(numbers: &[i32]) -> String {
 /// All modules of one language: for each `name_len u32, name, source_len u32, source`.
 pub(crate) fn encode_script_bundle(dialect: Dialect) -> Vec<u8> {
     let mut out = Vec::new();
-    for (name, source) in modules(dialect) {
-        for part in [name, source] {
+    let mut push = |name: &str, content: &[u8]| {
+        for part in [name.as_bytes(), content] {
             let len = u32::try_from(part.len()).unwrap_or(u32::MAX);
             out.extend_from_slice(&len.to_le_bytes());
-            out.extend_from_slice(part.as_bytes());
+            out.extend_from_slice(part);
         }
+    };
+    for (name, source) in modules(dialect) {
+        push(name, source.as_bytes());
+    }
+    if dialect == Dialect::Python {
+        push("_native.so", NATIVE_PYTHON);
     }
     out
 }
@@ -153,6 +159,7 @@ const PYTHON_MODULES: &[(&str, &str)] = scripts!(
     "idle_gc.py",
     "interface.py",
     "lifespan.py",
+    "native.py",
     "options.py",
     "request_body.py",
     "slot_threads.py",
@@ -190,6 +197,9 @@ const RUBY_MODULES: &[(&str, &str)] = scripts!(
     "worker.rb",
 );
 
+/// Compiled by `build.rs`; loaded by `native.py`.
+const NATIVE_PYTHON: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/python.so"));
+
 const PYTHON_STUB: &str = include_str!("../workers/python/stub.py");
 const RUBY_STUB: &str = include_str!("../workers/ruby/stub.rb");
 
@@ -208,14 +218,18 @@ mod tests {
             let mut parts = Vec::new();
             while let Some((len, tail)) = rest.split_first_chunk::<4>() {
                 let (part, tail) = tail.split_at(u32::from_le_bytes(*len) as usize);
-                parts.push(std::str::from_utf8(part).unwrap());
+                parts.push(part);
                 rest = tail;
             }
             assert!(rest.is_empty());
-            let listed: Vec<_> = modules(dialect)
-                .iter()
-                .flat_map(|(n, s)| [*n, *s])
+            let scripts = modules(dialect).iter();
+            let mut listed: Vec<&[u8]> = scripts
+                .flat_map(|(name, source)| [name.as_bytes(), source.as_bytes()])
                 .collect();
+            if dialect == Dialect::Python {
+                assert!(NATIVE_PYTHON.starts_with(b"\x7fELF"));
+                listed.extend([&b"_native.so"[..], NATIVE_PYTHON]);
+            }
             assert_eq!(parts, listed);
         }
     }

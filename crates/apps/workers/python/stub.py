@@ -29,11 +29,16 @@ class Bundle(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         parts, at = [], 0
         while at < len(data):
             size = int.from_bytes(data[at : at + 4], "little")
-            parts.append(data[at + 4 : at + 4 + size].decode())
+            parts.append(data[at + 4 : at + 4 + size])
             at += 4 + size
-        for name, source in zip(parts[::2], parts[1::2]):
-            module = "penstock_worker." + name[:-3]
-            self.sources[module.replace(".__init__", "")] = (name, source)
+        self.native = b""
+        for name, source in zip(map(bytes.decode, parts[::2]), parts[1::2]):
+            module, ending = name.rsplit(".", 1)
+            if ending == "so":
+                self.native = source
+            else:
+                module = ("penstock_worker." + module).replace(".__init__", "")
+                self.sources[module] = (name, source.decode())
 
     def find_spec(self, name, path=None, target=None):
         if name not in self.sources:

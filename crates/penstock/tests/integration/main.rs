@@ -58,6 +58,7 @@ mod listeners;
 mod logs;
 mod migration_tables;
 mod missing_syscalls;
+mod native_worker;
 mod observability;
 mod overload;
 mod pauses;

@@ -21,6 +21,8 @@ import traceback
 from time import monotonic, sleep
 from typing import Any, Callable, List, Optional
 
+from . import native
+
 PARENT_TIMEOUT = 5.0
 _PR_SET_PDEATHSIG = 1
 
@@ -157,6 +159,8 @@ def _after_fork() -> None:
     if _is_own_fork:
         return
     _is_forked_by_app = True
+    if native.module:
+        native.module.after_fork()
     if signal.getsignal(signal.SIGINT) is _ignore_signal:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     close_guarded()

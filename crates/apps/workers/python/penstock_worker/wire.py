@@ -24,6 +24,8 @@ import threading
 from time import perf_counter_ns
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from . import native
+
 PROTOCOL_VERSION = 2
 MAX_PAYLOAD_BYTES = 64 << 20
 MAX_HEAD_BYTES = 256 << 10
@@ -92,7 +94,30 @@ class PartialBody(bytes):
     """The beginning of a request's body, whose rest is to be pulled."""
 
 
-class Slot:
+class _ScriptSlotState:
+    """What the native part has of a slot, where there is no native part."""
+
+    __slots__ = (
+        "_start",
+        "_end",
+        "_seq",
+        "_ended_seq",
+        "_io_bound_seq",
+        "_streaming_seq",
+        "_hijacked_seq",
+        "_scanned_to",
+        "_buffer",
+        "_has_other_sender",
+        "_has_streamed_body",
+        "_is_pull_pending",
+        "_was_cancelled",
+    )
+
+
+SlotState: Any = native.module.SlotState if native.module else _ScriptSlotState
+
+
+class Slot(SlotState):
     """One slot socket: requests in, responses out.
 
     One thread receives and answers; only `mark_as_io_bound`, `extend_timeout`, `pull` and `hijack`
@@ -101,31 +126,15 @@ class Slot:
     of garbage."""
 
     __slots__ = (
-        "_streaming_seq",
-        "_buffer",
-        "_end",
-        "_ended_seq",
-        "_has_other_sender",
-        "_hijacked_seq",
         "_input_lock",
-        "_has_streamed_body",
-        "_is_pull_pending",
         "_lock",
-        "_io_bound_seq",
         "_poll",
-        "_scanned_to",
         "_sendall",
-        "_seq",
         "_sock",
-        "_start",
         "_view",
-        "_was_cancelled",
         "before_io_bound",
         "collect",
     )
-
-    _start: int
-    _end: int
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -278,6 +287,10 @@ class Slot:
                 f"extend_timeout takes 1 to {MAX_EXTEND_SECONDS} seconds, not {seconds!r}"
             )
         return self._send_notice(_pack_word(EXTEND_DEADLINE, 0, 0, 4, int(-(-seconds // 1))))
+
+    def fileno(self) -> int:
+        """The descriptor of the socket."""
+        return self._sock.fileno()
 
     def close(self) -> None:
         """Closes the socket; what is called after it raises Disconnected."""

@@ -15,11 +15,12 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from functools import partial
 from io import BytesIO
 from time import perf_counter_ns
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from . import api, forks, hijack
+from . import api, forks, hijack, native
 from .file_wrapper import FileWrapper, plain_file
 from .request_body import RequestBodyCut, open_input
 from .tracebacks import format_app_traceback, write_error
@@ -77,8 +78,10 @@ def base_environ(is_multithread: bool, slot: Optional[Slot] = None) -> Environ:
 def serve(slot: Slot, app: Callable[..., Iterable[bytes]], base: Environ) -> None:
     """Answers requests until the server closes the slot."""
     receive = slot.receive
+    serve_plain = _plain_server(slot, app, base)
     try:
         while True:
+            serve_plain()
             request = receive()
             if request is None:
                 return
@@ -103,35 +106,44 @@ def serve(slot: Slot, app: Callable[..., Iterable[bytes]], base: Environ) -> Non
         forks.exit_if_forked_by_app()
 
 
+def _plain_server(slot: Slot, app: Callable[..., Any], base: Environ) -> Callable[[], None]:
+    """What answers plain requests natively until another one comes. A slot of another class counts
+    its requests."""
+    if native.module is None or type(slot) is not Slot:
+        return lambda: None
+    return partial(
+        native.module.serve,
+        slot,
+        slot.fileno(),
+        app,
+        base,
+        Response,
+        BytesIO,
+        end_failed,
+        finish,
+        Disconnected,
+    )
+
+
 def run_request(app: Callable[..., Any], environ: Environ, response: Response) -> None:
     """Runs one request to its end, whatever becomes of it. Raises Disconnected and WireError."""
-    result = None
     try:
         result = app(environ, response.start_response)
+    except BaseException as error:
+        end_failed(environ, response, error)
+    else:
+        finish(result, environ, response)
+
+
+def finish(result: Any, environ: Environ, response: Response) -> None:
+    """Sends what the application has returned, and closes it. Raises as `run_request`."""
+    try:
         if response.connection is not None and response.is_hijacked():
             response.end_hijack()
         else:
             response.send_result(result)
-    except (Disconnected, WireError):
-        forks.exit_if_forked_by_app()
-        raise
-    except ClientDisconnected:
-        forks.exit_if_forked_by_app()
-        response.cancel()
-    except ConnectionHijackedError:
-        # A thread of the application's was quicker than this response.
-        response.end_hijack()
-    except RequestBodyCut as error:
-        # No answer is awaited, and there is nothing to mend.
-        forks.exit_if_forked_by_app()
-        response.fail(error)
-    # SystemExit and KeyboardInterrupt too: they end the request, the server ends processes.
     except BaseException as error:
-        forks.exit_if_forked_by_app(error)
-        # How applications leave a connection that they have taken over in Gunicorn.
-        if not (response.is_hijacked() and isinstance(error, StopIteration)):
-            _log_exception(error, environ)
-        response.fail(error)
+        end_failed(environ, response, error)
     finally:
         response.is_finished = True
         if type(result) is not list:
@@ -143,6 +155,32 @@ def run_request(app: Callable[..., Any], environ: Environ, response: Response) -
                     _log_exception(error, environ)
 
 
+def end_failed(environ: Environ, response: Response, error: BaseException) -> None:
+    """Ends a request after an exception. Raises Disconnected and WireError again: they end the
+    thread."""
+    if isinstance(error, (Disconnected, WireError)):
+        forks.exit_if_forked_by_app()
+        raise error
+    if isinstance(error, ConnectionHijackedError):
+        # A thread of the application's was quicker than this response.
+        response.end_hijack()
+    elif isinstance(error, ClientDisconnected):
+        forks.exit_if_forked_by_app()
+        response.cancel()
+    elif isinstance(error, RequestBodyCut):
+        # No answer is awaited, and there is nothing to mend.
+        forks.exit_if_forked_by_app()
+        response.fail(error)
+    else:
+        # SystemExit and KeyboardInterrupt too: they end the request, the server ends processes.
+        forks.exit_if_forked_by_app(error)
+        # How applications leave a connection that they have taken over in Gunicorn.
+        if not (response.is_hijacked() and isinstance(error, StopIteration)):
+            _log_exception(error, environ)
+        response.fail(error)
+    response.is_finished = True
+
+
 def _log_exception(error: BaseException, environ: Environ) -> None:
     """Writes one head line and the traceback, in one piece, to standard error."""
     method = environ.get("REQUEST_METHOD", "-")
@@ -150,8 +188,8 @@ def _log_exception(error: BaseException, environ: Environ) -> None:
     write_error(f"error in {method} {ascii(path)[1:-1]}\n{format_app_traceback(error)}")
 
 
-class Response:
-    """One response: what the application said so far, and how much of it was sent."""
+class _ScriptResponseState:
+    """What the native part has of a response, where there is no native part."""
 
     __slots__ = (
         "connection",
@@ -164,6 +202,21 @@ class Response:
         "started",
     )
 
+    def start_response(
+        self, status: str, headers: Headers, exc_info: Any = None
+    ) -> Callable[[bytes], None]:
+        """The callable that PEP 3333 hands to the application."""
+        return self._start_checked(status, headers, exc_info)
+
+
+ResponseState: Any = native.module.ResponseState if native.module else _ScriptResponseState
+
+
+class Response(ResponseState):
+    """One response: what the application said so far, and how much of it was sent."""
+
+    __slots__ = ()
+
     def __init__(self, slot: Slot, started: int) -> None:
         self.slot = slot
         self.started = started
@@ -172,10 +225,9 @@ class Response:
         self.is_head_sent = False
         self.is_finished = False
 
-    def start_response(
+    def _start_checked(
         self, status: str, headers: Headers, exc_info: Any = None
     ) -> Callable[[bytes], None]:
-        """The callable that PEP 3333 hands to the application."""
         if self.head is not None:
             self._restart(exc_info)
         try:
@@ -203,6 +255,9 @@ class Response:
         if self.is_head_sent and self.slot.is_cancelled():
             raise ClientDisconnected("the client has left")
         self._send_chunk(_checked_chunk(data))
+
+    # The native part hands the response itself out as `write`.
+    __call__ = write
 
     def send_result(self, result: Any) -> None:
         """Sends what the application returned."""

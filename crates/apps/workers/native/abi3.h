@@ -1,0 +1,113 @@
+/* The part of CPython's stable ABI (3.10 and later) that `python.c` uses, declared here so that no
+ * headers of Python are needed to compile it. Signatures are those of the C API's reference; the
+ * numbers of slots and member kinds are fixed by PEP 384. */
+
+#ifndef PENSTOCK_ABI3_H
+#define PENSTOCK_ABI3_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+typedef ssize_t Py_ssize_t;
+typedef struct _typeobject PyTypeObject;
+
+typedef struct _object {
+    Py_ssize_t refcnt;
+    PyTypeObject *type;
+} PyObject;
+
+typedef PyObject *(*PyCFunction)(PyObject *, PyObject *);
+typedef int (*visitproc)(PyObject *, void *);
+typedef void (*freefunc)(void *);
+
+typedef struct {
+    const char *name;
+    PyCFunction function;
+    int flags;
+    const char *doc;
+} PyMethodDef;
+
+typedef struct {
+    const char *name;
+    int kind;
+    Py_ssize_t offset;
+    int flags;
+    const char *doc;
+} PyMemberDef;
+
+typedef struct {
+    int slot;
+    void *function;
+} PyType_Slot;
+
+typedef struct {
+    const char *name;
+    int size;
+    int item_size;
+    unsigned int flags;
+    PyType_Slot *slots;
+} PyType_Spec;
+
+typedef struct {
+    PyObject head;
+    PyObject *(*init)(void);
+    Py_ssize_t index;
+    PyObject *copy;
+} PyModuleDef_Base;
+
+typedef struct {
+    PyModuleDef_Base base;
+    const char *name;
+    const char *doc;
+    Py_ssize_t size;
+    PyMethodDef *methods;
+    void *slots, *traverse, *clear, *free;
+} PyModuleDef;
+
+enum { METH_VARARGS = 1, METH_KEYWORDS = 2, METH_NOARGS = 4 };
+enum { MEMBER_INT = 1, MEMBER_OBJECT = 6, MEMBER_BOOL = 14, MEMBER_LONG_LONG = 17, MEMBER_SSIZE = 19 };
+enum { SLOT_DEALLOC = 52, SLOT_CLEAR = 51, SLOT_MEMBERS = 72, SLOT_METHODS = 64, SLOT_FREE = 74, SLOT_TRAVERSE = 71 };
+enum { TYPE_DEFAULT = 1 << 18, TYPE_BASE = 1 << 10, TYPE_GC = 1 << 14 };
+
+extern PyObject _Py_NoneStruct;
+extern PyTypeObject PyList_Type, PyBytes_Type, PyTuple_Type, PyUnicode_Type;
+
+void Py_IncRef(PyObject *);
+void Py_DecRef(PyObject *);
+PyObject *PyModule_Create2(PyModuleDef *, int);
+int PyModule_AddObjectRef(PyObject *, const char *, PyObject *);
+PyObject *PyType_FromSpec(PyType_Spec *);
+void *PyType_GetSlot(PyTypeObject *, int);
+PyObject *PyType_GenericAlloc(PyTypeObject *, Py_ssize_t);
+void PyObject_GC_UnTrack(void *);
+PyObject *PyCFunction_NewEx(PyMethodDef *, PyObject *, PyObject *);
+int PyArg_ParseTuple(PyObject *, const char *, ...);
+PyObject *PyObject_CallFunctionObjArgs(PyObject *, ...);
+PyObject *PyObject_GetAttrString(PyObject *, const char *);
+PyObject *PyObject_Call(PyObject *, PyObject *, PyObject *);
+PyObject *PyDict_Copy(PyObject *);
+int PyDict_SetItem(PyObject *, PyObject *, PyObject *);
+Py_ssize_t PyList_Size(PyObject *);
+PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
+Py_ssize_t PyTuple_Size(PyObject *);
+PyObject *PyTuple_GetItem(PyObject *, Py_ssize_t);
+PyObject *PyBytes_FromStringAndSize(const char *, Py_ssize_t);
+char *PyBytes_AsString(PyObject *);
+Py_ssize_t PyBytes_Size(PyObject *);
+char *PyByteArray_AsString(PyObject *);
+Py_ssize_t PyByteArray_Size(PyObject *);
+PyObject *PyUnicode_FromStringAndSize(const char *, Py_ssize_t);
+PyObject *PyUnicode_InternFromString(const char *);
+const char *PyUnicode_AsUTF8AndSize(PyObject *, Py_ssize_t *);
+void PyErr_Clear(void);
+int PyErr_CheckSignals(void);
+void PyErr_Fetch(PyObject **, PyObject **, PyObject **);
+void PyErr_NormalizeException(PyObject **, PyObject **, PyObject **);
+void PyErr_SetNone(PyObject *);
+int PyException_SetTraceback(PyObject *, PyObject *);
+void *PyEval_SaveThread(void);
+void PyEval_RestoreThread(void *);
+
+static inline int is_exactly(PyObject *object, PyTypeObject *type) { return object->type == type; }
+
+#endif

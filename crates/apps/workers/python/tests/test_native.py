@@ -1,0 +1,196 @@
+"""The native part against the scripts: the same frames must give the same bytes and calls.
+
+The other test modules run on either, by `PENSTOCK_NATIVE`; this one starts a process of each.
+"""
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import unittest
+
+from harness import ROOT, encode_environ
+
+NATIVE = os.environ.get("PENSTOCK_NATIVE", "off")
+CASES = 400
+DEADLINE = 120.0
+
+#: Serves each line of standard input, frames in hexadecimal, on a slot of its own; writes what came
+#: back, what the application saw and how the thread ended.
+SERVER = r"""
+import json, os, socket, sys, threading
+from penstock_worker import native, wire, wsgi
+
+assert bool(native.module) == (os.environ["PENSTOCK_NATIVE"] != "off")
+seen = []
+
+def application(environ, start):
+    path = environ.get("PATH_INFO", "")
+    shown = sorted((k, v) for k, v in environ.items() if isinstance(v, str))
+    seen.append([shown, environ["wsgi.input"].read().decode("latin-1")])
+    if path == "/raise":
+        raise ValueError("asked to")
+    if path == "/exit":
+        raise SystemExit(3)
+    if path == "/bad-type":
+        start("200 OK", [("A", 1)])
+    if path == "/bad-char":
+        start("200 OK", [("A", "x\ny")])
+    if path == "/latin":
+        start("200 \xe4", [("A", "\xfc"), ("B", "tab\there")])
+        return [b"latin"]
+    if path == "/twice":
+        start("200 OK", [])
+        start("500 X", [])
+    if path == "/again":
+        start("200 OK", [("A", "b")])
+        try:
+            raise KeyError("x")
+        except KeyError:
+            start("503 X", [("C", "d")], exc_info=sys.exc_info())
+        return [b"again"]
+    if path == "/none":
+        return [b"no head"]
+    start("200 OK", [("Content-Length", "5"), ("X", path)])
+    if path == "/two":
+        return [b"he", b"llo"]
+    if path == "/tuple":
+        return (b"hello",)
+    if path == "/text":
+        return ["hello"]
+    if path == "/large":
+        return [b"l" * 70_000]
+    return [b"hello"]
+
+def masked(data):
+    # The time that a response took.
+    out, at = bytearray(data), 0
+    while len(out) - at >= 8:
+        if out[at] == wire.HEAD and len(out) - at >= 12:
+            out[at + 8 : at + 12] = bytes(4)
+        at += 8 + int.from_bytes(out[at + 4 : at + 8], "little")
+    return out.hex()
+
+def run(data):
+    ours, theirs = socket.socketpair()
+    seen.clear()
+    slot, end = wire.Slot(theirs), []
+    def serve():
+        try:
+            wsgi.serve(slot, application, wsgi.base_environ(True, slot))
+            end.append("closed")
+        except BaseException as error:
+            end.append(type(error).__name__)
+        finally:
+            theirs.close()
+    thread = threading.Thread(target=serve)
+    thread.start()
+    def feed():
+        try:
+            ours.sendall(data)
+            ours.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    got = b""
+    try:
+        while True:
+            piece = ours.recv(1 << 16)
+            if not piece:
+                break
+            got += piece
+    except OSError:
+        pass
+    thread.join()
+    feeder.join()
+    ours.close()
+    return {"sent": masked(got), "seen": seen, "end": end}
+
+sys.stderr = open(os.devnull, "w")
+for line in sys.stdin:
+    print(json.dumps(run(bytes.fromhex(line))), flush=True)
+"""
+
+#: None that streams: between its pieces a worker looks whether the server has left, and here that
+#: depends on which thread is quicker.
+PATHS = [
+    "/", "/raise", "/exit", "/bad-type", "/bad-char", "/latin", "/twice", "/again", "/none", "/two",
+    "/tuple", "/text", "/large", "/\xe4",
+]  # fmt: skip
+
+
+def request(environ, body=b"", flags=0):
+    encoded = encode_environ(environ)
+    payload = len(encoded).to_bytes(4, "little") + encoded + body
+    return bytes([1, flags, 0, 0]) + len(payload).to_bytes(4, "little") + payload
+
+
+def cases(seed):
+    """Sequences of frames: right ones, ones with a changed byte, cut ones."""
+    chance = random.Random(seed)
+    for _ in range(CASES):
+        frames = b""
+        for _ in range(chance.randint(1, 5)):
+            environ = {"PATH_INFO": chance.choice(PATHS), "REQUEST_METHOD": "GET"}
+            for number in range(chance.randint(0, 6)):
+                size = chance.choice([0, 1, 20, 255, 256, 2000])
+                value = "".join(chance.choice("ab\t\xe9 ") for _ in range(size))
+                environ[chance.choice(["HTTP_A", "HTTP_B", f"HTTP_{'X' * 70}{number}"])] = value
+            frames += request(environ, chance.randbytes(chance.choice([0, 0, 3, 5000])))
+        if chance.random() < 0.6:
+            changed = bytearray(frames)
+            for _ in range(chance.randint(1, 3)):
+                # Most of a frame is text: its edges matter more.
+                edge = chance.choice([20, len(changed)])
+                changed[chance.randrange(min(edge, len(changed)))] = chance.choice(
+                    [0, 1, 2, 3, 4, 8, 48, 97, 117, 122, 123, 127, 128, 255]
+                )
+            frames = bytes(changed)
+        if chance.random() < 0.2:
+            frames = frames[: chance.randrange(len(frames))]
+        yield frames
+
+
+def outcomes(setting, lines):
+    environ = {**os.environ, "PENSTOCK_NATIVE": setting, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", SERVER],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        env=environ,
+    )
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@unittest.skipIf(NATIVE == "off", "PENSTOCK_NATIVE names no native part")
+class NativePart(unittest.TestCase):
+    def test_frames_have_the_same_outcome_in_both(self):
+        seed = int(os.environ.get("PENSTOCK_FUZZ_SEED", "1"))
+        lines = [frames.hex() for frames in cases(seed)]
+        scripts, native = outcomes("off", lines), outcomes(NATIVE, lines)
+        self.assertEqual(len(scripts), CASES)
+        for line, one, other in zip(lines, scripts, native):
+            self.assertEqual(one, other, f"seed {seed}, frames {line[:400]}")
+        # The cases reach what they are for.
+        ends = {outcome["end"][0] for outcome in scripts}
+        self.assertLessEqual({"closed", "WireError"}, ends)
+        digests = {hashlib.sha256(outcome["sent"].encode()).hexdigest() for outcome in scripts}
+        self.assertGreater(len(digests), CASES // 4)
+
+    def test_the_module_is_loaded_here(self):
+        from penstock_worker import native, wire, wsgi
+
+        self.assertIsNotNone(native.module)
+        self.assertTrue(issubclass(wire.Slot, native.module.SlotState))
+        self.assertTrue(issubclass(wsgi.Response, native.module.ResponseState))
+
+
+if __name__ == "__main__":
+    unittest.main()
