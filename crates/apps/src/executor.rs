@@ -41,6 +41,7 @@ pub(crate) mod workers;
 use std::collections::{HashMap, VecDeque};
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
 use penstock_config as config;
@@ -57,7 +58,6 @@ use self::limits::ProcessLimits;
 use self::listen_address::SocketDir;
 use self::process_task::{OutputTail, ReadinessSource};
 use self::refork::Promotion;
-use self::reporting::BootFailures;
 use self::servers::ListedServer;
 use self::setup::{AppResources, BootStatus};
 use self::start_gate::StartGate;
@@ -179,8 +179,6 @@ pub(crate) struct Executor {
     is_development: bool,
     /// The current report repeats the last one.
     is_repeated_report: bool,
-    /// Boots that failed since a worker was last ready.
-    boot_failures: BootFailures,
     /// The supervisor has stopped: only templates are left.
     is_supervisor_stopped: bool,
     is_stopped: bool,
@@ -197,6 +195,8 @@ struct RunningProcess {
     /// Its priority is lowered while it boots.
     has_low_priority: bool,
     output_tail: OutputTail,
+    /// Whether it has become ready: a traceback that it writes is no failure to boot.
+    has_booted: Arc<AtomicBool>,
     /// A worker's control socket, closed when this is dropped.
     control: Option<ControlHandle>,
 }
@@ -305,7 +305,6 @@ impl Executor {
             has_predecessor: setup.yields_cpu_at_boot,
             is_development: setup.is_development,
             is_repeated_report: false,
-            boot_failures: BootFailures::default(),
             is_supervisor_stopped: false,
             is_stopped: false,
         }

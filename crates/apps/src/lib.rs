@@ -15,6 +15,7 @@
 //! - No worker outlives the server.
 
 mod app;
+mod boot_failures;
 mod dispatch;
 mod driver;
 mod environ;
@@ -41,6 +42,7 @@ mod worker_scripts;
 pub use app::{
     APP_METRICS, App, AppSnapshot, BoundsSnapshot, ProcessesSnapshot, QueueSnapshot, WorkerSnapshot,
 };
+pub use boot_failures::failure_line;
 pub use dispatch::QueueUsage;
 pub use executor::boot_check::check_boot;
 pub use executor::listen_address::remove_abandoned_socket_dirs;

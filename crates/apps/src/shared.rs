@@ -24,6 +24,7 @@ use penstock_sys::cgroup::AppCgroup;
 use penstock_wire::Dialect;
 
 use crate::app::{AppSnapshot, WorkerSnapshot};
+use crate::boot_failures::BootFailures;
 use crate::dispatch::{AppDispatcher, Job, Mailbox, RecentLatency, WorkerStats};
 use crate::output::OutputLog;
 use crate::server_set::ServerSet;
@@ -69,6 +70,8 @@ pub(crate) struct AppShared {
     pub(crate) view: Mutex<AppView>,
     /// The last lines that its processes have written.
     pub(crate) output_log: OutputLog,
+    /// What the log has of boots that failed; held for one text at a time.
+    pub(crate) boot_failures: Mutex<BootFailures>,
     /// When the code that serves began to load.
     pub(crate) code_load_started_at: Mutex<SystemTime>,
 }
@@ -148,6 +151,7 @@ impl AppShared {
             refusal: ArcSwapOption::empty(),
             view: Mutex::default(),
             output_log: OutputLog::default(),
+            boot_failures: Mutex::default(),
             code_load_started_at: Mutex::new(SystemTime::now()),
         }
     }

@@ -34,7 +34,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
             false => "the server and its applications run",
         };
         warnings.push(format!(
-            "{whose} as root: set server.user to an ordinary user (docs/isolation.md)"
+            "{whose} as root: start it as an ordinary user, or set server.user to one (docs/isolation.md)"
         ));
     }
     if config.programs().any(|app| app.isolation) {

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -95,6 +96,7 @@ impl Executor {
     ) -> RunningProcess {
         let (is_group_held, mut is_held) = watch::channel(false);
         let tail = OutputTail::default();
+        let has_booted = Arc::new(AtomicBool::new(false));
         let process = RunningProcess {
             handle: started.handle(),
             is_group_held,
@@ -102,6 +104,7 @@ impl Executor {
             generation: pending.generation,
             has_low_priority: false,
             output_tail: tail.clone(),
+            has_booted: Arc::clone(&has_booted),
             control: pending.control,
         };
         let (readiness, inputs) = (pending.readiness, self.inputs.clone());
@@ -112,6 +115,7 @@ impl Executor {
                 pid,
                 shared: &shared,
                 tail: &tail,
+                has_booted: &has_booted,
             };
             follow_process(key, &started, readiness, output, &inputs).await;
             wait_until_released(&mut is_held, pid).await;
@@ -137,6 +141,7 @@ struct ProcessOutput<'a> {
     pid: u32,
     shared: &'a AppShared,
     tail: &'a OutputTail,
+    has_booted: &'a AtomicBool,
 }
 
 impl ProcessOutput<'_> {
@@ -147,8 +152,19 @@ impl ProcessOutput<'_> {
                 .push_line(self.pid, truncate_line(text));
             self.tail.push_line(text);
         };
-        let log = |event: OutputEvent| log_output(&self.shared.name, self.pid, &event);
+        let log = |event: OutputEvent| {
+            if self.is_news(&event) {
+                log_output(&self.shared.name, self.pid, &event);
+            }
+        };
         watch_process::read_output(pipe, line, log).await;
+    }
+
+    /// Whether the log has not just shown the same failure of another boot.
+    fn is_news(self, event: &OutputEvent) -> bool {
+        event.kind != OutputKind::Traceback
+            || self.has_booted.load(Ordering::Relaxed)
+            || self.shared.boot_failures.lock().admit_output(&event.text)
     }
 }
 

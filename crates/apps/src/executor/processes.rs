@@ -7,6 +7,8 @@
 //! - The slots or the address of a process are given up before its end is reported.
 //! - A process that never became ready is reported with its own output.
 
+use std::sync::atomic::Ordering;
+
 use penstock_runtime::clock;
 use penstock_sys::cgroup::CgroupReading;
 use penstock_sys::process::ProcessExit;
@@ -93,6 +95,7 @@ impl Executor {
                 };
                 let boot = clock::now().saturating_duration_since(child.process.started_at);
                 child.has_reported_boot = true;
+                child.process.has_booted.store(true, Ordering::Relaxed);
                 child.process.restore_priority();
                 self.interpreter = interpreter;
                 self.handle_event(SupervisorEvent::Ready { worker, boot });

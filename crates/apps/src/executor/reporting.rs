@@ -36,7 +36,7 @@ impl Executor {
                 let address = server.and_then(ListedServer::address);
                 let place = address.map_or_else(String::new, |it| format!(" at {it}"));
                 log::info!("{name}[{}]: ready in {boot:.1?}{place}", pid(p));
-                self.boot_failures = BootFailures::default();
+                self.shared.boot_failures.lock().reset();
             }
             SupervisorReport::Up { took } => {
                 let interpreter = self.interpreter.clone();
@@ -63,11 +63,10 @@ impl Executor {
                     format!("; tried again {}", describe_delay(next))
                 });
                 if !self.is_repeated_report {
-                    log::error!(
-                        "{name}: {}",
-                        self.boot_failures
-                            .log_text("a worker did not start", &report, &when)
-                    );
+                    let mut failures = self.shared.boot_failures.lock();
+                    let text = failures.log_text("a worker did not start", &report, &when);
+                    drop(failures);
+                    log::error!("{name}: {text}");
                 }
                 if next_try.is_some() {
                     self.boot_status.send_if_modified(|boot| {
@@ -91,6 +90,7 @@ impl Executor {
             }
             SupervisorReport::RestartBegan { generation } => {
                 log::info!("{name}: restart to generation {generation}");
+                self.shared.boot_failures.lock().reset();
                 self.restart = Some(RestartInProgress {
                     started_at: SystemTime::now(),
                     requesters: std::mem::take(&mut self.queued_restarts),
@@ -117,8 +117,12 @@ impl Executor {
                 log::info!("{name}[{}]: worker replaced: {why}", pid(p));
             }
             SupervisorReport::RestartReverted { generation, report } => {
+                let report = match self.shared.boot_failures.lock().has_logged(&report) {
+                    true => String::new(),
+                    false => format!("\n{report}"),
+                };
                 log::error!(
-                    "{name}: the new version is given up, generation {generation} serves on\n{report}"
+                    "{name}: the new version is given up, generation {generation} serves on{report}"
                 );
             }
         }
@@ -128,9 +132,9 @@ impl Executor {
     pub(super) fn show_failed_release(&mut self, report: &str, next_try: Duration) {
         self.shared.metrics.failed_boots.increment();
         let when = format!("; tried again {}", describe_delay(next_try));
-        let text = self
-            .boot_failures
-            .log_text("it did not start", report, &when);
+        let mut failures = self.shared.boot_failures.lock();
+        let text = failures.log_text("it did not start", report, &when);
+        drop(failures);
         log::error!("{}: {text}", self.shared.name);
         self.boot_status.send_if_modified(|boot| {
             let is_first = *boot == BootStatus::Pending;
@@ -256,41 +260,6 @@ impl Executor {
     }
 }
 
-/// What was logged of boots that failed one after another.
-#[derive(Debug, Default)]
-pub(super) struct BootFailures {
-    last_report: String,
-    count: u32,
-}
-
-impl BootFailures {
-    /// The log's text for a failure: whole once, then a line as long as it is the same.
-    fn log_text(&mut self, what: &str, report: &str, when: &str) -> String {
-        if self.last_report != report {
-            report.clone_into(&mut self.last_report);
-            self.count = 1;
-            return format!("{what}{when}\n{report}");
-        }
-        self.count += 1;
-        let reason = failure_line(report);
-        let count = self.count;
-        format!("{what}, {count} times now for the same reason{when}: {reason}")
-    }
-}
-
-/// The line with the cause: of a Python traceback the last one, of a Ruby backtrace the first.
-fn failure_line(report: &str) -> &str {
-    let first = report.lines().next().unwrap_or_default();
-    // Ruby adds its suggestions below the message, and leaves out a backtrace of one line.
-    if first.contains(":in `") || first.contains(":in '") {
-        return first;
-    }
-    let mut lines = report.lines().filter(|line| !line.starts_with([' ', '\t']));
-    lines
-        .rfind(|line| !line.is_empty())
-        .unwrap_or_else(|| report.trim())
-}
-
 /// The index of a reason among the labels of recycled workers.
 fn replace_reason_index(why: ReplaceReason) -> usize {
     match why {
@@ -325,47 +294,5 @@ fn describe_delay(delay: Duration) -> String {
         "at once".to_owned()
     } else {
         format!("in {delay:.1?}")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_repeated_boot_failure_is_logged_in_one_line() {
-        let mut failures = BootFailures::default();
-        let python = "Traceback (most recent call last):\n  File \"a\"\nImportError: no b\n";
-        let ruby = "a.ru:1:in `x': no c (LoadError)\n\tfrom a.ru:2:in `y'\n";
-        let first = failures.log_text("a worker did not start", python, "; tried again in 1.0s");
-        assert!(first.ends_with(python), "{first}");
-        let again = failures.log_text("a worker did not start", python, "; tried again in 2.0s");
-        assert_eq!(
-            again,
-            "a worker did not start, 2 times now for the same reason; tried again in 2.0s: \
-             ImportError: no b"
-        );
-        assert!(
-            failures
-                .log_text("a worker did not start", ruby, "")
-                .ends_with(ruby)
-        );
-        assert!(
-            failures
-                .log_text("a worker did not start", ruby, "")
-                .ends_with("reason: a.ru:1:in `x': no c (LoadError)")
-        );
-        assert!(
-            failures
-                .log_text("a worker did not start", python, "")
-                .contains("File")
-        );
-        let suggesting = "a.rb:3:in '<main>': no roda (LoadError)\nDid you mean?  roadie\n";
-        failures.log_text("a worker did not start", suggesting, "");
-        let again = failures.log_text("a worker did not start", suggesting, "");
-        assert!(
-            again.ends_with(": a.rb:3:in '<main>': no roda (LoadError)"),
-            "{again}"
-        );
     }
 }

@@ -81,10 +81,11 @@ impl Server {
             announce.write(line.into_bytes());
         }
         let (announced, mut left) = mpsc::channel::<()>(1);
+        let is_development = self.options.development;
         for app in apps {
             let (announced, announce) = (announced.clone(), announce.clone());
             loops::spawn_here(async move {
-                announce_app(&app, &announce).await;
+                announce_app(&app, &announce, is_development).await;
                 drop(announced);
             });
         }
@@ -179,7 +180,7 @@ fn describe_upstream(upstream: &Upstream) -> String {
 }
 
 /// Prints how an application starts: a failure first, if there is one, and its readiness.
-async fn announce_app(app: &App, announce: &LogWriter) {
+async fn announce_app(app: &App, announce: &LogWriter, is_development: bool) {
     let name = app.name();
     if let BootStatus::Failed { .. } = app.wait_for_boot().await {
         let kind = app.kind();
@@ -192,6 +193,7 @@ async fn announce_app(app: &App, announce: &LogWriter) {
     let processes = describe_process_count(app.config().processes);
     let config = app.config();
     let kind = app.kind();
+    let environment = describe_environment(app, is_development);
     let threads = match (config.min_threads, config.threads) {
         _ if kind == AppKind::Asgi => String::new(),
         (_, max) if kind == AppKind::Command && max > 1 => format!(" x {max} requests"),
@@ -200,9 +202,21 @@ async fn announce_app(app: &App, announce: &LogWriter) {
         (min, max) => format!(" x {min} to {max} threads"),
     };
     let took = took.as_secs_f64();
-    let line =
-        format!("app {name}: {kind}, {processes}{threads}, ready in {took:.1} s ({interpreter})\n");
+    let line = format!(
+        "app {name}: {kind}{environment}, {processes}{threads}, ready in {took:.1} s ({interpreter})\n"
+    );
     announce.write(line.into_bytes());
+}
+
+/// ` in production`: the environment that a Rack application runs in.
+fn describe_environment(app: &App, is_development: bool) -> String {
+    match app.kind() {
+        AppKind::Rack => {
+            let name = penstock_apps::rack_env(app.config(), is_development);
+            format!(" in {}", name.display())
+        }
+        _ => String::new(),
+    }
 }
 
 /// How many processes run after the start, and at most.

@@ -82,6 +82,7 @@ mod sendfile;
 mod shared_rates;
 mod slow_clients;
 mod slow_readers;
+mod start_lines;
 mod streams;
 mod support;
 mod temporary_files;
