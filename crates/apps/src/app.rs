@@ -260,7 +260,7 @@ impl App {
         }
         let AppSize { processes, threads } = self.current_size();
         let slots = u32::try_from(processes * threads).unwrap_or(u32::MAX);
-        Some(Duration::from_micros(times.sum_us) / count / slots.max(1))
+        Some(times.sum() / count / slots.max(1))
     }
 
     /// Whether it is up and still grows to its initial size ([`AppResources::initial_size`]). Not

@@ -5,6 +5,7 @@
 //! sets and renders them as metrics. There is no registry and no global.
 
 mod exemplars;
+mod histogram;
 mod metric_table;
 mod route_counts;
 mod rule_counts;
@@ -16,8 +17,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 pub use exemplars::Exemplar;
-use exemplars::ExemplarStore;
-use metric_table::to_f64;
+pub use histogram::{Histogram, HistogramValues, METRIC_BOUNDS_US};
 pub use metric_table::{Metric, MetricValue};
 pub use route_counts::{ROUTE_METRICS, RouteCountTable, RouteCounts, RouteCountsSnapshot};
 pub use rule_counts::{
@@ -155,175 +155,8 @@ pub fn serialize_optional_seconds<S: Serializer>(
     time.map(|time| time.as_secs_f64()).serialize(serializer)
 }
 
-/// Upper bounds of the histogram's buckets, in microseconds: 1-2-5 steps from 100 us to 60 s.
-pub const BUCKETS_US: [u64; 18] = [
-    100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
-    1_000_000, 2_000_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
-];
-
-/// A histogram of durations with fixed buckets.
-#[derive(Debug, Default)]
-pub struct Histogram {
-    /// One more than the bounds: the last counts longer durations.
-    counts: [AtomicU64; BUCKETS_US.len() + 1],
-    sum_us: AtomicU64,
-    exemplars: ExemplarStore,
-}
-
 /// The status classes, as values of a label.
 pub const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
-
-/// A histogram's numbers at one moment.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HistogramValues {
-    /// Counts by bucket, not cumulative.
-    pub counts: [u64; BUCKETS_US.len() + 1],
-    /// Sum of all durations in microseconds.
-    pub sum_us: u64,
-    /// The latest trace in each bucket that has one, in the order of the buckets.
-    pub exemplars: Vec<Exemplar>,
-}
-
-impl Histogram {
-    /// Counts one duration.
-    pub fn record(&self, duration: Duration) {
-        for (cell, by) in self.increments(duration) {
-            cell.fetch_add(by, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts one duration in a histogram that only this thread changes.
-    pub fn record_local(&self, duration: Duration) {
-        for (cell, by) in self.increments(duration) {
-            let sum = cell.load(Ordering::Relaxed).wrapping_add(by);
-            cell.store(sum, Ordering::Relaxed);
-        }
-    }
-
-    /// Names the trace of a duration that was counted.
-    pub fn add_exemplar(&self, duration: Duration, trace_id: [u8; 16]) {
-        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        self.exemplars.add(Exemplar {
-            bucket: BUCKETS_US.partition_point(|&bound| bound < us),
-            trace_id,
-            duration_us: us,
-            observed_at: penstock_runtime::clock::wall_time(),
-        });
-    }
-
-    fn increments(&self, duration: Duration) -> [(&AtomicU64, u64); 2] {
-        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        let bucket = BUCKETS_US.partition_point(|&bound| bound < us);
-        [(&self.counts[bucket], 1), (&self.sum_us, us)]
-    }
-
-    fn merge(&self, other: &Self) {
-        for (mine, theirs) in self.counts.iter().zip(&other.counts) {
-            mine.fetch_add(theirs.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        self.sum_us
-            .fetch_add(other.sum_us.load(Ordering::Relaxed), Ordering::Relaxed);
-        for exemplar in other.exemplars.values() {
-            self.exemplars.add(exemplar);
-        }
-    }
-
-    /// The numbers so far.
-    #[must_use]
-    pub fn values(&self) -> HistogramValues {
-        HistogramValues {
-            counts: std::array::from_fn(|i| self.counts[i].load(Ordering::Relaxed)),
-            sum_us: self.sum_us.load(Ordering::Relaxed),
-            exemplars: self.exemplars.values(),
-        }
-    }
-}
-
-/// A histogram as JSON: its summary, and the buckets for a summary of a shorter time.
-#[derive(Serialize)]
-struct HistogramJson {
-    count: u64,
-    sum_seconds: f64,
-    p50_seconds: f64,
-    p90_seconds: f64,
-    p99_seconds: f64,
-    buckets: BucketsJson,
-}
-
-#[derive(Serialize)]
-struct BucketsJson {
-    /// Upper bounds; one fewer than the counts, the last of which has no bound.
-    le_seconds: [f64; BUCKETS_US.len()],
-    /// Counts, not cumulative.
-    counts: [u64; BUCKETS_US.len() + 1],
-}
-
-/// Serialises the count, the sum, the percentiles and the buckets. A percentile is the upper bound
-/// of its bucket.
-impl Serialize for HistogramValues {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let quantile = |q| micros_to_seconds(self.quantile_us(q));
-        let json = HistogramJson {
-            count: self.count(),
-            sum_seconds: self.sum_seconds(),
-            p50_seconds: quantile(0.5),
-            p90_seconds: quantile(0.9),
-            p99_seconds: quantile(0.99),
-            buckets: BucketsJson {
-                le_seconds: Self::bounds_seconds(),
-                counts: self.counts,
-            },
-        };
-        json.serialize(serializer)
-    }
-}
-
-impl Serialize for Histogram {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.values().serialize(serializer)
-    }
-}
-
-fn micros_to_seconds(us: u64) -> f64 {
-    to_f64(us) / 1e6
-}
-
-impl HistogramValues {
-    /// The upper bounds of the buckets in seconds, without the last bucket's, which has none.
-    #[must_use]
-    pub fn bounds_seconds() -> [f64; BUCKETS_US.len()] {
-        BUCKETS_US.map(micros_to_seconds)
-    }
-
-    /// The sum of all durations in seconds.
-    #[must_use]
-    pub fn sum_seconds(&self) -> f64 {
-        micros_to_seconds(self.sum_us)
-    }
-
-    /// How many durations were counted.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.counts.iter().sum()
-    }
-
-    /// The upper bound, in microseconds, of the bucket that holds the quantile `q` (0 to 1).
-    #[must_use]
-    pub fn quantile_us(&self, q: f64) -> u64 {
-        let total = self.count();
-        let mut seen = 0;
-        for (i, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if total > 0 && to_f64(seen) >= q * to_f64(total) {
-                return BUCKETS_US
-                    .get(i)
-                    .copied()
-                    .unwrap_or(2 * BUCKETS_US[BUCKETS_US.len() - 1]);
-            }
-        }
-        0
-    }
-}
 
 /// The counters of edge: one set per event loop, changed by that loop only.
 #[derive(Debug, Default, Serialize)]
@@ -512,7 +345,7 @@ fn serialize_killed<S: Serializer>(counters: &[Counter; 5], to: S) -> Result<S::
 }
 
 fn serialize_micros<S: Serializer>(micros: &Counter, to: S) -> Result<S::Ok, S::Error> {
-    micros_to_seconds(micros.value()).serialize(to)
+    histogram::micros_to_seconds(micros.value()).serialize(to)
 }
 
 crate::metric_table! {
@@ -584,44 +417,9 @@ mod tests {
         assert_eq!(
             (
                 total.total_time.values().count(),
-                total.total_time.values().sum_us
+                total.total_time.values().sum()
             ),
-            (2, 3)
+            (2, Duration::from_micros(3))
         );
-    }
-
-    #[test]
-    fn a_duration_is_counted_in_the_bucket_that_bounds_it() {
-        let histogram = Histogram::default();
-        for us in [0, 100, 101, 60_000_000, 60_000_001] {
-            histogram.record(Duration::from_micros(us));
-        }
-        let values = histogram.values();
-        assert_eq!((values.counts[0], values.counts[1]), (2, 1));
-        assert_eq!((values.counts[17], values.counts[18]), (1, 1));
-        assert_eq!(values.count(), 5);
-        assert_eq!(values.quantile_us(0.5), 200);
-    }
-
-    #[test]
-    fn a_histogram_is_serialised_as_its_summary() {
-        let histogram = Histogram::default();
-        for ms in [1, 1, 1, 40] {
-            histogram.record(Duration::from_millis(ms));
-        }
-        let json = serde_json::to_value(histogram.values()).unwrap();
-        assert_eq!(
-            (&json["count"], &json["p50_seconds"]),
-            (&4.into(), &0.001.into())
-        );
-        assert_eq!(
-            (&json["p99_seconds"], &json["sum_seconds"]),
-            (&0.05.into(), &0.043.into())
-        );
-        assert_eq!(
-            json["buckets"]["le_seconds"].as_array().unwrap().len(),
-            BUCKETS_US.len()
-        );
-        assert_eq!(json["buckets"]["counts"][3], 3);
     }
 }

@@ -23,9 +23,9 @@ use penstock_rules::BackEndName;
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::{clock, loops};
 use penstock_status::{
-    AdminOperations, BoxFuture, ChangeError, FrontEndStatus, HubStatus, LimitStatus,
-    MaintenanceChange, PublishError, PurgeRequest, ServerChangeRequest, ServerState, Snapshot,
-    TopEntryStatus, TopStatus, Traffic,
+    AdminOperations, BoxFuture, ChangeError, FrontEndStatus, HISTORY_INTERVAL, HistorySnapshot,
+    HubStatus, LimitStatus, MaintenanceChange, PublishError, PurgeRequest, ServerChangeRequest,
+    ServerState, Snapshot, TopEntryStatus, TopStatus, Traffic,
 };
 use tokio::sync::oneshot;
 
@@ -85,9 +85,14 @@ const STOPPED_ERROR: &str = "the server has stopped";
 impl AdminOperations for AdminBackend {
     fn snapshot(&self) -> Snapshot {
         match self.server.upgrade() {
-            Some(server) => snapshot(&server),
+            Some(server) => snapshot(&server).with_findings(&server.history),
             None => stopped_snapshot(),
         }
+    }
+
+    fn history(&self) -> HistorySnapshot {
+        let server = self.server.upgrade();
+        server.map_or_else(HistorySnapshot::default, |server| server.history.snapshot())
     }
 
     fn reload(&self) -> BoxFuture<'static, Result<String, String>> {
@@ -325,6 +330,21 @@ fn snapshot(server: &Server) -> Snapshot {
             all.extend(hub::hub_limits(&server.hub_service.hub));
             all
         },
+        ..Snapshot::default()
+    }
+}
+
+/// Takes a sample of the server's history in steps of [`HISTORY_INTERVAL`], until it drains.
+pub(crate) async fn sample_history(sampled: Weak<Server>) {
+    loop {
+        let Some(server) = sampled.upgrade().filter(|server| !server.is_draining()) else {
+            return;
+        };
+        let now = snapshot(&server).with_findings(&server.history);
+        server.history.record(&now, clock::wall_time());
+        // Nothing is kept alive while it waits.
+        drop(server);
+        clock::sleep(HISTORY_INTERVAL).await;
     }
 }
 

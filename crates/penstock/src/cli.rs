@@ -12,6 +12,7 @@ mod completions;
 mod config;
 mod import;
 mod init;
+mod jobs_text;
 mod man;
 mod publish;
 mod run;

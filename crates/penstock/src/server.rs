@@ -37,7 +37,7 @@ use penstock_proxy::{JoinListener, Joiner};
 use penstock_runtime::logger::{LogMask, LogWriter};
 use penstock_runtime::{EventLoops, clock, loops, start_tokio};
 use penstock_status::{
-    AdminHandler, AdminToken, ChangeAuthorization, ForbiddenHandler, ProbeHandler,
+    AdminHandler, AdminToken, ChangeAuthorization, ForbiddenHandler, History, ProbeHandler,
 };
 use penstock_sys::process::Launcher;
 use penstock_sys::process::successor::SignalTarget;
@@ -51,7 +51,7 @@ use self::bound_listeners::BoundListeners;
 use self::signals::Signals;
 pub(crate) use self::upgrade::successor_command;
 use crate::accounts::{AppAccounts, ServerAccount};
-use crate::admin_backend::AdminBackend;
+use crate::admin_backend::{self, AdminBackend};
 use crate::admin_token;
 use crate::app_resource_limits::AppResourceLimits;
 use crate::components::{
@@ -154,6 +154,8 @@ pub(crate) struct Server {
     /// How applications publish; for the whole life of the process.
     publishing: PublishSetup,
     pub(crate) started: Instant,
+    /// The samples of the last hour.
+    pub(crate) history: History,
     pub(crate) watchdog: Watchdog,
     /// Wakes the main task to shut down.
     stop_requested: Notify,
@@ -503,6 +505,7 @@ impl Server {
                 hub_service,
                 tls,
                 publishing,
+                history: History::default(),
                 watchdog,
                 options,
                 loops,
@@ -595,6 +598,7 @@ impl Server {
         let files = default_pool(&self.live_state().components.pools);
         loops::spawn_here(Arc::clone(&self.tls).watch_files(files));
         dev::start(self, self.options.development);
+        loops::spawn_here(admin_backend::sample_history(Arc::downgrade(self)));
         let Some(word) = word else {
             let announcing = Arc::clone(self);
             loops::spawn_here(async move { announcing.announce_ready().await });

@@ -171,6 +171,7 @@ impl AdminHandler {
                 None => unavailable_response("too many live pages are open\n"),
             },
             ReadRoute::Snapshot => json_response(Status::OK, &self.operations.snapshot())?,
+            ReadRoute::History => json_response(Status::OK, &self.operations.history())?,
             ReadRoute::Metrics => {
                 let format = MetricsFormat::accepted_by(head);
                 let text = metrics_text::render_metrics(&self.operations.snapshot(), format);
@@ -470,6 +471,7 @@ enum ReadRoute {
     Asset(&'static Asset),
     Events,
     Snapshot,
+    History,
     Metrics,
     Health,
     Readiness,
@@ -550,6 +552,7 @@ fn find_route<'a>(path: &'a str, head: &'a RequestHead) -> Option<AdminRoute<'a>
     Some(match path {
         "/events" => AdminRoute::Read(ReadRoute::Events),
         "/status.json" => AdminRoute::Read(ReadRoute::Snapshot),
+        "/history.json" => AdminRoute::Read(ReadRoute::History),
         "/metrics" => AdminRoute::Read(ReadRoute::Metrics),
         "/channels" | "/channels/" => AdminRoute::Channels,
         "/healthz" => AdminRoute::Read(ReadRoute::Health),

@@ -133,10 +133,15 @@ impl CertificateSnapshot {
     }
 }
 
-/// `2026-11-21T22:08:21Z`.
+/// A time in seconds since 1970 as `2026-11-21T22:08:21Z` (RFC 3339).
+#[must_use]
+pub fn format_date(seconds: u64) -> String {
+    let text = rfc3339_millis(Duration::from_secs(seconds));
+    format!("{}Z", &text[..text.len() - 5])
+}
+
 fn serialize_date<S: Serializer>(seconds: &u64, to: S) -> Result<S::Ok, S::Error> {
-    let text = rfc3339_millis(Duration::from_secs(*seconds));
-    to.collect_str(&format_args!("{}Z", &text[..text.len() - 5]))
+    to.serialize_str(&format_date(*seconds))
 }
 
 /// `3 days`, or hours below two days.

@@ -18,7 +18,7 @@ use penstock_cache::{
 use penstock_cluster::{ClusterSnapshot, SharedRatesSnapshot};
 use penstock_compress::CompressionSnapshot;
 use penstock_exchange::metrics::{
-    AppMetrics, EdgeMetrics, Exemplar, HistogramValues, LimitUsage, OutcomeCount,
+    AppMetrics, EdgeMetrics, Exemplar, Histogram, HistogramValues, LimitUsage, OutcomeCount,
     RouteCountsSnapshot, RuleCountsSnapshot,
 };
 use penstock_exchange::request::{RequestEnvironment, RequestPath};
@@ -36,8 +36,9 @@ use penstock_sys::net::PeerAddress;
 
 use crate::{
     AdminOperations, BoxFuture, CertificateSnapshot, CertificatesSnapshot, ChangeError,
-    FrontEndStatus, HubStatus, LimitStatus, MachineStatus, MaintenanceChange, PublishError,
-    PurgeRequest, ServerChangeRequest, ServerState, Snapshot, TopEntryStatus, TopStatus, Traffic,
+    FrontEndStatus, History, HistorySnapshot, HubStatus, LimitStatus, MachineStatus,
+    MaintenanceChange, PublishError, PurgeRequest, ServerChangeRequest, ServerState, Snapshot,
+    TopEntryStatus, TopStatus, Traffic,
 };
 
 /// The name of the application that does not boot.
@@ -310,7 +311,7 @@ impl AdminOperations for FakeServer {
             replace_reason: Some("1234 requests".into()),
         };
         let draining = self.is_draining.load(Ordering::Relaxed);
-        Snapshot {
+        let now = Snapshot {
             version: "0.1.0",
             pid: 42,
             uptime: Duration::from_millis(90_500),
@@ -482,7 +483,18 @@ impl AdminOperations for FakeServer {
                     .with_used(64)
                     .with_reached(2),
             ],
+            ..Snapshot::default()
+        };
+        now.with_findings(&History::default())
+    }
+
+    fn history(&self) -> HistorySnapshot {
+        let history = History::default();
+        let now = self.snapshot();
+        for seconds in [0, 10] {
+            history.record(&now, Duration::from_secs(seconds));
         }
+        history.snapshot()
     }
 
     fn reload(&self) -> BoxFuture<'static, Result<String, String>> {
@@ -711,10 +723,11 @@ pub(crate) fn request(head: &str, via: TestTransport) -> Request {
 
 /// Ten durations, one of them with its trace.
 fn traced_histogram() -> HistogramValues {
-    let mut values = HistogramValues::default();
-    values.counts[3] = 9;
-    values.counts[9] = 1;
-    values.sum_us = 100_000;
+    let histogram = Histogram::default();
+    for ms in [1, 1, 1, 1, 1, 1, 1, 1, 1, 70] {
+        histogram.record(Duration::from_millis(ms));
+    }
+    let mut values = histogram.values();
     values.exemplars.push(Exemplar {
         bucket: 9,
         trace_id: [0xab; 16],

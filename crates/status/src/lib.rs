@@ -16,10 +16,12 @@ mod event_stream;
 #[cfg(test)]
 mod fake;
 pub mod fuzzing;
+mod history;
 mod metrics_text;
 mod operations;
 mod page;
 mod probes;
+mod problems;
 mod publish;
 mod purge;
 mod server_changes;
@@ -28,9 +30,11 @@ mod traffic_changes;
 
 pub use api::{AdminHandler, ForbiddenHandler};
 pub use authorization::{AdminToken, ChangeAuthorization};
-pub use certificates::{CertificateHealth, CertificateSnapshot, CertificatesSnapshot};
+pub use certificates::{CertificateHealth, CertificateSnapshot, CertificatesSnapshot, format_date};
+pub use history::{HISTORY_INTERVAL, History, HistorySnapshot};
 pub use operations::{AdminOperations, BoxFuture, ChangeError};
 pub use probes::ProbeHandler;
+pub use problems::{Problem, Severity};
 pub use publish::PublishError;
 pub use purge::PurgeRequest;
 pub use server_changes::{NewServer, ServerChangeRequest};

@@ -213,9 +213,9 @@ impl MetricsText {
         values: &HistogramValues,
     ) {
         let (bucket, mut seen) = (format!("{name}_bucket"), 0);
-        let bounds = HistogramValues::bounds_seconds().map(|bound| bound.to_string());
-        let bounds = bounds.iter().map(String::as_str).chain(["+Inf"]);
-        for (at, (le, count)) in bounds.zip(&values.counts).enumerate() {
+        for (at, (bound, count)) in values.metric_buckets().enumerate() {
+            let le = bound.map_or_else(|| "+Inf".to_owned(), |bound| bound.to_string());
+            let le = le.as_str();
             seen += count;
             let exemplar = values.exemplars.iter().find(|it| it.bucket == at);
             let exemplar = exemplar.filter(|_| self.format == MetricsFormat::OpenMetrics);

@@ -14,7 +14,9 @@ use penstock_http::Status;
 use penstock_hub::{ChannelFilter, ChannelPresence};
 use penstock_rules::BackEndName;
 
-use crate::{MaintenanceChange, PublishError, PurgeRequest, ServerChangeRequest, Snapshot};
+use crate::{
+    HistorySnapshot, MaintenanceChange, PublishError, PurgeRequest, ServerChangeRequest, Snapshot,
+};
 
 /// Why a change was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -59,6 +61,9 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait AdminOperations: Send + Sync + Debug {
     /// The server now; cheap enough for one call per second.
     fn snapshot(&self) -> Snapshot;
+
+    /// The samples of the last hour.
+    fn history(&self) -> HistorySnapshot;
 
     /// Reloads the configuration and returns a sentence on the changes.
     ///

@@ -1,6 +1,6 @@
 //! The files of the status page, compiled in.
 //!
-//! The page has no build step. It gets all its data from `/events` and sets it as text, never
+//! The page has no build step. It gets all its data from `/events` and `/history.json` and sets it as text, never
 //! as markup.
 //!
 //! # Invariants
@@ -15,7 +15,7 @@ pub(crate) struct Asset {
 }
 
 /// All files of the page.
-pub(crate) const ASSETS: [Asset; 14] = [
+pub(crate) const ASSETS: [Asset; 17] = [
     asset(
         "/",
         "text/html; charset=utf-8",
@@ -30,6 +30,8 @@ pub(crate) const ASSETS: [Asset; 14] = [
         SCRIPT,
         include_str!("ui/certificates.js"),
     ),
+    asset("/problems.js", SCRIPT, include_str!("ui/problems.js")),
+    asset("/jobs.js", SCRIPT, include_str!("ui/jobs.js")),
     asset("/rules.js", SCRIPT, include_str!("ui/rules.js")),
     asset("/streams.js", SCRIPT, include_str!("ui/streams.js")),
     asset("/charts.js", SCRIPT, include_str!("ui/charts.js")),
@@ -42,6 +44,11 @@ pub(crate) const ASSETS: [Asset; 14] = [
         include_str!("ui/style.css"),
     ),
     asset("/icon.svg", "image/svg+xml", include_str!("ui/icon.svg")),
+    asset(
+        "/icon-error.svg",
+        "image/svg+xml",
+        include_str!("ui/icon-error.svg"),
+    ),
 ];
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";

@@ -23,6 +23,8 @@ use penstock_runtime::blocking::PoolSnapshot;
 use serde::Serialize;
 
 use crate::CertificatesSnapshot;
+use crate::history::History;
+use crate::problems::{Problem, find_problems};
 
 /// The server at one moment.
 #[derive(Debug, Default, Serialize)]
@@ -36,6 +38,8 @@ pub struct Snapshot {
     pub uptime: Duration,
     /// Whether it runs or drains.
     pub state: ServerState,
+    /// Its problems, errors first; set by [`Snapshot::with_findings`].
+    pub problems: Vec<Problem>,
     /// Its listeners as printed at the start, with those of the admin interface.
     pub listeners: Vec<String>,
     /// The control socket, if there is one.
@@ -50,6 +54,8 @@ pub struct Snapshot {
     pub connections_limited_by: String,
     /// Resident memory of the server process, without its workers.
     pub resident_bytes: Option<u64>,
+    /// Memory of the processes of all applications; set by [`Snapshot::with_findings`].
+    pub worker_bytes: u64,
     /// Counters of the front end since the start.
     pub traffic: Traffic,
     /// The generation of the configuration: 1 after the start, one more with each reload.
@@ -102,6 +108,20 @@ pub struct Snapshot {
     pub pools: Vec<PoolSnapshot>,
     /// Every limit by its configuration key.
     pub limits: Vec<LimitStatus>,
+}
+
+impl Snapshot {
+    /// Completes it with what follows from the rest: the problems and the memory of workers.
+    #[must_use]
+    pub fn with_findings(mut self, history: &History) -> Self {
+        let processes = self.apps.iter();
+        let processes = processes.flat_map(|app| app.workers.iter().chain(&app.templates));
+        self.worker_bytes = processes
+            .filter_map(|it| it.proportional_bytes.or(it.resident_bytes))
+            .sum();
+        self.problems = find_problems(&self, history);
+        self
+    }
 }
 
 /// The routes and clients with most requests lately: each request counts half after a minute.

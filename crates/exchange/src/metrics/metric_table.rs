@@ -34,7 +34,7 @@ pub enum MetricValue<'a> {
     /// One sample for each value of a label.
     ByLabel(&'static str, Vec<(Cow<'a, str>, f64)>),
     /// The buckets of a histogram with their sum and count.
-    Histogram(HistogramValues),
+    Histogram(Box<HistogramValues>),
 }
 
 /// Declares a table of [`Metric`]s, one `KIND NAME = VALUE, "HELP";` each. `VALUE` is an expression
@@ -110,13 +110,13 @@ impl From<i64> for MetricValue<'_> {
 
 impl From<&HistogramValues> for MetricValue<'_> {
     fn from(values: &HistogramValues) -> Self {
-        Self::Histogram(values.clone())
+        Self::Histogram(Box::new(values.clone()))
     }
 }
 
 impl From<&Histogram> for MetricValue<'_> {
     fn from(histogram: &Histogram) -> Self {
-        Self::Histogram(histogram.values())
+        Self::Histogram(Box::new(histogram.values()))
     }
 }
 

@@ -5,17 +5,20 @@
 
 use serde_json::Value;
 
-use super::pluralize;
+use super::{jobs_text, pluralize};
 
 pub(super) fn format_status(status: &Value) -> String {
     let [state, pid] = format_values(status, ["state", "pid"]);
-    let mut lines = vec![format!(
+    let mut lines: Vec<String> = array_items(&status["problems"])
+        .map(format_problem)
+        .collect();
+    lines.push(format!(
         "{state}, pid {pid}, up {} s, {}, {} (at most {})",
         status["uptime_seconds"].as_f64().unwrap_or(0.0).round(),
         format_count(&status["traffic"]["requests_total"], "request"),
         format_count(&status["connections"]["used"], "connection"),
         format_value(&status["connections"]["max"]),
-    )];
+    ));
     lines.extend(format_front_end(&status["front_end"]));
     lines.extend(format_certificates(&status["certificates"]));
     lines.extend(format_maintenance(&status["maintenance"]));
@@ -23,6 +26,7 @@ pub(super) fn format_status(status: &Value) -> String {
     for app in array_items(&status["apps"]) {
         format_app(app, &mut lines);
     }
+    lines.extend(array_items(&status["jobs"]).map(jobs_text::format_job));
     for upstream in array_items(&status["upstreams"]) {
         format_upstream(upstream, &mut lines);
     }
@@ -31,6 +35,12 @@ pub(super) fn format_status(status: &Value) -> String {
     }
     lines.extend(format_hub(&status["hub"]));
     lines.join("\n")
+}
+
+/// `error: The cache disk1 is out of service.`
+fn format_problem(problem: &Value) -> String {
+    let [severity, text] = format_values(problem, ["severity", "text"]);
+    format!("{severity}: {text}")
 }
 
 fn format_front_end(front_end: &Value) -> Option<String> {
@@ -277,6 +287,28 @@ pub(super) fn format_value(value: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn problems_come_first() {
+        let problem = |severity: &str, text: &str| json!({ "severity": severity, "text": text });
+        let said = format_status(&json!({ "state": "running", "problems": [
+            problem("error", "The cache disk1 is out of service: no disk."),
+            problem("warning", "The application shop is not ready yet."),
+        ] }));
+        let first: Vec<_> = said.lines().take(2).collect();
+        assert_eq!(
+            first,
+            [
+                "error: The cache disk1 is out of service: no disk.",
+                "warning: The application shop is not ready yet.",
+            ]
+        );
+        assert!(
+            said.lines()
+                .nth(2)
+                .is_some_and(|line| line.starts_with("running, "))
+        );
+    }
 
     #[test]
     fn says_slots_of_applications_that_have_them() {

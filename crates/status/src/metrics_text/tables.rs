@@ -4,7 +4,7 @@ use penstock_exchange::metric_table;
 use penstock_exchange::metrics::MetricValue;
 use penstock_runtime::blocking::PoolSnapshot;
 
-use crate::{CertificatesSnapshot, LimitStatus, MachineStatus, ServerState, Snapshot};
+use crate::{CertificatesSnapshot, LimitStatus, MachineStatus, ServerState, Severity, Snapshot};
 
 metric_table! {
     pub(super) static SERVER: |now: Snapshot| {
@@ -20,9 +20,23 @@ metric_table! {
         counter event_loop_stalls_total = now.event_loop_stalls,
             "Times that an event loop was stalled for 5 s or longer.";
         gauge connections_limit = now.connections.max, "Limit on open client connections.";
+        gauge problems = by_severity(now), "Problems that the status page lists, by severity.";
         gauge resident_memory_bytes = now.resident_bytes,
             "Resident memory of the server, without its workers.";
     }
+}
+
+/// The numbers of problems.
+fn by_severity(now: &Snapshot) -> MetricValue<'_> {
+    let count = |severity| {
+        let found = now.problems.iter().filter(|it| it.severity == severity);
+        found.count() as u64
+    };
+    let counts = [
+        ("error", count(Severity::Error)),
+        ("warning", count(Severity::Warning)),
+    ];
+    MetricValue::by_label("severity", counts)
 }
 
 metric_table! {

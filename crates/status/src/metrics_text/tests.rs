@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use penstock_exchange::metrics::BUCKETS_US;
+use penstock_exchange::metrics::METRIC_BOUNDS_US;
 
 use super::*;
 use crate::fake::{FakeServer, NAME_TO_ESCAPE};
@@ -162,7 +162,7 @@ fn buckets_are_cumulative_and_end_with_the_count() {
     // One of edge, two of each application, three of each upstream, one of each route.
     assert_eq!(series.len(), 1 + 2 * 2 + 2 * 3 + 2);
     for (key, buckets) in &series {
-        assert_eq!(buckets.len(), BUCKETS_US.len() + 1, "{key}");
+        assert_eq!(buckets.len(), METRIC_BOUNDS_US.len() + 1, "{key}");
         assert!(
             buckets
                 .windows(2)

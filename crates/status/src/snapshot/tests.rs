@@ -40,7 +40,7 @@ fn the_names_of_the_fields_are_stable() {
             "p90_seconds",
         ]
         .into_iter()
-        .chain(["p99_seconds", "sum_seconds"])
+        .chain(["p95_seconds", "p99_seconds", "p999_seconds", "sum_seconds"])
         .map(|name| format!("{path}.{name}"))
         .collect::<Vec<_>>()
     };
@@ -128,12 +128,14 @@ const KEYS: &str = "\
     limits[].used listeners[] log_lines_dropped machine.estimated_socket_bytes
     machine.load_average machine.tcp_buffer_bytes pid pools[].active_threads
     pools[].max_queue_time_seconds pools[].max_queued pools[].max_threads pools[].name
-    pools[].oldest_running_seconds pools[].queued pools[].refused reload_error resident_bytes
+    pools[].oldest_running_seconds pools[].queued pools[].refused problems[].part
+    problems[].severity problems[].text reload_error resident_bytes worker_bytes
     maintenance.refused maintenance.rules[].allow[] maintenance.rules[].retry_after_seconds
     maintenance.rules[].site pauses[].kind pauses[].max_waiting pauses[].name
     pauses[].paused_seconds pauses[].refused pauses[].remaining_seconds pauses[].waiting
     routes[].duration.buckets.counts[] routes[].duration.buckets.le_seconds[]
     routes[].duration.count routes[].duration.p50_seconds routes[].duration.p90_seconds
+    routes[].duration.p95_seconds routes[].duration.p999_seconds
     routes[].duration.p99_seconds routes[].duration.sum_seconds routes[].responses[]
     routes[].route routes[].site trace_spans.dropped trace_spans.exported trace_spans.queued
     rules[].counts[].outcome rules[].counts[].requests rules[].in_use rules[].route rules[].rule

@@ -1,7 +1,8 @@
 // The status page: receives the server's snapshot once a second and shows it.
 //
-// This file has the connection, the notice on top and the buttons. views.js, upstreams.js,
-// caches.js, certificates.js, rules.js, streams.js and charts.js show the rest.
+// This file has the connection, the notice on top and the buttons. problems.js, views.js,
+// upstreams.js, caches.js, certificates.js, jobs.js, rules.js, streams.js and charts.js show the
+// rest.
 //
 // Invariants:
 // - Every snapshot is shown as a whole; none depends on one before it.
@@ -12,14 +13,18 @@ import { certificatesView } from "./certificates.js";
 import { chartsView } from "./charts.js";
 import { make, setClass, setText, table } from "./elements.js";
 import { History } from "./history.js";
+import { jobsView } from "./jobs.js";
 import { age } from "./numbers.js";
+import { problemsView } from "./problems.js";
 import { compressionText, maintenanceText, pauseText, rulesView, topView } from "./rules.js";
 import { hubView } from "./streams.js";
-import { upstreamState, upstreamView } from "./upstreams.js";
+import { upstreamView } from "./upstreams.js";
 import { appView, LIMIT_COLUMNS, serverView, stateTone } from "./views.js";
 
 const STALE_MS = 5000;
 const RETRY_MS = 2000;
+/** The time between two samples of the server's history. */
+const HISTORY_MS = 10000;
 
 const byId = (id) => document.getElementById(id);
 
@@ -34,6 +39,8 @@ const page = {
   ),
   pools: poolsView(byId("pools")),
   charts: chartsView(byId("charts")),
+  problems: problemsView(byId("problems"), byId("icon")),
+  showJobs: jobsView(byId("jobs"), byId("job-rows"), byId("job-lines")),
   hub: hubView(byId("hub"), byId("hub-figures"), byId("hub-cluster")),
   showTop: topView(byId("top"), byId("top-routes"), byId("top-clients")),
   showRules: rulesView(byId("rules"), byId("rule-rows")),
@@ -41,7 +48,7 @@ const page = {
   apps: new Map(),
   upstreams: new Map(),
   history: new History(),
-  problems: new History(),
+  failures: new History(),
   pid: null,
   state: null,
   lastEventAt: null,
@@ -54,11 +61,11 @@ function show(now) {
     // Another process has its own counters.
     page.pid = now.pid;
     page.history = new History();
-    page.problems = new History();
+    page.failures = new History();
     page.caches.reset();
     page.certificates.reset();
     page.pools.reset();
-    page.charts.reset();
+    page.charts.update();
     page.hub.reset();
     for (const [views, id] of [[page.apps, "apps"], [page.upstreams, "upstreams"]]) {
       views.clear();
@@ -68,9 +75,9 @@ function show(now) {
   page.state = now.state;
   setText(byId("version"), now.version);
   page.history.add(now.uptime_seconds, now.traffic.requests_total, [now.traffic.total_time]);
-  page.problems.add(now.uptime_seconds, now.traffic.responses[4], []);
-  page.showServer(now, page.history, page.problems);
-  page.charts.update(now);
+  page.failures.add(now.uptime_seconds, now.traffic.responses[4], []);
+  page.showServer(now, page.history, page.failures);
+  page.showJobs(now.jobs);
   page.hub.update(now.hub, now.uptime_seconds);
   showEach(now.apps, page.apps, byId("apps"), (name) => appView(name, act), now.uptime_seconds);
   showEach(now.upstreams, page.upstreams, byId("upstreams"), upstreamView, now.uptime_seconds);
@@ -84,15 +91,10 @@ function show(now) {
   setText(byId("compression-text"), compression);
   page.showLimits(now.limits);
   byId("main").hidden = false;
-  const states = [
-    ...now.apps.map((app) => app.state), ...now.upstreams.map(upstreamState),
-    ...now.caches.map((cache) => cache.state),
-  ];
-  const troubled = states.filter((state) => stateTone(state) === "bad").length
-    + now.certificates.invalid;
-  document.title = troubled > 0 ? `(${troubled}) Penstock` : "Penstock";
-  page.reloadError = now.reload_error;
-  page.frontEnd = now.front_end;
+  page.problems.update(now.problems);
+  const reloadError = byId("reload-error");
+  reloadError.hidden = !now.reload_error;
+  setText(reloadError, now.reload_error ?? "");
   page.heldBack = [...now.maintenance.rules.map(maintenanceText), ...now.pauses.map(pauseText)];
 }
 
@@ -115,7 +117,7 @@ function showEach(parts, views, parent, makeView, at) {
   }
 }
 
-/** Shows one notice: connection lost, shutdown, failed reload or front end not joined, in that order. */
+/** Shows one notice: connection lost, shutdown, or pauses and maintenance, in that order. */
 function showNotice() {
   const silent = page.lastEventAt === null ? 0 : Date.now() - page.lastEventAt;
   const isLost = !page.isConnected || silent > STALE_MS;
@@ -145,14 +147,7 @@ function noticeText(isLost, silent) {
   if (page.state === "draining") {
     return ["The server is shutting down. Requests in progress are finished.", "warn"];
   }
-  if (page.reloadError) {
-    return [`The last reload failed. The previous configuration is still in use.\n${page.reloadError}`, "warn"];
-  }
-  if (page.heldBack.length > 0) return [page.heldBack.join("\n"), "warn"];
-  const frontEnd = page.frontEnd;
-  return frontEnd && !frontEnd.is_joined
-    ? [`Not connected to the front end at ${frontEnd.address} (upstream ${frontEnd.upstream}): ${frontEnd.cause}.`, "warn"]
-    : ["", ""];
+  return page.heldBack.length > 0 ? [page.heldBack.join("\n"), "warn"] : ["", ""];
 }
 
 /** Sends one change. Asks for the token once if the server requires one. */
@@ -209,4 +204,5 @@ function connect() {
 byId("reload").addEventListener("click", () =>
   act(byId("reload"), byId("reload-result"), "/reload", "Configuration reloaded."));
 setInterval(showNotice, 1000);
+setInterval(page.charts.update, HISTORY_MS);
 connect();

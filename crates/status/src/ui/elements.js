@@ -90,6 +90,13 @@ function spark() {
   return { root, draw };
 }
 
+/** A cell that names its column where a narrow screen folds the table. */
+function labelledCell(name) {
+  const cell = make("td");
+  cell.dataset.label = name;
+  return cell;
+}
+
 /** A table with fixed columns: [heading, isText, row => text, row => tone]. */
 export function table(root, columns) {
   const heads = columns.map(([name, isText]) => {
@@ -103,7 +110,7 @@ export function table(root, columns) {
     while (body.rows.length > rows.length) body.deleteRow(-1);
     rows.forEach((row, index) => {
       const line = body.rows[index] || body.appendChild(
-        make("tr", "", ...columns.map(() => make("td"))),
+        make("tr", "", ...columns.map(([name]) => labelledCell(name))),
       );
       columns.forEach(([, isText, text, tone], column) => {
         const cell = line.cells[column];

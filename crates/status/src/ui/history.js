@@ -40,16 +40,27 @@ export class History {
     return [this.samples.find((sample) => sample.at >= last.at - seconds - 0.5), last];
   }
 
-  /** "≤ 5 ms": the bucket of the quantile in the last minute; null when nothing was measured. */
+  /** The quantile of the last minute as a text; null when nothing was measured. */
   quantile(index, q, bounds) {
     const [first, last] = this.window(WINDOW_SECONDS);
     const counts = last.times[index].map((now, i) => now - first.times[index][i]);
-    const total = counts.reduce((sum, n) => sum + n, 0);
-    if (total <= 0) return null;
-    let seen = 0;
-    const bucket = counts.findIndex((n) => (seen += n) >= q * total);
-    return bucket < bounds.length ? `≤ ${time(bounds[bucket])}` : `> ${time(bounds.at(-1))}`;
+    return quantileText(counts, q, bounds);
   }
+}
+
+/** A quantile, interpolated within its bucket as the server does; null of no counts. */
+export function quantileText(counts, q, bounds) {
+  const total = counts.reduce((sum, n) => sum + n, 0);
+  if (total <= 0) return null;
+  let seen = 0;
+  const bucket = counts.findIndex((n) => {
+    const isIn = n > 0 && seen + n >= q * total;
+    if (!isIn) seen += n;
+    return isIn;
+  });
+  if (bucket < 0 || bucket >= bounds.length) return `> ${time(bounds.at(-1))}`;
+  const lower = bucket === 0 ? 0 : bounds[bucket - 1];
+  return time(lower + (bounds[bucket] - lower) * ((q * total - seen) / counts[bucket]));
 }
 
 /** The growth of some counters over the last minute. */

@@ -37,4 +37,15 @@ export function age(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor(whole / 3600) % 24} h`;
 }
 
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const date = new Intl.DateTimeFormat("en-GB", {
+  day: "numeric", month: "short", hour: "2-digit", minute: "2-digit",
+});
+
+/** A time of day, in the reader's zone; `second` is since 1970. */
+export const dayTime = (second) => clock.format(second * 1000);
+
+/** A day and a time of day, in the reader's zone; `second` is since 1970. */
+export const dateTime = (second) => date.format(second * 1000);
+
 export const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many}`;

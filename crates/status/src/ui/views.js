@@ -58,8 +58,9 @@ export function serverView(parent, factList) {
     errors.show(rate(failing), "/ s",
       `${count(traffic.responses[4])} since start · ${count(traffic.responses[3])} 4xx`,
       failing > 0 ? "bad" : "");
-    memory.show(bytes(now.resident_bytes), "",
-      `${bytes(traffic.received_bytes)} in · ${bytes(traffic.sent_bytes)} out`);
+    memory.show(bytes((now.resident_bytes ?? 0) + now.worker_bytes), "",
+      `${bytes(now.resident_bytes)} server · ${bytes(now.worker_bytes)} workers`);
+    fact("bodies", `${bytes(traffic.received_bytes)} in, ${bytes(traffic.sent_bytes)} out`);
   };
 }
 
@@ -100,6 +101,7 @@ export function appView(name, act) {
   const waiting = figure(figures, "Queue time");
   const working = figure(figures, "Time to response header");
   const errors = figure(figures, "Errors");
+  const memory = figure(figures, "Memory of workers");
   const workers = make("table");
   const showWorkers = table(workers, WORKER_COLUMNS);
   const root = make("section", "card",
@@ -144,6 +146,9 @@ export function appView(name, act) {
       ["workers killed", Object.values(counters.killed_workers).reduce((sum, number) => sum + number, 0)],
     ]);
     const processes = [...app.workers, ...app.templates];
+    const sizes = processes.map((w) => w.proportional_bytes ?? w.resident_bytes ?? 0);
+    memory.show(bytes(sizes.reduce((sum, size) => sum + size, 0)), "",
+      sizes.length > 0 ? `largest ${bytes(Math.max(...sizes))}` : "no process");
     showWorkers(processes);
     workers.parentElement.hidden = processes.length === 0;
   }
@@ -208,8 +213,10 @@ export const LIMIT_COLUMNS = [
 
 export function showTimes(target, history, index, times, suffix = "") {
   const bounds = times.buckets.le_seconds;
-  const half = history.quantile(index, 0.5, bounds);
-  const most = history.quantile(index, 0.99, bounds);
-  if (half === null) target.show("–", "", "none in the last minute");
-  else target.show(half, "p50", `p99 ${most}${suffix}`);
+  const quantile = (q) => history.quantile(index, q, bounds);
+  const half = quantile(0.5);
+  if (half === null) return target.show("–", "", "none in the last minute");
+  const rest = [["p90", 0.9], ["p95", 0.95], ["p99", 0.99], ["p99.9", 0.999]];
+  return target.show(half, "p50",
+    rest.map(([name, q]) => `${name} ${quantile(q)}`).join(" · ") + suffix);
 }

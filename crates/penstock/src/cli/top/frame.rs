@@ -8,6 +8,8 @@
 
 use serde_json::Value;
 
+use crate::cli::jobs_text;
+
 /// The size of a screen in characters.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
@@ -68,6 +70,7 @@ impl Frame {
         frame.push_notices(now);
         frame.push_apps(change);
         frame.push_upstreams(change);
+        frame.push_jobs(now);
         frame.push_top(&now["top"], "routes", "TOP ROUTES");
         frame.push_top(&now["top"], "clients", "TOP CLIENTS");
         frame.push_rules(change);
@@ -119,6 +122,10 @@ impl Frame {
             format!("{}xx {}", class + 1, show_rate(rate))
         };
         let statuses: Vec<_> = (1..5).map(status).collect();
+        let workers = now["worker_bytes"].as_f64().unwrap_or_default();
+        let memory = now["resident_bytes"]
+            .as_f64()
+            .map(|server| server + workers);
         self.push(
             Style::Plain,
             &format!(
@@ -126,13 +133,17 @@ impl Frame {
                 show_rate(change.rate(|it| it["traffic"]["requests_total"].as_f64())),
                 show(&now["traffic"]["active"]),
                 statuses.join("  "),
-                show_bytes(now["resident_bytes"].as_f64()),
+                show_bytes(memory),
             ),
         );
     }
 
-    /// What an administrator should not forget.
+    /// Problems, and changes that an administrator should not forget.
     fn push_notices(&mut self, now: &Value) {
+        for problem in items(&now["problems"]) {
+            let [severity, text] = ["severity", "text"].map(|key| show(&problem[key]));
+            self.push(Style::Warning, &format!("{severity}: {text}"));
+        }
         for rule in items(&now["maintenance"]["rules"]) {
             let site = rule["site"].as_str().unwrap_or("all sites");
             self.push(Style::Warning, &format!("maintenance of {site}"));
@@ -141,10 +152,6 @@ impl Frame {
             let [kind, name, waiting] = ["kind", "name", "waiting"].map(|key| show(&pause[key]));
             let text = format!("{kind} {name} is paused, {waiting} requests wait");
             self.push(Style::Warning, &text);
-        }
-        if let Some(error) = now["reload_error"].as_str() {
-            let first = error.lines().next().unwrap_or_default();
-            self.push(Style::Warning, &format!("the last reload failed: {first}"));
         }
     }
 
@@ -202,6 +209,12 @@ impl Frame {
             ]
         });
         self.push_table(&heading, &widths, rows.collect());
+    }
+
+    fn push_jobs(&mut self, now: &Value) {
+        let heading = ["JOB", "RUNS", "LAST RUN", "RESULT", "NEXT RUN"];
+        let rows = items(&now["jobs"]).map(jobs_text::job_cells).collect();
+        self.push_table(&heading, &[20, 16, 21, 16, 20], rows);
     }
 
     /// The most frequent routes or clients, with their part of all requests.
@@ -355,7 +368,13 @@ mod tests {
     fn status(requests: u64) -> Value {
         json!({
             "version": "0.1.0", "state": "running", "pid": 7, "uptime_seconds": 125.0,
-            "resident_bytes": 3_145_728, "reload_error": null,
+            "resident_bytes": 3_145_728, "worker_bytes": 524_288,
+            "problems": [{ "severity": "error", "text": "The application b does not run." }],
+            "jobs": [{
+                "name": "nightly", "schedule": "at 03:30", "next_at": 1_795_923_000,
+                "running_since": null,
+                "last": { "started_at": 1_795_836_600, "outcome": "exit status 1" },
+            }],
             "connections": { "used": 5, "max": 100 },
             "traffic": { "requests_total": requests, "active": 2, "responses": [0, requests, 0, 1, 0] },
             "maintenance": { "rules": [{ "site": null }], "refused": 0 },
@@ -399,7 +418,8 @@ mod tests {
             lines,
             [
                 "penstock 0.1.0 running, pid 7, up 2.1 min, 5 of 100 connections",
-                "12 requests/s   2 in progress   2xx 12  3xx 0.0  4xx 0.0  5xx 0.0   memory 3.0 MiB",
+                "12 requests/s   2 in progress   2xx 12  3xx 0.0  4xx 0.0  5xx 0.0   memory 3.5 MiB",
+                "error: The application b does not run.",
                 "maintenance of all sites",
                 "app shop [31m is paused, 3 requests wait",
                 "",
@@ -408,6 +428,9 @@ mod tests {
                 "",
                 "UPSTREAM             SERVERS    REQ/S    QUEUED   BUSY      RETRIES  FAILURES",
                 "an-upstream-with-a-… 1/2 up     0.0      0        3         2        7",
+                "",
+                "JOB                  RUNS             LAST RUN              RESULT           NEXT RUN",
+                "nightly              at 03:30         2026-11-28T03:30:00Z  exit status 1    2026-11-29T03:30:00Z",
                 "",
                 "TOP ROUTES                                                   SHARE",
                 "* /a                                                         75.0 %",
