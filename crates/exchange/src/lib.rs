@@ -17,6 +17,7 @@ pub mod cgi;
 pub mod client_certificate;
 pub mod client_state;
 pub mod correlation;
+pub mod development;
 pub mod fault;
 pub mod field_policy;
 pub mod forwarded;

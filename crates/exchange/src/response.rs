@@ -94,6 +94,8 @@ pub enum HandlerName {
     Component(&'static str),
     /// An application.
     App(Arc<str>),
+    /// What pages ask for under `serve --dev`, in no access log.
+    Development,
 }
 
 impl std::ops::Deref for HandlerName {
@@ -103,6 +105,7 @@ impl std::ops::Deref for HandlerName {
         match self {
             Self::Component(name) => name,
             Self::App(name) => name,
+            Self::Development => "dev",
         }
     }
 }

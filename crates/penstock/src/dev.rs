@@ -3,14 +3,17 @@
 //!
 //! `server` calls [`start`] once. A task on the control loop turns changes of files
 //! (`dev/watch.rs`, `code`) into restarts of applications and reloads of the configuration, as the
-//! commands do. `wiring` wraps applications in `dev/explain.rs`.
+//! commands do. `wiring` wraps applications in `dev/explain.rs`, which explains errors and marks pages
+//! of old code.
 //!
 //! # Invariants
 //!
 //! - Without `--dev` nothing here runs.
 //! - A change never waits for a hanging restart.
 
+mod code_state;
 mod explain;
+mod secrets;
 mod traceback_frames;
 mod watch;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use penstock_exchange::{Fault, FaultKind, RequestTiming};
+use penstock_exchange::{Fault, FaultKind, HandlerName, RequestTiming};
 use penstock_http::Status;
 use penstock_runtime::log_throttle::suppressed_suffix;
 use penstock_runtime::{clock, loops};
@@ -42,7 +42,8 @@ impl RequestMeta<'_> {
         if let Some(counts) = self.route.and_then(|route| route.counts.as_ref()) {
             counts.count_response(loops::current_loop_index(), status.code(), total_time);
         }
-        if self.settings.access_logs.is_empty() && self.settings.tracing.is_none() {
+        let is_logged = !matches!(timing.handler, Some(HandlerName::Development));
+        if self.settings.access_logs.is_empty() && self.settings.tracing.is_none() || !is_logged {
             return;
         }
         let made;

@@ -1,26 +1,31 @@
-//! Adds explanations to an application's faults in development: the traceback, the source around
-//! it, the process's output, and its environment.
+//! Adds explanations to an application's faults in development: the exception, the frames of the
+//! traceback with their source, the process's output, and its environment.
 //!
-//! `wiring` wraps an application's handler in it, in development only; `edge` renders the page.
+//! `wiring` wraps an application's handler in it, in development only; `edge` renders the page. It
+//! also answers pages that ask whether newer code serves, and puts a bar on pages of old code.
 //!
 //! # Invariants
 //!
-//! - A response that is no internal error passes unchanged and at once.
-//! - Secrets of the environment are not shown.
+//! - A response that is no internal error passes at once, and unchanged but for the bar.
+//! - Secrets in the environment, in source and in output are not shown.
 //! - Reading files has a deadline.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_apps::App;
+use penstock_exchange::development::{is_state_request, state_response, with_stale_bar};
 use penstock_exchange::{
     Fault, FaultKind, Handler, HandlerProgress, InlineResponse, Request, RequestView,
 };
 use penstock_runtime::blocking::Pool;
 use penstock_runtime::clock;
 
-use super::traceback_frames::{self, TracebackFrame};
+use super::code_state::code_state;
+use super::secrets::{mask_text, mask_value};
+use super::traceback_frames::{TracebackPart, split_traceback};
 
 /// How long a worker's output may take after its response, which arrives on another socket.
 const OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
@@ -51,7 +56,11 @@ struct ExplainingHandler {
 impl Handler for ExplainingHandler {
     fn handle(&self, request: Request) -> HandlerProgress {
         let (app, pool) = (Arc::clone(&self.app), self.pool.clone());
-        let since = app.output_line_count();
+        if is_state_request(&request) {
+            let state = code_state(&app.snapshot());
+            return HandlerProgress::Ready(Ok(state_response(&state).into()));
+        }
+        let (head, since) = (Arc::clone(&request.head), app.output_line_count());
         match self.handler.handle(request) {
             HandlerProgress::Ready(Err(fault)) if is_app_fault(fault.kind) => {
                 HandlerProgress::Pending(Box::pin(async move {
@@ -63,10 +72,13 @@ impl Handler for ExplainingHandler {
                     Err(fault) if is_app_fault(fault.kind) => {
                         Err(explain(fault, since, &app, &pool).await)
                     }
-                    other => other,
+                    other => with_stale_bar(other, &head, || code_state(&app.snapshot())),
                 }
             })),
-            now @ HandlerProgress::Ready(_) => now,
+            HandlerProgress::Ready(made) => {
+                let made = with_stale_bar(made, &head, || code_state(&app.snapshot()));
+                HandlerProgress::Ready(made)
+            }
         }
     }
 
@@ -100,15 +112,19 @@ async fn explain(mut fault: Fault, since: u64, app: &App, pool: &Pool) -> Fault 
     };
     let output = app.output(pid, 0);
     let mut detail = String::new();
+    push_section(&mut detail, "Mark", &code_state(&app.snapshot()).mark);
     if let Some(traceback) = &traceback {
-        push_section(&mut detail, "Traceback", traceback.trim_end());
-        for (title, source) in source_excerpts(traceback, app, pool).await {
-            push_section(&mut detail, &title, &source);
+        let exception = mask_text(penstock_apps::failure_line(traceback));
+        push_section(&mut detail, "Exception", &exception);
+        for (title, text) in frame_sections(traceback, app, pool).await {
+            push_section(&mut detail, &title, &text);
         }
+        let whole = mask_text(traceback.trim_end());
+        push_section(&mut detail, "- Traceback", &whole);
     }
     let shown = &output[output.len().saturating_sub(MAX_OUTPUT_LINES)..];
     if !shown.is_empty() {
-        push_section(&mut detail, "Output", &shown.join("\n"));
+        push_section(&mut detail, "Output", &mask_text(&shown.join("\n")));
     }
     push_section(&mut detail, "Environment", &describe_environment(app));
     fault.detail = Some(detail.into());
@@ -151,18 +167,35 @@ fn last_traceback(lines: &[String]) -> Option<String> {
     begin.map(|begin| lines[begin..].join("\n"))
 }
 
-/// The source around each of the application's own frames, with a title.
-async fn source_excerpts(traceback: &str, app: &App, pool: &Pool) -> Vec<(String, String)> {
+/// The frames of a traceback with their titles: own ones open with the source around them, those of
+/// libraries folded.
+async fn frame_sections(traceback: &str, app: &App, pool: &Pool) -> Vec<(String, String)> {
     let dir = app.config().dir.clone();
-    let frames = traceback_frames::find_frames(traceback, &dir);
+    let parts = split_traceback(traceback, &dir);
     let read = pool.run(move || {
-        let shown = |frame: &TracebackFrame| {
-            Some((frame.describe_location(&dir), frame.source_excerpt(&dir)?))
-        };
-        frames.iter().filter_map(shown).collect::<Vec<_>>()
+        parts
+            .iter()
+            .filter_map(|part| section_of(part, &dir))
+            .collect()
     });
     let read = clock::timeout(SOURCE_READ_TIMEOUT, read).await;
     read.and_then(Result::ok).unwrap_or_default()
+}
+
+/// The section of a part; none for messages, which the whole traceback has. *Blocking*.
+fn section_of(part: &TracebackPart, dir: &Path) -> Option<(String, String)> {
+    match part {
+        TracebackPart::Own { frame, text } => {
+            let title = format!("+ {}", frame.describe_location(dir));
+            let source = frame.source_excerpt(dir);
+            Some((title, source.unwrap_or_else(|| mask_text(text))))
+        }
+        TracebackPart::Others { frames, text } => {
+            let plural = if *frames == 1 { "" } else { "s" };
+            Some((format!("- {frames} other frame{plural}"), mask_text(text)))
+        }
+        TracebackPart::Message(_) => None,
+    }
 }
 
 /// How the application is run, and the variables that its configuration adds.
@@ -197,98 +230,12 @@ fn describe_environment(app: &App) -> String {
     text
 }
 
-/// The value, or a mask if the variable may be a secret or contain a password. Masks too much
-/// rather than too little: a password may contain any character, including those that end it in a
-/// well-formed URL.
-fn mask_value(name: &str, value: &str) -> String {
-    let name = name.to_ascii_uppercase();
-    let is_folder = name == "PWD" || name == "OLDPWD";
-    if !is_folder && SECRET_NAME_PARTS.iter().any(|word| name.contains(word)) {
-        return MASK.to_owned();
-    }
-    // `password=x`, `"token": x`, and the like: a longer name or the value follows.
-    let inside = value.to_ascii_uppercase();
-    let is_told = |word: &str| {
-        inside.match_indices(word).any(|(at, _)| {
-            let behind = inside[at..].trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
-            behind
-                .trim_start_matches(['"', '\'', ' '])
-                .starts_with(['=', ':'])
-        })
-    };
-    if SECRET_NAME_PARTS.iter().any(|word| is_told(word)) {
-        return MASK.to_owned();
-    }
-    let Some((scheme, rest)) = value.split_once("://") else {
-        return value.to_owned();
-    };
-    match rest.rsplit_once('@') {
-        Some((_, host)) => format!("{scheme}://{MASK}@{host}"),
-        None => value.to_owned(),
-    }
-}
-
-const MASK: &str = "(masked)";
-
-/// Parts of names of variables with secret values.
-const SECRET_NAME_PARTS: [&str; 12] = [
-    "SECRET",
-    "KEY",
-    "TOKEN",
-    "PASS",
-    "PWD",
-    "AUTH",
-    "DSN",
-    "SALT",
-    "CREDENTIAL",
-    "GRIP_URL",
-    "PUBLISH_URL",
-    "PRIVATE",
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn lines(text: &str) -> Vec<String> {
         text.lines().map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn secrets_are_masked() {
-        let rows = [
-            ("GREETING", "hello", "hello"),
-            ("SECRET_KEY_BASE", "abc", "(masked)"),
-            ("aws_access_key_id", "abc", "(masked)"),
-            ("API_TOKEN", "abc", "(masked)"),
-            ("DB_PASSWORD", "abc", "(masked)"),
-            (
-                "DATABASE_URL",
-                "postgres://u:p@h/db?x=1",
-                "postgres://(masked)@h/db?x=1",
-            ),
-            (
-                "REDIS_URLS",
-                "redis://:a/b@h1,redis://:c@h2/1",
-                "redis://(masked)@h2/1",
-            ),
-            ("SITE", "https://example.com/a", "https://example.com/a"),
-            ("SMTP_PASS", "abc", "(masked)"),
-            ("MYSQL_PWD", "abc", "(masked)"),
-            ("PWD", "/srv", "/srv"),
-            ("BASIC_AUTH", "u:p", "(masked)"),
-            ("SENTRY_DSN", "https://abc@h/1", "(masked)"),
-            ("SALT", "abc", "(masked)"),
-            ("GOOGLE_CREDENTIALS", "abc", "(masked)"),
-            ("PG", "host=h password=abc user=u", "(masked)"),
-            ("PG_URI", "postgres://h/db?password=abc", "(masked)"),
-            ("JSON", "{\"api_key\": \"abc\"}", "(masked)"),
-            ("ODBC", "Server=h;Pwd=abc", "(masked)"),
-            ("HINT", "a passing key", "a passing key"),
-        ];
-        for (name, value, expected) in rows {
-            assert_eq!(mask_value(name, value), expected, "{name}");
-        }
     }
 
     #[test]

@@ -1,17 +1,18 @@
-//! Finds the lines of an application's own files that a traceback names, and reads the source
-//! around them.
+//! Splits a traceback into the application's own frames, with the source around them, and the rest.
 //!
-//! Used by `explain`. Finding is pure and knows the formats of Python and Ruby; reading blocks and
+//! Used by `explain`. Splitting is pure and knows the formats of Python and Ruby; reading blocks and
 //! is bounded in files, bytes and lines.
 //!
 //! # Invariants
 //!
 //! - Whatever a traceback says, only source files in the application's directory are read: no
 //!   hidden files and no installed packages.
+//! - Secrets in source are masked.
 
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
+use super::secrets;
 use crate::code::code_paths;
 
 /// A line of a file that a traceback names.
@@ -36,7 +37,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const MAX_LINE_CHARS: usize = 400;
 
 /// Finds the frames of the application in `dir` that a traceback names, in its order, each once.
-pub(crate) fn find_frames(text: &str, dir: &Path) -> Vec<TracebackFrame> {
+fn find_frames(text: &str, dir: &Path) -> Vec<TracebackFrame> {
     let mut frames = Vec::new();
     for line in text.lines() {
         let Some((file, line)) = parse_python_frame(line).or_else(|| parse_ruby_frame(line)) else {
@@ -57,6 +58,78 @@ pub(crate) fn find_frames(text: &str, dir: &Path) -> Vec<TracebackFrame> {
         frames.truncate(MAX_FRAMES);
     }
     frames
+}
+
+/// A part of a traceback, in its order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TracebackPart {
+    /// A frame of the application that is shown with its source.
+    Own {
+        frame: TracebackFrame,
+        /// Its lines in the traceback.
+        text: String,
+    },
+    /// Frames of libraries, and own ones beyond those that are shown.
+    Others { frames: usize, text: String },
+    /// An exception's message, or what connects two exceptions.
+    Message(String),
+}
+
+/// Splits a traceback of the application in `dir`.
+pub(crate) fn split_traceback(text: &str, dir: &Path) -> Vec<TracebackPart> {
+    let frame_of = |line: &str| {
+        let (file, line) = parse_python_frame(line).or_else(|| parse_ruby_frame(line))?;
+        Some(app_source_file(file, dir).map(|file| TracebackFrame { file, line }))
+    };
+    let mut left = find_frames(text, dir);
+    let mut parts = Vec::new();
+    // From the end, as of a frame that occurs several times the last is shown.
+    let lines: Vec<_> = text.lines().map(|line| (line, frame_of(line))).collect();
+    let shown: Vec<_> = lines
+        .iter()
+        .rev()
+        .map(|(_, frame)| {
+            let frame = frame.as_ref()?.as_ref()?;
+            let at = left.iter().position(|one| one == frame)?;
+            Some(left.swap_remove(at))
+        })
+        .collect();
+    for ((line, frame), shown) in lines.iter().zip(shown.into_iter().rev()) {
+        push_line(&mut parts, line, frame.is_some(), shown);
+    }
+    parts
+}
+
+/// Adds a line to the part that it belongs to.
+fn push_line(
+    parts: &mut Vec<TracebackPart>,
+    line: &str,
+    is_frame: bool,
+    shown: Option<TracebackFrame>,
+) {
+    let own_line = || format!("{line}\n");
+    match (shown, is_frame, parts.last_mut()) {
+        (Some(frame), ..) => parts.push(TracebackPart::Own {
+            frame,
+            text: own_line(),
+        }),
+        (None, true, Some(TracebackPart::Others { frames, text })) => {
+            *frames += 1;
+            text.push_str(&own_line());
+        }
+        (None, true, _) => parts.push(TracebackPart::Others {
+            frames: 1,
+            text: own_line(),
+        }),
+        // The source below a frame, and the marks below that.
+        (
+            None,
+            false,
+            Some(TracebackPart::Own { text, .. } | TracebackPart::Others { text, .. }),
+        ) if line.starts_with([' ', '\t']) => text.push_str(&own_line()),
+        (None, false, Some(TracebackPart::Message(text))) => text.push_str(&own_line()),
+        (None, false, _) => parts.push(TracebackPart::Message(own_line())),
+    }
 }
 
 /// `  File "app.py", line 12, in view`.
@@ -123,7 +196,8 @@ impl TracebackFrame {
         #[expect(clippy::disallowed_methods, reason = "runs in a pool")]
         let file = std::fs::File::open(file).ok()?;
         file.take(MAX_FILE_BYTES).read_to_end(&mut text).ok()?;
-        excerpt(&String::from_utf8_lossy(&text), self.line)
+        let source = secrets::mask_text(&String::from_utf8_lossy(&text));
+        excerpt(&source, self.line)
     }
 }
 
@@ -188,6 +262,38 @@ mod tests {
             (locations(&ruby).len(), &*locations(&ruby)[0]),
             (MAX_FRAMES, "a.rb, line 1")
         );
+    }
+
+    #[test]
+    fn frames_of_libraries_are_apart_from_own_ones() {
+        let dir = Path::new("/srv/app");
+        let describe = |text: &str| -> Vec<String> {
+            let parts = split_traceback(text, dir).into_iter();
+            let parts = parts.map(|part| match part {
+                TracebackPart::Own { frame, text } => {
+                    format!("{}: {}", frame.describe_location(dir), text.lines().count())
+                }
+                TracebackPart::Others { frames, .. } => format!("{frames} others"),
+                TracebackPart::Message(text) => text.trim_end().to_owned(),
+            });
+            parts.collect()
+        };
+        let python = "Traceback (most recent call last):\n  File \"/usr/lib/a.py\", line 1, in run\n    x\n  \
+                      File \"/usr/lib/b.py\", line 2, in run\n    y\n    ^\n  File \"app.py\", line 12, in view\n    \
+                      z()\n    ^^^\n  File \"/usr/lib/c.py\", line 3, in z\nValueError: 1\nsecond line";
+        assert_eq!(
+            describe(python),
+            [
+                "Traceback (most recent call last):",
+                "2 others",
+                "app.py, line 12: 3",
+                "1 others",
+                "ValueError: 1\nsecond line",
+            ]
+        );
+        let ruby = "app.rb:12:in 'view': bad (E)\n\tfrom /usr/lib/rack.rb:4:in 'call'\n\tfrom \
+                    app.rb:12:in 'view'\n";
+        assert_eq!(describe(ruby), ["2 others", "app.rb, line 12: 1"]);
     }
 
     #[test]

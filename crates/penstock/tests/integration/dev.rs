@@ -72,11 +72,12 @@ fn an_error_explains_itself_to_a_developer() {
     let html = html.text();
     for words in INSIDE.iter().chain(&[
         "<strong>application raised LookupError</strong>",
-        "<h2>Traceback</h2>",
+        "<title>LookupError: no &lt;i&gt; (500 Internal Server Error)</title>",
+        "<details><summary>Traceback</summary>",
         "LookupError: no &lt;i&gt;",
-        "<h2>helper.py, line 3</h2>",
+        "<details open><summary>helper.py, line 3</summary>",
         "&gt;    3      raise LookupError(&quot;no &quot; + what)",
-        "<h2>app.py, line 7</h2>",
+        "<details open><summary>app.py, line 7</summary>",
         "<h2>Output</h2>",
         "DB_PASSWORD=(masked)",
         "<h2>Request</h2>\n<pre>GET /boom",
@@ -123,6 +124,91 @@ fn code_that_does_not_boot_shows_its_traceback() {
     eventually(PATIENCE, "the repaired code", || {
         server.get("/").text() == "one"
     });
+}
+
+/// A page; `/policy` has a policy, `/stream` streams, `/data` is no page, `/boom` raises.
+const PAGES: &str = r#"
+API_KEY = "k3y-in-source"
+
+def app(environ, start):
+    path = environ["PATH_INFO"]
+    fields = [("Content-Type", "text/html; charset=utf-8"), ("ETag", '"a"')]
+    if path == "/policy":
+        fields.append(("Content-Security-Policy", "default-src 'self'"))
+    if path == "/data":
+        fields = [("Content-Type", "application/json")]
+    if path == "/boom":
+        api_key = "k3y-in-source"
+        raise LookupError("postgres://shop:hunter2@db/shop")
+    start("200 OK", fields)
+    if path == "/stream":
+        return (piece for piece in (b"<p>one</p>", b"<p>two</p>"))
+    return [b"<p>page</p>"]
+"#;
+
+#[test]
+fn secrets_in_source_and_messages_are_masked() {
+    let server = serve(&Site::new().file("app.py", PAGES).config(TOML), &["--dev"]);
+    for accept in ["text/html", "text/plain"] {
+        let page = boom(&server, accept).text();
+        for secret in ["k3y-in-source", "hunter2"] {
+            assert!(!page.contains(secret), "{secret}: {page}");
+        }
+        assert!(
+            page.contains("LookupError: postgres://(masked)@db/shop"),
+            "{page}"
+        );
+        assert!(page.contains("raise LookupError("), "{page}");
+    }
+}
+
+#[test]
+fn pages_of_old_code_have_a_bar_until_new_code_serves() {
+    const BAR: &str = "The code that was saved does not start: <code>NameError";
+    let site = Site::new()
+        .file("app.py", PAGES)
+        .config("[apps.app]\nprocesses = 1\n");
+    let server = serve(&site, &["--dev"]);
+    let get = |path: &str| server.get(path);
+    assert_eq!(get("/").text(), "<p>page</p>");
+    site.write("app.py", format!("broken\n{PAGES}"));
+    server.wait_log("the new version is given up");
+    eventually(PATIENCE, "the bar", || get("/").text().contains(BAR));
+    let page = get("/");
+    assert!(
+        page.text().starts_with("<p>page</p>\n<dialog open"),
+        "{}",
+        page.text()
+    );
+    assert_eq!(page.header("etag"), None);
+    assert_eq!(page.header("cache-control"), Some("no-store"));
+    let streamed = get("/stream").text();
+    assert!(
+        streamed.starts_with("<p>one</p><p>two</p>\n<dialog"),
+        "{streamed}"
+    );
+    let bound = get("/policy").text();
+    assert!(bound.contains(BAR) && !bound.contains("<script"), "{bound}");
+    assert_eq!(get("/data").text(), "<p>page</p>");
+    let mut client = server.connect();
+    client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = client.expect_head(200);
+    assert_eq!(head.header("etag"), Some("\"a\""));
+    // A page asks whether other code serves, and none of it is in the log.
+    let state = |client: &mut RawClient| {
+        client
+            .send("POST / HTTP/1.1\r\nHost: a\r\nPenstock-Dev: state\r\nContent-Length: 0\r\n\r\n");
+        client.response().text()
+    };
+    let mut client = server.connect();
+    assert_eq!(state(&mut client), r#"{"mark":"1","serves":true}"#);
+    site.write("app.py", PAGES);
+    eventually(PATIENCE, "the repaired code", || {
+        state(&mut client) == r#"{"mark":"3","serves":true}"#
+    });
+    assert_eq!(get("/").text(), "<p>page</p>");
+    let is_told = |line: &String| line.starts_with("POST ");
+    assert!(!server.announced().iter().any(is_told), "{}", server.log());
 }
 
 #[test]
