@@ -149,7 +149,7 @@ def serving(binary, app, valgrind=None):
                 url = wait_for_text(folder / "log", r"listening (http://\S+)", server)
                 wait_for_text(folder / "log", r"(ready) in", server)
                 wait_for_answer(url)
-                yield url, server.pid, worker_of(server.pid, app), folder
+                yield url, server.pid, worker_of(server.pid), folder
             finally:
                 server.send_signal(signal.SIGTERM)
                 try:
@@ -178,15 +178,14 @@ def wait_for_answer(url):
             sys.exit(f"count: {url}: {answer.status}")
 
 
-def worker_of(server, app):
-    """The only process below the server that runs the worker script, and not through a launcher."""
-    marker = b"penstock_worker" if app.kind != "rack" else b"worker.rb"
+def worker_of(server):
+    """The only process below the server that was given a control socket."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != server:
             with contextlib.suppress(OSError):
                 command = (entry / "cmdline").read_bytes()
-                if is_below(int(entry.name), server) and marker in command:
+                if is_below(int(entry.name), server) and b"--control-fd" in command:
                     found.append(int(entry.name))
     if len(found) != 1:
         sys.exit(f"count: {len(found)} processes are workers, not 1")

@@ -3,7 +3,8 @@
 //!
 //! It needs no headers of Python, and links nothing: every symbol is one of the interpreter that
 //! loads it or of the C library of that interpreter. One file serves all of them, whatever the C
-//! library of the server is.
+//! library of the server is. (On processors of 32 bits the interpreter refuses it, as a division is
+//! missing, and the scripts serve.)
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -36,9 +36,9 @@ enum {
 /* The state of `wire.Slot` that both sides use. */
 typedef struct {
     PyObject head;
-    Py_ssize_t start, end, seq, ended_seq, io_bound_seq, streaming_seq, hijacked_seq, scanned_to;
+    Py_ssize_t start, end, seq, ended_seq, hijacked_seq, scanned_to;
     PyObject *buffer;
-    char has_other_sender, has_streamed_body, is_pull_pending, was_cancelled;
+    char has_other_sender, has_streamed_body, is_pull_pending;
 } SlotState;
 
 /* The state of `wsgi.Response`. */
@@ -86,6 +86,20 @@ static long long now_nanos(void)
 
 /* ---- environments ---- */
 
+static int is_seven_bit(const unsigned char *at, Py_ssize_t size)
+{
+    uint64_t all = 0;
+    for (; size >= 8; size -= 8, at += 8) {
+        uint64_t eight;
+        memcpy(&eight, at, 8);
+        all |= eight;
+    }
+    for (; size > 0; size--, at++) {
+        all |= *at;
+    }
+    return (all & 0x8080808080808080u) == 0;
+}
+
 /* Text of the form that `crates/wire/src/environ.rs` writes: short ASCII (`z`), ASCII (`a`), UTF-8
  * (`u`). Sets `text` and `size`; gives the byte behind it, or NULL. */
 static const unsigned char *read_text(
@@ -94,6 +108,7 @@ static const unsigned char *read_text(
     if (stop - at < 2) {
         return NULL;
     }
+    int is_ascii = *at != 'u';
     if (*at == 'z') {
         *size = at[1];
         at += 2;
@@ -108,6 +123,9 @@ static const unsigned char *read_text(
         return NULL;
     }
     if (stop - at < *size) {
+        return NULL;
+    }
+    if (is_ascii && !is_seven_bit(at, *size)) {
         return NULL;
     }
     *text = (const char *)at;
@@ -132,6 +150,7 @@ static PyObject *key_object(const char *text, Py_ssize_t size)
             Py_IncRef(*place);
             return *place;
         }
+        PyErr_Clear();
         Py_DecRef(*place);
     }
     *place = PyUnicode_FromStringAndSize(text, size);
@@ -139,11 +158,6 @@ static PyObject *key_object(const char *text, Py_ssize_t size)
         Py_IncRef(*place);
     }
     return *place;
-}
-
-static int is_upgrade(const char *text, Py_ssize_t size)
-{
-    return size == 12 && memcmp(text, "HTTP_UPGRADE", 12) == 0;
 }
 
 /* The environment of a request: `base` with what was sent. NULL without an exception if the scripts
@@ -159,7 +173,7 @@ static PyObject *read_environ(PyObject *base, const unsigned char *at, const uns
         Py_ssize_t name_size, value_size;
         at = read_text(at, stop, &name, &name_size);
         at = at == NULL ? NULL : read_text(at, stop, &value, &value_size);
-        if (at == NULL || is_upgrade(name, name_size)) {
+        if (at == NULL || (name_size == 12 && memcmp(name, "HTTP_UPGRADE", 12) == 0)) {
             at = NULL;
             break;
         }
@@ -207,7 +221,7 @@ static const char *plain_text(PyObject *object, Py_ssize_t *size)
 static PyObject *join_head(PyObject *status, PyObject *headers, int *count)
 {
     Py_ssize_t size, total = 0, fields = PyList_Size(headers);
-    if (fields > 1000 || plain_text(status, &size) == NULL) {
+    if (fields > 1000 || plain_text(status, &size) == NULL || size > MAX_HEAD_BYTES) {
         return NULL;
     }
     total = size;
@@ -251,7 +265,9 @@ static PyObject *join_head(PyObject *status, PyObject *headers, int *count)
 static PyObject *start_response(PyObject *self, PyObject *args, PyObject *named)
 {
     ResponseState *response = (ResponseState *)self;
-    if (named == NULL && PyTuple_Size(args) == 2 && response->head_bytes == NULL) {
+    Py_ssize_t count = PyTuple_Size(args);
+    int is_plain = count == 2 || (count == 3 && PyTuple_GetItem(args, 2) == &_Py_NoneStruct);
+    if (named == NULL && is_plain && response->head_bytes == NULL) {
         PyObject *headers = PyTuple_GetItem(args, 1);
         if (is_exactly(headers, &PyList_Type)) {
             PyObject *head = join_head(PyTuple_GetItem(args, 0), headers, &response->string_count);
@@ -275,16 +291,20 @@ static PyObject *start_response(PyObject *self, PyObject *args, PyObject *named)
     return result;
 }
 
-static PyMethodDef start_response_method = {
-    "start_response", (PyCFunction)(void (*)(void))start_response, METH_VARARGS | METH_KEYWORDS, NULL};
+static PyMethodDef response_methods[] = {
+    {"start_response", (PyCFunction)(void (*)(void))start_response, METH_VARARGS | METH_KEYWORDS,
+        "start_response($self, status, headers, exc_info=None)\n--\n\n"
+        "The callable that PEP 3333 hands to the application."},
+    {0},
+};
 
 /* ---- sockets ---- */
 
 /* Receives at least one byte, without the interpreter; 0 at the end, -1 with an exception of a signal
- * handler. */
+ * handler: one that is due runs before this waits. */
 static Py_ssize_t receive(int fd, char *buffer, size_t size)
 {
-    for (;;) {
+    while (PyErr_CheckSignals() == 0) {
         void *state = PyEval_SaveThread();
         Py_ssize_t got = recv(fd, buffer, size, 0);
         int error = errno;
@@ -295,10 +315,8 @@ static Py_ssize_t receive(int fd, char *buffer, size_t size)
         if (error != EINTR) {
             return 0;
         }
-        if (PyErr_CheckSignals() < 0) {
-            return -1;
-        }
     }
+    return -1;
 }
 
 /* Sends all parts; false if the server has gone. What the socket does not take at once waits without
@@ -346,6 +364,7 @@ static int send_parts(int fd, struct iovec *parts, int count)
 typedef struct {
     SlotState *slot;
     int fd;
+    unsigned forks;
     PyObject *app, *base, *response_type, *input_type, *end_failed, *finish, *disconnected;
 } Work;
 
@@ -416,12 +435,19 @@ static int send_usual(Work *work, ResponseState *response, PyObject *result)
     put_word(prefix + 4, (uint32_t)(8 + head_size + body_size));
     put_word(prefix + 8, (uint32_t)((now_nanos() - response->started) / 1000));
     put_word(prefix + 12, (uint32_t)head_size);
+    /* While the socket is full another thread may change the application's list. */
+    PyObject *head = response->head_bytes;
+    Py_IncRef(head);
+    Py_IncRef(body);
     struct iovec parts[3] = {
         {prefix, sizeof prefix},
-        {PyBytes_AsString(response->head_bytes), head_size},
+        {PyBytes_AsString(head), head_size},
         {PyBytes_AsString(body), body_size},
     };
-    if (!send_parts(work->fd, parts, 3)) {
+    int sent = send_parts(work->fd, parts, 3);
+    Py_DecRef(head);
+    Py_DecRef(body);
+    if (!sent) {
         PyErr_SetNone(work->disconnected);
         return -1;
     }
@@ -455,9 +481,8 @@ static int end_failed(Work *work, PyObject *environ, PyObject *response)
 /* Runs one request to its end; false with an exception that ends the thread. */
 static int run_request(Work *work, PyObject *environ, ResponseState *response)
 {
-    unsigned before = forks;
     PyObject *self = (PyObject *)response;
-    PyObject *start = PyCFunction_NewEx(&start_response_method, self, NULL);
+    PyObject *start = PyCFunction_NewEx(&response_methods[0], self, NULL);
     PyObject *result =
         start == NULL ? NULL : PyObject_CallFunctionObjArgs(work->app, environ, start, NULL);
     Py_DecRef(start);
@@ -465,7 +490,7 @@ static int run_request(Work *work, PyObject *environ, ResponseState *response)
         return end_failed(work, environ, self);
     }
     int done = 1;
-    int sent = forks == before ? send_usual(work, response, result) : 0;
+    int sent = forks == work->forks ? send_usual(work, response, result) : 0;
     if (sent < 0) {
         done = end_failed(work, environ, self);
     } else if (sent == 0) {
@@ -487,8 +512,8 @@ static PyObject *serve(PyObject *module, PyObject *args)
         return NULL;
     }
     SlotState *slot = work.slot;
-    unsigned before = forks;
-    while (forks == before && !slot->is_pull_pending) {
+    work.forks = forks;
+    while (forks == work.forks && !slot->is_pull_pending) {
         if (slot->start == slot->end) {
             Py_ssize_t size = PyByteArray_Size(slot->buffer);
             if (size != BUFFER_BYTES) {
@@ -499,7 +524,7 @@ static PyObject *serve(PyObject *module, PyObject *args)
             if (got < 0) {
                 return NULL;
             }
-            if (got == 0) {
+            if (got == 0 || forks != work.forks) {
                 break;
             }
             slot->end = got;
@@ -561,15 +586,12 @@ static PyMemberDef slot_members[] = {
     SLOT_MEMBER("_end", MEMBER_SSIZE, end),
     SLOT_MEMBER("_seq", MEMBER_SSIZE, seq),
     SLOT_MEMBER("_ended_seq", MEMBER_SSIZE, ended_seq),
-    SLOT_MEMBER("_io_bound_seq", MEMBER_SSIZE, io_bound_seq),
-    SLOT_MEMBER("_streaming_seq", MEMBER_SSIZE, streaming_seq),
     SLOT_MEMBER("_hijacked_seq", MEMBER_SSIZE, hijacked_seq),
     SLOT_MEMBER("_scanned_to", MEMBER_SSIZE, scanned_to),
     SLOT_MEMBER("_buffer", MEMBER_OBJECT, buffer),
     SLOT_MEMBER("_has_other_sender", MEMBER_BOOL, has_other_sender),
     SLOT_MEMBER("_has_streamed_body", MEMBER_BOOL, has_streamed_body),
     SLOT_MEMBER("_is_pull_pending", MEMBER_BOOL, is_pull_pending),
-    SLOT_MEMBER("_was_cancelled", MEMBER_BOOL, was_cancelled),
     {0},
 };
 
@@ -623,12 +645,6 @@ static PyMemberDef response_members[] = {
     RESPONSE_MEMBER("string_count", MEMBER_INT, string_count),
     RESPONSE_MEMBER("is_finished", MEMBER_BOOL, is_finished),
     RESPONSE_MEMBER("is_head_sent", MEMBER_BOOL, is_head_sent),
-    {0},
-};
-
-static PyMethodDef response_methods[] = {
-    {"start_response", (PyCFunction)(void (*)(void))start_response, METH_VARARGS | METH_KEYWORDS,
-        "The callable that PEP 3333 hands to the application."},
     {0},
 };
 

@@ -35,10 +35,12 @@ def _load() -> Any:
         try:
             with open(fd, "wb", closefd=False) as file:
                 file.write(data)
-            return _import_from(f"/proc/self/fd/{fd}")
+            # Not by the usual path: the C library takes a library of a known path for loaded, and
+            # the number of this descriptor will be used again.
+            return _import_from(f"/proc/self/task/../fd/{fd}")
         finally:
             os.close(fd)
-    except (ImportError, OSError, AttributeError):
+    except Exception:
         return None
 
 

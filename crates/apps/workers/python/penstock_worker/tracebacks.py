@@ -22,9 +22,15 @@ def write_error(text: str) -> None:
 
 
 def format_app_traceback(error: BaseException) -> str:
-    """The traceback without its first entry, the worker's own call of the application."""
+    """The traceback without the worker's own call of the application, if it begins with that."""
     trace = error.__traceback__
-    return format_traceback(error, trace and (trace.tb_next or trace))
+    while trace is not None and trace.tb_next is not None and _is_own(trace):
+        trace = trace.tb_next
+    return format_traceback(error, trace)
+
+
+def _is_own(trace: TracebackType) -> bool:
+    return str(trace.tb_frame.f_globals.get("__name__", "")).startswith("penstock_worker.")
 
 
 def format_traceback(error: BaseException, trace: Optional[TracebackType]) -> str:

@@ -102,15 +102,12 @@ class _ScriptSlotState:
         "_end",
         "_seq",
         "_ended_seq",
-        "_io_bound_seq",
-        "_streaming_seq",
         "_hijacked_seq",
         "_scanned_to",
         "_buffer",
         "_has_other_sender",
         "_has_streamed_body",
         "_is_pull_pending",
-        "_was_cancelled",
     )
 
 
@@ -127,11 +124,14 @@ class Slot(SlotState):
 
     __slots__ = (
         "_input_lock",
+        "_io_bound_seq",
         "_lock",
         "_poll",
         "_sendall",
         "_sock",
+        "_streaming_seq",
         "_view",
+        "_was_cancelled",
         "before_io_bound",
         "collect",
     )
@@ -258,11 +258,13 @@ class Slot(SlotState):
                         if flags > 2 or count or length > MAX_INPUT_BYTES:
                             raise WireError("an input frame contradicts itself")
                         if stop <= self._end:
+                            # Copied before another thread may receive over it.
+                            data = bytes(self._view[at + 8 : stop])
                             self._start = stop
                             self._is_pull_pending = False
                             if flags == FLAG_INPUT_ABORTED:
                                 return None
-                            return bytes(self._view[at + 8 : stop]), flags == FLAG_END
+                            return data, flags == FLAG_END
                     else:
                         self._check_cancel(kind, flags, count, length)
                         if stop <= self._end:

@@ -153,6 +153,7 @@ def finish(result: Any, environ: Environ, response: Response) -> None:
                     close()
                 except BaseException as error:
                     _log_exception(error, environ)
+                forks.exit_if_forked_by_app()
 
 
 def end_failed(environ: Environ, response: Response, error: BaseException) -> None:
@@ -202,12 +203,6 @@ class _ScriptResponseState:
         "started",
     )
 
-    def start_response(
-        self, status: str, headers: Headers, exc_info: Any = None
-    ) -> Callable[[bytes], None]:
-        """The callable that PEP 3333 hands to the application."""
-        return self._start_checked(status, headers, exc_info)
-
 
 ResponseState: Any = native.module.ResponseState if native.module else _ScriptResponseState
 
@@ -228,6 +223,8 @@ class Response(ResponseState):
     def _start_checked(
         self, status: str, headers: Headers, exc_info: Any = None
     ) -> Callable[[bytes], None]:
+        """The callable that PEP 3333 hands to the application; the native part calls it for what is
+        unusual."""
         if self.head is not None:
             self._restart(exc_info)
         try:
@@ -401,6 +398,10 @@ class Response(ResponseState):
             if name.lower() == "content-length":
                 return int(value) if value.isascii() and value.isdigit() else None
         return None
+
+
+if native.module is None:
+    Response.start_response = Response._start_checked  # type: ignore[attr-defined]
 
 
 def _checked_chunk(chunk: Any) -> bytes:

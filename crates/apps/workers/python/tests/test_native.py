@@ -7,8 +7,10 @@ import hashlib
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
+import threading
 import unittest
 
 from harness import ROOT, encode_environ
@@ -20,7 +22,7 @@ DEADLINE = 120.0
 #: Serves each line of standard input, frames in hexadecimal, on a slot of its own; writes what came
 #: back, what the application saw and how the thread ended.
 SERVER = r"""
-import json, os, socket, sys, threading
+import io, json, os, socket, sys, threading
 from penstock_worker import native, wire, wsgi
 
 assert bool(native.module) == (os.environ["PENSTOCK_NATIVE"] != "off")
@@ -38,6 +40,13 @@ def application(environ, start):
         start("200 OK", [("A", 1)])
     if path == "/bad-char":
         start("200 OK", [("A", "x\ny")])
+    if path == "/long-status":
+        start("200 " + "x" * 300_000, [])
+    if path == "/dict":
+        start("200 OK", {})
+    if path == "/none-info":
+        start("200 OK", [("A", "b")], None)
+        return [b"none"]
     if path == "/latin":
         start("200 \xe4", [("A", "\xfc"), ("B", "tab\there")])
         return [b"latin"]
@@ -76,6 +85,7 @@ def masked(data):
 def run(data):
     ours, theirs = socket.socketpair()
     seen.clear()
+    sys.stderr = log = io.StringIO()
     slot, end = wire.Slot(theirs), []
     def serve():
         try:
@@ -107,9 +117,8 @@ def run(data):
     thread.join()
     feeder.join()
     ours.close()
-    return {"sent": masked(got), "seen": seen, "end": end}
+    return {"sent": masked(got), "seen": seen, "end": end, "log": log.getvalue()}
 
-sys.stderr = open(os.devnull, "w")
 for line in sys.stdin:
     print(json.dumps(run(bytes.fromhex(line))), flush=True)
 """
@@ -118,7 +127,7 @@ for line in sys.stdin:
 #: depends on which thread is quicker.
 PATHS = [
     "/", "/raise", "/exit", "/bad-type", "/bad-char", "/latin", "/twice", "/again", "/none", "/two",
-    "/tuple", "/text", "/large", "/\xe4",
+    "/tuple", "/text", "/large", "/\xe4", "/long-status", "/dict", "/none-info",
 ]  # fmt: skip
 
 
@@ -183,6 +192,37 @@ class NativePart(unittest.TestCase):
         self.assertLessEqual({"closed", "WireError"}, ends)
         digests = {hashlib.sha256(outcome["sent"].encode()).hexdigest() for outcome in scripts}
         self.assertGreater(len(digests), CASES // 4)
+
+    def test_a_body_that_is_replaced_while_the_socket_is_full_stays(self):
+        from penstock_worker import wire, wsgi
+
+        page = [b"A" * 60_000]
+
+        def application(environ, start):
+            start("200 OK", [])
+            return page
+
+        ours, theirs = socket.socketpair()
+        self.addCleanup(ours.close)
+        self.addCleanup(theirs.close)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        ours.settimeout(DEADLINE)
+        slot = wire.Slot(theirs)
+        base = wsgi.base_environ(True, slot)
+        thread = threading.Thread(target=wsgi.serve, args=(slot, application, base), daemon=True)
+        thread.start()
+        ours.sendall(request({"PATH_INFO": "/"}))
+        # It has begun to send, and cannot end.
+        ours.recv(1, socket.MSG_PEEK)
+        page[0] = b"B" * 60_000
+        others = [b"C" * 60_000 for _ in range(200)]
+        got = b""
+        while len(got) < 16 + 6 + 60_000:
+            got += ours.recv(1 << 16)
+        self.assertEqual(got[-60_000:], b"A" * 60_000)
+        self.assertEqual(len(others), 200)
+        ours.shutdown(socket.SHUT_WR)
+        thread.join(DEADLINE)
 
     def test_the_module_is_loaded_here(self):
         from penstock_worker import native, wire, wsgi
