@@ -203,6 +203,8 @@ def debian_root(name="bookworm"):
             "unshare", "--mount", "sh", "-ec", script, "-", root, *install, *packages,
             env=CHROOT_ENVIRONMENT, timeout=1200,
         )  # fmt: skip
+        # Half of it; tests copy the root and pack it into images.
+        run("chroot", root, "sh", "-ec", "apt-get clean; rm -rf /var/lib/apt/lists/*")
         stamp.write_text(wanted)
     return root
 
