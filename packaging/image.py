@@ -43,11 +43,10 @@ def lay_root(root):
 def buildah(*arguments):
     """Runs buildah with storage of its own below `PACKAGES`, and without a daemon."""
     storage = project.PACKAGES / "work/containers"
-    environment = os.environ | {
-        "BUILDAH_ISOLATION": "chroot",
-        "STORAGE_DRIVER": "vfs",
-    }
-    options = ["--root", storage / "root", "--runroot", storage / "run"]
+    environment = os.environ | {"BUILDAH_ISOLATION": "chroot"}
+    # A driver with mounts would leave them behind when it is killed. STORAGE_DRIVER has no effect on
+    # a root that is named.
+    options = ["--storage-driver", "vfs", "--root", storage / "root", "--runroot", storage / "run"]
     return project.run("buildah", *options, *arguments, env=environment)
 
 
