@@ -151,15 +151,12 @@ pub enum FlagTranslation {
 /// one counts.
 #[rustfmt::skip]
 const FOREIGN_FLAGS: &[(FlagTranslation, &str)] = &[
-    (Flag("--listen"), "--bind -b --host --port -p -o --uds --http --http-socket --socket"),
-    (Flag("--processes"), "--workers -w"),
-    (Flag("--dev"), "--reload --debug"),
-    (Flag("--daemonize"), "--daemon -D -d"),
+    (Flag("--listen"), "--http --http-socket --socket"),
+    (Flag("--dev"), "--debug"),
+    (Flag("--daemonize"), "-d"),
     (Flag("--log"), "--log-file --error-logfile"),
     (Flag("--verbose"), "--log-level"),
-    (Flag("--kind"), "--interface --worker-class -k"),
-    (Flag("--threads"), "-t"),
-    (Flag("--config"), "-C"),
+    (Flag("--kind"), "--interface"),
     (Key("server", "access_log"), "--access-logfile --access-log"),
     (Key("server", "user"), "--user -u --uid"),
     (Key("server", "group"), "--group -g --gid"),
@@ -172,15 +169,16 @@ const FOREIGN_FLAGS: &[(FlagTranslation, &str)] = &[
     (Key("apps.NAME", "max_requests"), "--max-requests --limit-max-requests"),
     (Key("apps.NAME", "max_memory"), "--reload-on-rss"),
     (Key("apps.NAME", "preload"), "--preload --preload-app"),
-    (Key("apps.NAME", "dir"), "--chdir --app-dir --dir"),
+    (Key("apps.NAME", "dir"), "--app-dir --dir"),
     (Key("apps.NAME", "entry"), "--wsgi-file --module"),
     (Key("apps.NAME", "interpreter"), "--virtualenv -H"),
-    (Key("apps.NAME", "env"), "--env -e --environment"),
     (Key("apps.NAME", "queue"), "--backlog"),
     (Key("sites.routes", "rewrite"), "--root-path"),
     (Verb("status"), "--pid --pidfile"),
     (Verb("stop"), "-s"),
     (Verb("check"), "-T --check-config"),
+    (NotNeeded("the code shows whether it is WSGI or ASGI; threads are `--threads`; gevent is \
+        `async = \"gevent\"` in [apps.NAME] of penstock.toml"), "--worker-class -k"),
     (NotNeeded("a factory is recognised"), "--factory"),
     (NotNeeded("there is always one"), "--master"),
     (NotNeeded("an application has the event loop of its interpreter, or sets its own"), "--loop"),
@@ -289,7 +287,7 @@ mod tests {
                 assert!(options::find_option(table, key).is_some(), "{table}.{key}");
             }
         }
-        assert_eq!(translate_flag("-w"), Some(Flag("--processes")));
+        assert_eq!(translate_flag("-d"), Some(Flag("--daemonize")));
         assert_eq!(translate_flag("--wrokers"), None);
     }
 

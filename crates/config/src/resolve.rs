@@ -7,7 +7,10 @@
 //! # Invariants
 //! - Nothing is printed, nothing is run.
 
+mod familiar;
+
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use crate::detect::{self, DETECTION_CANDIDATES, DetectedApp, DetectedProgram};
@@ -23,6 +26,8 @@ use crate::values::{HostPattern, ListenAddr, PathPattern};
 use crate::work::{self, WorkOptions};
 use crate::{FILE_NAME, dev_defaults, entry, parse, section, server, site, surroundings, tls};
 
+pub use familiar::parse_ip;
+
 /// What the command line says about the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Invocation {
@@ -34,6 +39,10 @@ pub struct Invocation {
     pub listen: Vec<ListenAddr>,
     /// Listeners with TLS; with them or `listen`, the file's are replaced.
     pub listen_https: Vec<ListenAddr>,
+    /// The address of the only listener without TLS (`--host`).
+    pub host: Option<IpAddr>,
+    /// Its port (`--port`).
+    pub port: Option<u16>,
     /// Hosts of the only site, which gets certificates for them by ACME (`--domain`).
     pub domains: Vec<HostPattern>,
     /// The certificate authority in place of the file's (`--acme-directory`).
@@ -46,6 +55,11 @@ pub struct Invocation {
     pub processes: Option<usize>,
     /// Threads in each worker process of every application.
     pub threads: Option<usize>,
+    /// Threads of each that always take requests, if fewer than `threads` (`--threads MIN:MAX`).
+    pub min_threads: Option<usize>,
+    /// Variables of every application and job, before those of the file (`-e`); of two values of
+    /// one name the last counts.
+    pub environment: Vec<(String, String)>,
     /// Whether every application is obeyed in what it says by GRIP (`--grip`).
     pub grip: bool,
     /// What the application of a directory or module is, when its code is not to be looked at for
@@ -113,7 +127,15 @@ pub fn resolve_config(invocation: &Invocation) -> Result<Config, ConfigErrors> {
         surroundings::apply(&mut config, invocation)
             .map_err(|errors| shorten_paths(errors, cwd))?;
     }
-    let config = apply_overrides(config, invocation)?;
+    familiar::apply_environment(&mut config, &invocation.environment);
+    let config = match familiar::named_address(&config, invocation) {
+        Some(address) => {
+            let mut invocation = invocation.clone();
+            invocation.listen.insert(0, address);
+            apply_overrides(config, &invocation)?
+        }
+        None => apply_overrides(config, invocation)?,
+    };
     match &invocation.work {
         None => Ok(config),
         Some(work) => work::keep_only_app(config, app, work, invocation),
@@ -585,7 +607,7 @@ fn is_local_name(host: &HostPattern) -> bool {
     let text = host.to_string();
     let name = text.trim_start_matches("*.");
     let ends = [".localhost", ".local", ".internal", ".test", ".home.arpa"];
-    let address = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    let address = name.trim_matches(['[', ']']).parse::<IpAddr>();
     name == "localhost"
         || ends.iter().any(|end| name.ends_with(end))
         || address.is_ok_and(|address| address.is_loopback())
@@ -632,10 +654,7 @@ fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config
     let apps = config.apps.values_mut();
     for app in apps.filter(|app| app.kind != AppKind::Job) {
         app.processes = processes.map_or(app.processes, Processes::exactly);
-        if !app.has_reactor() || app.kind_is_guess {
-            app.threads = threads.unwrap_or(app.threads);
-            app.min_threads = threads.unwrap_or(app.min_threads);
-        }
+        familiar::apply_threads(app, threads, invocation.min_threads);
         if invocation.grip && app.grip.is_none() {
             app.grip = Some(Grip::new(&app.name));
             if app.name == HUB_NAMESPACE {

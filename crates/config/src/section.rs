@@ -317,10 +317,19 @@ impl<'a> Section<'a> {
         if let Some((key, reason)) = but.iter().find(|(key, _)| *key == text) {
             return self.report(at, format!("`{key}` has no place {place}: {reason}"));
         }
-        let known = options::options_in(self.name).map(|option| option.key);
+        let known = || options::options_in(self.name).map(|option| option.key);
         let translated = translate_key(self.name, text).map(str::to_owned);
-        let suggestion = did_you_mean(translated.or_else(|| nearest_word(text, known)));
-        self.report(at, format!("unknown key `{text}` {place}{suggestion}"));
+        let suggestion = translated.or_else(|| nearest_word(text, known()));
+        let tables = match (&suggestion, self.name) {
+            // A table that does not exist: there are few.
+            (None, "") => format!("; there are {}", known().collect::<Vec<_>>().join(", ")),
+            _ => String::new(),
+        };
+        let suggestion = did_you_mean(suggestion);
+        self.report(
+            at,
+            format!("unknown key `{text}` {place}{suggestion}{tables}"),
+        );
     }
 
     /// `in [section]`, or at the top.

@@ -10,13 +10,12 @@
 //! - What was read is printed at the start, but for the values of an application's own variables.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use crate::disk;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::model::{App, AppKind, Config, Processes};
-use crate::resolve::Invocation;
+use crate::resolve::{Invocation, parse_ip};
 use crate::values::ListenAddr;
 use crate::variables::{Variables, parse_env_file};
 
@@ -30,7 +29,7 @@ const MAX_ENV_FILE_BYTES: u64 = 4 << 20;
 const MAX_COUNT: usize = 1024;
 
 /// The port of a server whose address alone is said.
-const DEFAULT_PORT: u16 = 8080;
+pub(crate) const DEFAULT_PORT: u16 = 8080;
 
 /// Variables that set something of the server's, in the order in which they are printed.
 const NAMES: [&str; 4] = ["PORT", "HOST", "WEB_CONCURRENCY", "RAILS_MAX_THREADS"];
@@ -194,7 +193,7 @@ fn apply_address(
     });
     // Shells set it to the machine's name.
     let host = (around.process)("HOST").or_else(|| around.file.get("HOST").cloned());
-    let ip = host.as_deref().and_then(parse_host);
+    let ip = host.as_deref().and_then(parse_ip);
     if ip.is_some() {
         around.take("HOST");
     }
@@ -211,14 +210,6 @@ fn apply_address(
         None => ListenAddr::Port(port),
     };
     config.server.listen = vec![address.into()];
-}
-
-/// An address, or the name of this machine for itself.
-fn parse_host(text: &str) -> Option<IpAddr> {
-    match text.trim() {
-        "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
-        text => text.trim_matches(['[', ']']).parse().ok(),
-    }
 }
 
 /// `WEB_CONCURRENCY` and `RAILS_MAX_THREADS`, unless the command line has numbers of its own. In

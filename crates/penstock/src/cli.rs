@@ -10,6 +10,8 @@ mod certificates;
 mod check;
 mod completions;
 mod config;
+mod familiar;
+mod foreign_file;
 mod import;
 mod init;
 mod jobs_text;
@@ -39,17 +41,19 @@ use penstock_config::{
 /// Serves web applications, from a directory to production traffic.
 #[derive(Debug, Parser)]
 #[command(version, long_version = LONG_VERSION, args_conflicts_with_subcommands = true)]
+#[command(after_help = familiar::SUMMARY, after_long_help = "")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     verb: Option<Verb>,
     #[command(flatten)]
-    serve: ServeArguments,
+    serve: Box<ServeArguments>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Serve a directory, a module:callable, a config.ru or a configuration file (the default verb)
-    Serve(ServeArguments),
+    #[command(after_help = familiar::SUMMARY, after_long_help = "")]
+    Serve(Box<ServeArguments>),
     /// Join a front-end server and serve requests for it
     Work(WorkArguments),
     /// Check a configuration and everything else that a start needs; exits with 0 or 2
@@ -246,6 +250,8 @@ struct ServeArguments {
     dev: bool,
     #[command(flatten)]
     process: ProcessArguments,
+    #[command(flatten)]
+    familiar: FamiliarArguments,
 }
 
 /// The arguments of `check`.
@@ -326,9 +332,9 @@ struct ProcessArguments {
     /// Without a configuration file: start none of the Procfile's other programs
     #[arg(long)]
     no_jobs: bool,
-    /// Number of threads in each worker process
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    /// Number of threads in each worker process, or MIN:MAX
+    #[arg(long, value_name = "N", value_parser = familiar::parse_threads)]
+    threads: Option<ThreadCount>,
     /// Go to the background when everything is ready; exits with 1 if it does not get ready
     #[arg(long)]
     daemonize: bool,
@@ -405,6 +411,8 @@ enum ConfigTopic {
     Init(init::InitArguments),
 }
 
+use self::familiar::{FamiliarArguments, ThreadCount};
+
 pub(crate) use check::resolve_and_validate;
 
 /// The exit code for wrong usage or configuration.
@@ -429,7 +437,10 @@ pub(crate) fn parse() -> Result<Arguments, ExitCode> {
 fn explain_flag(error: &clap::Error) -> Option<String> {
     let unknown = error.get(ContextKind::InvalidArg)?.to_string();
     let name = unknown.split('=').next()?;
-    let told = match penstock_config::translate_flag(name)? {
+    let Some(translation) = penstock_config::translate_flag(name) else {
+        return config::explain_foreign_flag(name).map(|told| format!("unknown argument: {told}"));
+    };
+    let told = match translation {
         FlagTranslation::Flag(flag) => {
             format!("`{name}` of other servers is `{flag}` here: see penstock serve --help")
         }
@@ -485,9 +496,15 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 /// Runs the verb; returns the result to print.
 fn run_verb(arguments: Arguments) -> Result<String, CliError> {
     let done = match arguments.verb.unwrap_or(Verb::Serve(arguments.serve)) {
-        Verb::Serve(arguments) => return serve::run(arguments.invocation(), &arguments.process),
+        Verb::Serve(arguments) => {
+            let daemonizes = arguments.process.daemonize || arguments.familiar.daemon;
+            return serve::run(arguments.invocation(), &arguments.process, daemonizes);
+        }
         // As `serve`, for a front end on another machine.
-        Verb::Work(arguments) => return serve::run(arguments.invocation(), &arguments.process),
+        Verb::Work(arguments) => {
+            let process = &arguments.process;
+            return serve::run(arguments.invocation(), process, process.daemonize);
+        }
         Verb::Check(arguments) => return check::run(&arguments),
         Verb::Bench { verb } => return Err(CliError::Reported(verb.run())),
         Verb::Run(arguments) => return run::run(&arguments),
@@ -522,7 +539,7 @@ fn run_verb(arguments: Arguments) -> Result<String, CliError> {
 
 impl ServeArguments {
     fn invocation(&self) -> std::io::Result<Invocation> {
-        Ok(Invocation {
+        let mut invocation = Invocation {
             target: self.target.clone(),
             listen: self.listen.clone(),
             listen_https: self.listen_https.clone(),
@@ -530,9 +547,11 @@ impl ServeArguments {
             acme_directory: self.acme_directory.clone(),
             acme_email: self.acme_email.clone(),
             files_only: self.files,
-            development: self.dev,
+            development: self.dev || self.familiar.is_development(),
             ..self.process.invocation()?
-        })
+        };
+        self.familiar.apply(&mut invocation)?;
+        Ok(invocation)
     }
 }
 
@@ -558,7 +577,8 @@ impl ProcessArguments {
             admin: self.admin.clone(),
             processes: self.processes,
             grip: self.grip,
-            threads: self.threads,
+            threads: self.threads.map(|count| count.max),
+            min_threads: self.threads.map(|count| count.min),
             kind: self.kind,
             log: self.log.clone(),
             ignores_env_file: self.no_env_file,

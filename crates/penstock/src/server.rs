@@ -106,6 +106,8 @@ pub(crate) struct Options {
     pub(crate) django_files: DjangoFiles,
     /// The path by which this program was started.
     pub(crate) program_path: std::path::PathBuf,
+    /// The folder that the process was started in.
+    pub(crate) start_dir: std::path::PathBuf,
     /// Whether the process goes to the background: its standard streams go to the log.
     pub(crate) daemonize: bool,
     /// Exposed control interfaces, a line each; found at the start, before the switch to another

@@ -8,7 +8,9 @@ use std::process::ExitCode;
 
 use penstock_config::{App, AppKind, Config, Invocation};
 
-use super::{CheckArguments, CliError, USAGE_EXIT_CODE, pluralize, print_error, start_report};
+use super::{
+    CheckArguments, CliError, USAGE_EXIT_CODE, foreign_file, pluralize, print_error, start_report,
+};
 use crate::django_files::DjangoFiles;
 use crate::preflight::PreflightReport;
 use crate::{
@@ -113,6 +115,7 @@ fn describe_contents(config: &Config) -> String {
 /// # Errors
 /// All errors as text, a line each.
 pub(crate) fn resolve_and_validate(invocation: &Invocation) -> Result<Config, String> {
+    foreign_file::refuse(invocation)?;
     let mut config = penstock_config::resolve_config(invocation)
         .map_err(|report| report.to_string().trim_end().to_owned())?;
     temp_limit::set_default_max_temp_size(&mut config.limits);

@@ -12,7 +12,9 @@ pub(super) fn run(topic: &ConfigTopic) -> Result<String, CliError> {
         ConfigTopic::Schema => penstock_config::json_schema(),
         ConfigTopic::Explain { key } => match penstock_config::explain_key(key) {
             Some(text) => text,
-            None => explain_foreign_word(key).ok_or_else(|| CliError::Usage(unknown_word(key)))?,
+            None => explain_foreign_word(key)
+                .or_else(|| list_hits(key))
+                .ok_or_else(|| CliError::Usage(unknown_word(key)))?,
         },
     };
     Ok(text.trim_end().to_owned())
@@ -57,6 +59,41 @@ fn explain_foreign_word(word: &str) -> Option<String> {
     (!found.is_empty()).then_some(text)
 }
 
+/// The keys and tables whose names or texts have a word, a line each.
+fn list_hits(text: &str) -> Option<String> {
+    let hits = penstock_config::search_options(text);
+    let first = hits.first()?;
+    let mut list = format!("no key has this name; `{text}` is in the texts of\n");
+    for hit in &hits {
+        list.push_str(&format!("  {}  {}\n", hit.name, hit.summary));
+    }
+    let example = first.name.trim_matches(['[', ']']);
+    list.push_str(&format!("Explain one: penstock config explain {example}\n"));
+    Some(list)
+}
+
+/// The answer of the tables for a long option of another application server.
+pub(super) fn explain_foreign_flag(flag: &str) -> Option<String> {
+    let word = flag.strip_prefix("--")?.replace('-', "_");
+    let found = penstock_import::explain_word(&word);
+    let found = found.into_iter().find(|it| {
+        let names_options = APPLICATION_SERVERS.contains(&it.product);
+        names_options && it.word.replace('-', "_") == word
+    })?;
+    let (product, answer) = (found.product.as_str(), found.answer);
+    Some(format!(
+        "`{flag}` of {product}: {answer} See penstock config explain {word}"
+    ))
+}
+
+/// Servers whose settings are options of their command lines too.
+const APPLICATION_SERVERS: [Product; 4] = [
+    Product::Gunicorn,
+    Product::Uvicorn,
+    Product::Puma,
+    Product::Uwsgi,
+];
+
 /// The error for a word that neither Penstock nor another server has.
 fn unknown_word(word: &str) -> String {
     let near = penstock_import::similar_words(word);
@@ -97,6 +134,37 @@ mod tests {
             );
         }
         assert_eq!(explain_foreign_word("frobnicate"), None);
+    }
+
+    #[test]
+    fn words_of_texts_lead_to_keys() {
+        let text = list_hits("celery").unwrap();
+        assert!(
+            text.contains("\n  [jobs.NAME]  A program that serves no requests: "),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("penstock config explain jobs.NAME\n"),
+            "{text}"
+        );
+        let example = text.split_whitespace().next_back().unwrap();
+        assert!(penstock_config::explain_key(example).is_some(), "{text}");
+        assert_eq!(list_hits("frobnicate"), None);
+    }
+
+    #[test]
+    fn options_of_other_application_servers_have_the_answer_of_their_table() {
+        let told = explain_foreign_flag("--worker-tmp-dir").unwrap();
+        assert_eq!(
+            told,
+            "`--worker-tmp-dir` of Gunicorn: not needed: a worker is watched by its socket, without \
+             a file. See penstock config explain worker_tmp_dir"
+        );
+        let told = explain_foreign_flag("--limit-request-line").unwrap();
+        assert!(told.contains("`limits.target_bytes`"), "{told}");
+        // A word of nginx is no option of a command line.
+        assert_eq!(explain_foreign_flag("--proxy-pass"), None);
+        assert_eq!(explain_foreign_flag("--wrokers"), None);
     }
 
     #[test]

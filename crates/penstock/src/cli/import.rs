@@ -97,7 +97,7 @@ pub(super) fn write_file(path: &Path, text: &str, may_replace: bool) -> Result<(
 const MAX_BYTES: u64 = 5 << 20;
 
 /// The text of a regular file.
-fn read_text(path: &Path) -> io::Result<String> {
+pub(super) fn read_text(path: &Path) -> io::Result<String> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }

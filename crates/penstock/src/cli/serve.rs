@@ -29,6 +29,7 @@ use crate::wiring;
 pub(super) fn run(
     invocation: std::io::Result<Invocation>,
     process: &ProcessArguments,
+    daemonizes: bool,
 ) -> Result<String, CliError> {
     let failed = |what: &str, error: std::io::Error| CliError::Failed(format!("{what}: {error}"));
     process::reset_inherited_signals();
@@ -36,8 +37,11 @@ pub(super) fn run(
     let words = ManagerEnvironment::take_from_environment()
         .map_err(|error| failed("the environment", error))?;
     let met = connect_to_predecessor()?;
-    let invocation = invocation.map_err(|error| failed("the current directory", error))?;
-    let program = program_path(&invocation.cwd);
+    let invocation = invocation.map_err(|error| CliError::Usage(error.to_string()))?;
+    // Not that of `--chdir`, which a successor goes to as this process did.
+    let start_dir = std::env::current_dir();
+    let start_dir = start_dir.map_err(|error| failed("the current directory", error))?;
+    let program = program_path(&start_dir);
     let mut config = check::resolve_and_validate(&invocation).map_err(CliError::Usage)?;
     let django_files = DjangoFiles::ask(&config, invocation.development);
     django_files.apply(&mut config);
@@ -56,10 +60,10 @@ pub(super) fn run(
     let ready_fd = process.ready_fd.filter(|_| predecessor.is_none());
     let ready = ready_fd.map(ReadyFd::claim);
     // The successor of a daemon is in the background already.
-    let goes = process.daemonize && predecessor.is_none();
+    let goes = daemonizes && predecessor.is_none();
     let word = goes.then(go_to_background).transpose()?;
     let manager = words.into_notifier();
-    let successor = server::successor_command(&program, &invocation, &manager);
+    let successor = server::successor_command(&program, &start_dir, &manager);
     // After a fork the parent waits, in this process's cgroup, until the server is ready.
     let app_limits = AppResourceLimits::create_cgroups(&config, &accounts, goes);
     let groups = app_limits.cgroups().cloned().collect();
@@ -101,7 +105,8 @@ pub(super) fn run(
         manager,
         django_files,
         program_path: program,
-        daemonize: process.daemonize,
+        start_dir,
+        daemonize: daemonizes,
         exposures: Vec::new(),
     };
     let beginning = StartInput {

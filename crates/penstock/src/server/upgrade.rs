@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use penstock_apps::{App, AppSize};
-use penstock_config::{Invocation, ListenAddr};
+use penstock_config::ListenAddr;
 use penstock_hub::HubTransfer;
 use penstock_rules::BackEndName;
 use penstock_runtime::{clock, loops, process};
@@ -59,13 +59,13 @@ const MAX_TAIL_LINES: usize = 40;
 /// The command of the next server: that of this one.
 pub(crate) fn successor_command(
     program: &Path,
-    invocation: &Invocation,
+    start_dir: &Path,
     manager: &ServiceNotifier,
 ) -> CommandLine {
     CommandLine {
         program: program.to_owned(),
         args: std::env::args_os().skip(1).collect(),
-        dir: invocation.cwd.clone(),
+        dir: start_dir.to_owned(),
         env: manager.successor_env_vars(),
     }
 }
@@ -191,7 +191,8 @@ impl Server {
         let (ours, theirs) = fd_packets::packet_pair().map_err(|error| error.to_string())?;
         let line = UpgradeChannel::new(ours).map_err(|error| error.to_string())?;
         let options = &self.options;
-        let command = successor_command(&options.program_path, &self.invocation, &options.manager);
+        let (program, dir) = (&options.program_path, &options.start_dir);
+        let command = successor_command(program, dir, &options.manager);
         let mut launch = SuccessorSpec {
             command,
             inherited_fd: (UPGRADE_FD_VAR.into(), theirs),

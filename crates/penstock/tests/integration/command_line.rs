@@ -275,13 +275,10 @@ fn words_of_other_servers_are_translated() {
         assert!(stderr.contains(&words), "{words} in\n{stderr}");
     }
     for (flag, meant) in [
-        ("--workers", "--processes"),
-        ("--bind=:80", "--listen"),
-        ("-w", "--processes"),
-        ("-b", "--listen"),
-        ("-p", "--listen"),
-        ("--reload", "--dev"),
-        ("-k", "--kind"),
+        ("--http", "--listen"),
+        ("--debug", "--dev"),
+        ("--log-file", "--log"),
+        ("--interface", "--kind"),
     ] {
         let (code, _, stderr) = run(&app_site(), &["serve", flag, "4"]);
         assert_eq!(code, 2, "{flag}");
@@ -300,6 +297,11 @@ fn words_of_other_servers_are_translated() {
             "`trusted_proxies` in [server]",
         ),
         (&["serve", "-s", "reload"], "there is `penstock stop` here"),
+        (&["serve", "-k", "gevent"], "leave `-k` out: the code shows"),
+        (
+            &["serve", "--worker-tmp-dir=/dev/shm"],
+            "`--worker-tmp-dir` of Gunicorn: not needed: ",
+        ),
         (
             &["app:app", "--factory"],
             "leave `--factory` out: a factory is recognised",
@@ -310,6 +312,59 @@ fn words_of_other_servers_are_translated() {
         assert_eq!(code, 2, "{arguments:?}");
         assert!(stderr.contains(words), "{words} in\n{stderr}");
     }
+}
+
+#[test]
+fn the_usual_options_of_other_servers_work() {
+    let env = "import os\ndef app(environ, start):\n    start('200 OK', [])\n    \
+               return [repr([os.environ.get(n) for n in ('RACK_ENV', 'A')]).encode()]\n";
+    let bare = || Site::new().file("sub/app.py", env);
+    let rows: [(&[&str], &str); 3] = [
+        // Uvicorn.
+        (
+            &[
+                "app:app",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                "0",
+                "--workers",
+                "1",
+            ],
+            "[None, None]",
+        ),
+        // Gunicorn.
+        (
+            &["-w", "1", "-b", "127.0.0.1:0", "-e", "A=b=c", "app:app"],
+            "[None, 'b=c']",
+        ),
+        // Puma.
+        (
+            &["-t", "0:2", "-e", "staging", "-b", "tcp://127.0.0.1:0"],
+            "['staging', None]",
+        ),
+    ];
+    for (arguments, expected) in rows {
+        let arguments = [arguments, &["--chdir", "sub", "-v"]].concat();
+        let server = bare().serve(&arguments);
+        server.wait_ready("sub");
+        assert_eq!(server.get("/").text(), expected, "{arguments:?}");
+    }
+    let site = Site::new()
+        .file("gunicorn.conf.py", "workers = 2\n")
+        .file("app.py", WSGI);
+    for flag in ["-c", "-C"] {
+        let (code, _, stderr) = run(&site, &["serve", flag, "gunicorn.conf.py"]);
+        assert_eq!(code, 2, "{stderr}");
+        let command = "translate it by: penstock import gunicorn.conf.py -o penstock.toml";
+        assert!(stderr.contains(command), "{stderr}");
+    }
+    let (code, _, stderr) = run(&app_site(), &["serve", "--port", "1", "--listen", ":2"]);
+    assert_eq!(code, 2, "{stderr}");
+    assert!(
+        stderr.contains("'--port <PORT>' cannot be used with '--listen"),
+        "{stderr}"
+    );
 }
 
 #[test]

@@ -400,7 +400,8 @@ impl Site {
                 || toml.lines().any(|line| line.trim_start().starts_with(key))
         };
         command.args(arguments);
-        if !has(&["-l", "--listen"], "listen") {
+        let addresses = ["-l", "--listen", "--host", "-p", "--port", "-b", "--bind"];
+        if !has(&addresses, "listen") {
             command.args(["-l", "127.0.0.1:0"]);
         }
         if !has(&["--admin"], "admin") {
