@@ -29,12 +29,11 @@ pub(crate) struct LaunchSockets {
 /// What a process is started for.
 #[derive(Debug, Clone)]
 pub(crate) enum LaunchRole {
-    Worker(LaunchSockets),
+    /// A worker that loads the code itself, with its number.
+    Worker(LaunchSockets, u64),
     /// A template, whose workers are to become children of this process. They are forked whatever
     /// threads there are, or only where that is safe.
-    Template {
-        ignores_threads: bool,
-    },
+    Template { ignores_threads: bool },
 }
 
 /// The arguments of an application's interpreter, with the descriptors of a file that holds
@@ -61,6 +60,9 @@ pub(crate) fn worker_args(
     option("--threads", config.threads.to_string().into());
     let seconds = config.stop_timeout.as_secs_f64();
     option("--stop-timeout", seconds.to_string().into());
+    if let Some(hooks) = &config.hooks {
+        option("--hooks", hooks.clone().into());
+    }
     if config.has_reactor() {
         let reactor = match config.concurrency {
             Concurrency::Gevent => "gevent",
@@ -69,7 +71,10 @@ pub(crate) fn worker_args(
         option("--reactor", reactor.into());
     }
     match role {
-        LaunchRole::Worker(sockets) => {
+        LaunchRole::Worker(sockets, number) => {
+            if config.hooks.is_some() {
+                option("--worker-number", number.to_string().into());
+            }
             if !sockets.slots.is_empty() {
                 option("--slot-fds", comma_separated(&sockets.slots).into());
             }
@@ -156,6 +161,7 @@ const PYTHON_MODULES: &[(&str, &str)] = scripts!(
     "gevent_stream.py",
     "gevent_websocket.py",
     "hijack.py",
+    "hooks.py",
     "idle_gc.py",
     "interface.py",
     "lifespan.py",
@@ -190,6 +196,7 @@ const RUBY_MODULES: &[(&str, &str)] = scripts!(
     "channel.rb",
     "fiber_stream.rb",
     "fiber_reactor.rb",
+    "hooks.rb",
     "template.rb",
     "slot_threads.rb",
     "entry.rb",
@@ -245,11 +252,12 @@ mod tests {
             reactor: None,
         };
         let reactor = |slots: &[i32]| {
-            LaunchRole::Worker(LaunchSockets {
+            let sockets = LaunchSockets {
                 slots: slots.to_vec(),
                 spare: Vec::new(),
                 reactor: Some((5, 6)),
-            })
+            };
+            LaunchRole::Worker(sockets, 7)
         };
         let tail = |app: &App, is_guessed: bool, role: LaunchRole| {
             let words = worker_args(app, is_guessed, (9, 3), &role);
@@ -262,8 +270,12 @@ mod tests {
         };
         app.gc_when_idle = false;
         app.concurrency = Concurrency::Threads;
-        let plain = LaunchRole::Worker(slots(&[4, 5], &[]));
-        assert_eq!(tail(&app, false, plain), "--slot-fds 4,5");
+        let plain = LaunchRole::Worker(slots(&[4, 5], &[]), 7);
+        assert_eq!(tail(&app, false, plain.clone()), "--slot-fds 4,5");
+        app.hooks = Some("/srv/hooks.rb".into());
+        let expected = "--hooks /srv/hooks.rb --worker-number 7 --slot-fds 4,5";
+        assert_eq!(tail(&app, false, plain), expected);
+        app.hooks = None;
         let either = tail(&app, true, reactor(&[4]));
         let expected = "--slot-fds 4 --channel-fd 5 --files-fd 6 --interface-is-guess";
         assert_eq!(either, expected);
@@ -274,7 +286,7 @@ mod tests {
             assert_eq!(tail(&app, false, template), expected);
         }
         app.gc_when_idle = true;
-        let with_spare = LaunchRole::Worker(slots(&[4, 5], &[6, 7]));
+        let with_spare = LaunchRole::Worker(slots(&[4, 5], &[6, 7]), 7);
         let expected = "--slot-fds 4,5 --spare-slot-fds 6,7 --gc-when-idle";
         assert_eq!(tail(&app, false, with_spare), expected);
         app.gc_when_idle = false;

@@ -17,7 +17,7 @@ use crate::model::{App, AppKind, Protocol};
 use crate::parse::report_unusable_dir;
 use crate::section::{Section, TextOrList};
 use crate::variables::{Variables, parse_env_file};
-use crate::{command_line, dev_defaults, disk, processes, upstream};
+use crate::{command_line, dev_defaults, disk, hooks, processes, upstream};
 
 /// Reads the table; none when it says too little that is right.
 pub(crate) fn read(name: &LocatedValue<String>, table: &Section<'_>) -> Option<App> {
@@ -53,6 +53,7 @@ pub(crate) fn read(name: &LocatedValue<String>, table: &Section<'_>) -> Option<A
         && matches!(app.kind, AppKind::Wsgi | AppKind::Asgi)
         && !table.has("async");
     if app.upstream.is_none() {
+        app.hooks = hooks::read(table);
         processes::read_kind_dependent(table, &mut app);
     }
     Some(app)

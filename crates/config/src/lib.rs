@@ -42,6 +42,7 @@ mod forward_auth;
 mod grants;
 mod headers;
 mod hide;
+mod hooks;
 mod hub;
 mod job;
 mod join;

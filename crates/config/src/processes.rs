@@ -93,13 +93,14 @@ pub(crate) fn refuse_script_keys(table: &Section<'_>) {
 }
 
 /// What only a worker of Penstock's own can be told.
-const SCRIPT_ONLY_KEYS: [&str; 13] = [
+const SCRIPT_ONLY_KEYS: [&str; 14] = [
     "scale",
     "io_threads",
     "async",
     "max_concurrent",
     "request_buffering",
     "preload",
+    "hooks",
     "refork_after",
     "max_requests",
     "gc_when_idle",

@@ -24,7 +24,9 @@ use crate::model::{
 use crate::source_files::ConfigSources;
 use crate::values::{HostPattern, ListenAddr, PathPattern};
 use crate::work::{self, WorkOptions};
-use crate::{FILE_NAME, dev_defaults, entry, parse, section, server, site, surroundings, tls};
+use crate::{
+    FILE_NAME, dev_defaults, entry, hooks, parse, section, server, site, surroundings, tls,
+};
 
 pub use familiar::parse_ip;
 
@@ -127,6 +129,7 @@ pub fn resolve_config(invocation: &Invocation) -> Result<Config, ConfigErrors> {
         surroundings::apply(&mut config, invocation)
             .map_err(|errors| shorten_paths(errors, cwd))?;
     }
+    hooks::find(&mut config);
     familiar::apply_environment(&mut config, &invocation.environment);
     let config = match familiar::named_address(&config, invocation) {
         Some(address) => {

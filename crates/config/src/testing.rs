@@ -33,6 +33,7 @@ impl TestDir {
     pub(crate) fn with_sample_site() -> Self {
         Self::with_files(&[
             ("app.py", "application = 1\n"),
+            ("penstock_hooks.py", "def on_boot(): pass\n"),
             ("rack/config.ru", ""),
             ("public/", ""),
             ("htpasswd", "anna:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=\n"),

@@ -138,6 +138,11 @@ pub(crate) fn answer(product: Product, word: &str) -> Option<&'static str> {
     tables().get(&product)?.get(word).copied()
 }
 
+/// Whether a word is a function of the file that Penstock calls, as the file of hooks.
+pub(crate) fn is_hook(product: Product, word: &str) -> bool {
+    answer(product, word).is_some_and(|answer| answer.starts_with("`hooks` of an application"))
+}
+
 /// Every word of a table.
 pub fn known_words(product: Product) -> impl Iterator<Item = &'static str> {
     tables()

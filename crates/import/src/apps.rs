@@ -54,7 +54,7 @@ pub(crate) fn import(
         ServerKind::Uwsgi => ini::read(file, text, &mut log)?,
         _ => passenger::read(file, text, &mut log)?,
     };
-    let mut translator = AppTranslator::new(kind, log);
+    let mut translator = AppTranslator::new(kind, file, log);
     for setting in &settings {
         translator.apply(setting);
     }

@@ -88,7 +88,7 @@ impl Executor {
         generation: u64,
     ) -> Result<(), String> {
         let prepared = match self.shared.dispatch_mode {
-            DispatchMode::Workers(_) => self.prepare_worker(),
+            DispatchMode::Workers(_) => self.prepare_worker(worker),
             DispatchMode::Servers(_) => self.prepare_server(worker),
         };
         let PreparedProcess {

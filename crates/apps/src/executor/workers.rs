@@ -104,18 +104,19 @@ impl Executor {
         Ok(WorkerSockets { slots, sockets })
     }
 
-    pub(super) fn prepare_worker(&self) -> Result<PreparedProcess, String> {
+    pub(super) fn prepare_worker(&self, worker: WorkerId) -> Result<PreparedProcess, String> {
         let WorkerSockets { slots, sockets } = self.create_worker_sockets()?;
         let numbers = |wanted: SocketKind| -> Vec<i32> {
             let of_kind = sockets.iter().filter(|(kind, _)| *kind == wanted);
             of_kind.map(|(_, socket)| socket.as_raw_fd()).collect()
         };
         let (channels, files) = (numbers(SocketKind::Channel), numbers(SocketKind::Files));
-        let role = LaunchRole::Worker(LaunchSockets {
+        let launch_sockets = LaunchSockets {
             slots: numbers(SocketKind::Slot),
             spare: numbers(SocketKind::Spare),
             reactor: channels.into_iter().zip(files).next(),
-        });
+        };
+        let role = LaunchRole::Worker(launch_sockets, worker.0);
         let (mut launch, control, connection) = self.prepare_launch(&role)?;
         let sockets = sockets.into_iter().map(|(_, socket)| socket);
         launch.inherited_fds.extend(sockets);

@@ -27,9 +27,9 @@ module PenstockWorker
     sockets = adopt_sockets(options)
     Forks.close_on_fork(control, *sockets.all)
     send_hello(control)
-    app = boot(control, options) or return 1
-    serve_or_fork(control, sockets, app, options, streams)
-    0
+    hooks = Hooks.new(options.server_pid)
+    app = boot(control, options, hooks) or return 1
+    serve_or_fork(control, sockets, app, options, streams, hooks) ? 0 : 1
   end
 
   def adopt_sockets(options)
@@ -39,7 +39,9 @@ module PenstockWorker
   end
 
   # Serves, or forks workers: a forked worker continues here, and a worker may become a template.
-  def serve_or_fork(control, sockets, app, options, streams)
+  # False when a hook failed before the worker was ready.
+  def serve_or_fork(control, sockets, app, options, streams, hooks)
+    worker = HookWorker.new(options.worker_number, Process.pid)
     promoted = false
     loop do
       if options.template || promoted
@@ -47,12 +49,30 @@ module PenstockWorker
         compact_heap
         send_ready_to_fork(control, options)
         options.template = true
-        control, sockets = Template.serve(control, options.server_pid, streams)
+        control, sockets, worker, hook_error = *Template.serve(control, options.server_pid, streams, hooks)
         ThreadStacks.install
       end
+      return false unless run_start_hooks(control, hooks, worker, hook_error)
+
       promoted = serve_worker(control, sockets, app, options)
-      return unless promoted
+      next if promoted
+
+      hooks.run_anyway(:worker_end, worker)
+      return true
     end
+  end
+
+  # Runs the hooks of a new worker; false when one of them failed, here or before the fork.
+  def run_start_hooks(control, hooks, worker, hook_error)
+    raise hook_error if hook_error
+
+    hooks.run(:worker_start, worker)
+    Forks.exit_if_forked_by_app
+    true
+  rescue Exception => error # rubocop:disable Lint/RescueException
+    Forks.exit_if_forked_by_app(error)
+    report_boot_failure(control, error)
+    false
   end
 
   # Serves until the server closes the sockets. True when this process becomes a template.
@@ -90,17 +110,25 @@ module PenstockWorker
   end
 
   # Loads the application, or reports why it does not load.
-  def boot(control, options)
-    app = load_app(options.dir, options.entry)
+  def boot(control, options, hooks)
+    app = load_app(options.dir, options.entry) do
+      hooks.load_file(options.hooks) if options.hooks
+      hooks.run(:starting)
+    end
     Fibers.prepare if options.reactor
+    hooks.run(:boot)
     Forks.exit_if_forked_by_app
     app
   # Also SystemExit: a file that exits while it is loaded has not booted.
   rescue Exception => error # rubocop:disable Lint/RescueException
     Forks.exit_if_forked_by_app(error)
+    report_boot_failure(control, error)
+    nil
+  end
+
+  def report_boot_failure(control, error)
     text = boot_text(error)
     control.syswrite(Wire.frame(Wire::BOOT_FAILED, 0, text.byteslice(0, 1 << 20).scrub("?")))
-    nil
   end
 
   # Writes to standard error, which the application may have closed.
@@ -118,12 +146,14 @@ module PenstockWorker
     "#{text.encode(Encoding::UTF_8, invalid: :replace, undef: :replace).chomp}\n"
   end
 
+  # Loads the application; yields before, when its libraries can be loaded.
   def load_app(dir, entry)
     Dir.chdir(dir)
     require "bundler/setup" if bundle?
     require_rack
     require "socket"
     require "stringio"
+    yield
     app = entry.end_with?(".ru") ? rackup(entry) : Entry.load_app(entry)
     raise TypeError, "#{entry} gives #{app.class}, not a Rack application" unless app.respond_to?(:call)
 

@@ -8,7 +8,8 @@ module PenstockWorker
   # By name, with defaults.
   Options = Struct.new(
     :control_fd, :slot_fds, :spare_slot_fds, :app, :dir, :entry, :interface, :template, :server_pid, :reactor,
-    :channel_fd, :files_fd, :gc_when_idle, :may_become_template, :threads, :stop_timeout, :ignore_threads
+    :channel_fd, :files_fd, :gc_when_idle, :may_become_template, :threads, :stop_timeout, :ignore_threads,
+    :hooks, :worker_number
   ) do
     def self.parse(arguments)
       rest = arguments.dup
@@ -21,7 +22,7 @@ module PenstockWorker
         Integer(given.fetch("--server-pid", Process.ppid)), given["--reactor"],
         given["--channel-fd"]&.to_i, given["--files-fd"]&.to_i, flags["--gc-when-idle"], flags["--may-become-template"],
         Integer(given.fetch("--threads", 1)), Float(given.fetch("--stop-timeout", 10)),
-        flags["--ignore-threads"]
+        flags["--ignore-threads"], given["--hooks"], Integer(given.fetch("--worker-number", 0))
       )
       options.check
     rescue KeyError, ArgumentError => error

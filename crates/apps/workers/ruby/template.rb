@@ -17,13 +17,16 @@ module PenstockWorker
     end
   end
 
+  # What a forked worker begins with; `hook_error` is what a hook raised before the fork.
+  NewWorker = Struct.new(:control, :sockets, :worker, :hook_error)
+
   # See above.
   module Template
     module_function
 
-    # Forks workers as the server wishes. Returns in each of them, with its control and its sockets;
-    # here it never does: it ends the process when the server closes `control`.
-    def serve(control, server, streams)
+    # Forks workers as the server wishes. Returns in each of them; here it never does: it ends the
+    # process when the server closes `control`.
+    def serve(control, server, streams, hooks)
       socket = UNIXSocket.for_fd(control.fileno)
       socket.autoclose = false
       loop do
@@ -33,13 +36,29 @@ module PenstockWorker
           raise Wire::Error, "a template was sent something else than FORK"
         end
 
+        number = payload.unpack1("Q<")
+        # The new worker reports it, as any other failure of its boot.
+        hook_error = run_before_fork(hooks, number)
         is_worker = Forks.fork_worker do |error|
           socket.write(Wire.frame(Wire::FORK_FAILED, 0, payload + error.message[0, Wire::MAX_REASON_BYTES].scrub.b))
         end
-        return begin_worker(files, server, streams) if is_worker
+        if is_worker
+          control, sockets = begin_worker(files, server, streams)
+          return NewWorker.new(control, sockets, HookWorker.new(number, Process.pid), hook_error)
+        end
 
         files.each(&:close)
+        hooks.run_anyway(:after_fork_in_template, HookWorker.new(number, nil))
       end
+    end
+
+    def run_before_fork(hooks, number)
+      hooks.run(:before_fork, HookWorker.new(number, nil))
+      Forks.exit_if_forked_by_app
+      nil
+    rescue Exception => error # rubocop:disable Lint/RescueException
+      Forks.exit_if_forked_by_app(error)
+      error
     end
 
     # What descriptors 1 and 2 are now: an application that gives them another meaning while it

@@ -7,8 +7,9 @@
 # `response` and `streaming_body` send the responses, `rack_env` completes environments,
 # `request_body` makes streams of request bodies, `wire` has the frames described in
 # `crates/wire/PROTOCOL.md`. `template` forks workers from a process that has loaded the code (by
-# `forks`). `slot_threads` are the threads of a worker, `idle_gc` collects its garbage,
-# `thread_stacks` dumps its stacks, `threads` tells whether it may be forked. `fiber_reactor` is the
+# `forks`), and `hooks` has the blocks that are called around that. `slot_threads` are the threads of
+# a worker, `idle_gc` collects its garbage, `thread_stacks` dumps its stacks, `threads` tells whether
+# it may be forked. `fiber_reactor` is the
 # reactor. Applications call `PenstockWorker.prevent_fork`: see `api`.
 
 unless defined?(PenstockWorker)
@@ -27,6 +28,7 @@ unless defined?(PenstockWorker)
   require_relative "channel"
   require_relative "fiber_stream"
   require_relative "fiber_reactor"
+  require_relative "hooks"
   require_relative "template"
   require_relative "slot_threads"
   require_relative "entry"

@@ -124,6 +124,14 @@ section! {
         /// forked.
         preload: Preload = Preload::default(), FlagOrWord("auto"), shows r#""auto""#,
             example "true", only ONLY_SCRIPT_KINDS, by hand;
+        /// File with functions that are called around boot and forks, by their names:
+        /// `before_fork`, `after_fork`, `on_boot`, and those of Puma and Gunicorn, whose own
+        /// configuration file may be this one (processes.md). Python for wsgi and asgi, Ruby
+        /// for rack.
+        hooks: Option<PathBuf> = None, Path,
+            default "`penstock_hooks.py`, `penstock_hooks.rb` or `config/penstock.rb` in `dir`, if \
+                there is one",
+            example r#""penstock_hooks.py""#, only ONLY_SCRIPT_KINDS, by hand;
         /// After how many requests of one worker it becomes the template of the others, with
         /// all that it has warmed up: the first number for the first time and so on, the last
         /// one again and again.

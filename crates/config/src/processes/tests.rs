@@ -365,6 +365,7 @@ fn programs_take_what_has_a_meaning_for_them() {
         "1",
         "true",
         "true",
+        "\"penstock.toml\"",
         "1",
         "1",
         "true",

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::AppSetting;
 use super::value::{ScriptValue, variable};
+use crate::answers::{Product, is_hook};
 use crate::directives::DirectiveLog;
 use crate::report::Coverage;
 use crate::{ImportError, ServerKind, limits};
@@ -58,7 +59,15 @@ pub(super) fn read(
                     "the file is read, and no code is run",
                 );
             }
-            None if text.starts_with("def ") || text.starts_with("async def ") => {}
+            None if text.starts_with("def ") || text.starts_with("async def ") => {
+                if kind == ServerKind::Gunicorn && is_hook(Product::Gunicorn, &word) {
+                    settings.push(AppSetting {
+                        id,
+                        name: word,
+                        values: vec![ScriptValue::Code],
+                    });
+                }
+            }
             None => log.note(
                 id,
                 Coverage::ByHand,

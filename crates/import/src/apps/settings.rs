@@ -20,6 +20,8 @@ pub(super) struct AppTranslator {
     draft: Draft,
     app: DraftTable,
     certificate: TomlTable,
+    /// The file, as its reader named it.
+    file: String,
     /// Ports of Puma and hosts of Uvicorn, which make an address together.
     host: Option<String>,
     port: Option<String>,
@@ -107,9 +109,10 @@ fn target(word: &str) -> Option<Target> {
 }
 
 impl AppTranslator {
-    pub(super) fn new(kind: ServerKind, log: DirectiveLog) -> Self {
+    pub(super) fn new(kind: ServerKind, file: &Path, log: DirectiveLog) -> Self {
         Self {
             kind,
+            file: file.display().to_string(),
             log,
             draft: Draft::default(),
             app: DraftTable::default(),
@@ -127,6 +130,11 @@ impl AppTranslator {
             .cloned()
             .unwrap_or(ScriptValue::Nothing);
         let is_known = crate::answers::answer(self.product(), &setting.name).is_some();
+        if crate::answers::is_hook(self.product(), &setting.name) {
+            // Functions of the file are called where it stands.
+            self.app.keys.set("hooks", self.file.clone());
+            return self.log.translated(setting.id, "apps.NAME.hooks");
+        }
         if !is_known {
             // A helper of the file, such as a number that a later line uses.
             let (coverage, why) = match value {

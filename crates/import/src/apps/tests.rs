@@ -84,13 +84,24 @@ fn code_of_python_is_reported_and_not_run() {
         "# settings:2 `workers = multiprocessing.cpu_count() * 2 + 1`: by hand: code is not run",
     );
     assert!(
-        report.contains("`def post_fork(server, worker):`: not offered: "),
+        report.contains("`def post_fork(server, worker):`: translated: `apps.NAME.hooks`"),
         "{report}"
     );
     assert!(
         report.contains("settings:7 `if True:`: by hand: "),
         "{report}"
     );
+    assert_has(&translated, "hooks = \"settings\"");
+    let without = made(
+        ServerKind::Gunicorn,
+        "def pre_request(worker, req):\n    pass\n",
+    );
+    let report = without.report.to_text();
+    assert!(
+        report.contains("`def pre_request(worker, req):`: not offered: "),
+        "{report}"
+    );
+    assert!(!without.toml.contains("hooks = "), "{}", without.toml);
 }
 
 #[test]
@@ -136,6 +147,17 @@ fn translates_puma_and_unicorn() {
         "worker_processes 3\nlisten 8080\ntimeout 30\nbefore_fork do |server, worker|\n  a.b\nend\npid '/run/u.pid'\n",
     );
     assert_has(&unicorn, "processes = 3");
+    assert_has(&unicorn, "hooks = \"settings\"");
+    let puma = made(
+        ServerKind::Puma,
+        "on_worker_boot { a.b }\nbefore_fork do\n  c\nend\n",
+    );
+    assert_has(&puma, "hooks = \"settings\"");
+    let (translated, all) = (
+        puma.report.count(Coverage::Translated),
+        puma.report.directives.len(),
+    );
+    assert_eq!((translated, all), (2, 2), "{}", puma.report.to_text());
     assert_has(&unicorn, "listen = [\":8080\"]");
     let lines: Vec<usize> = unicorn.report.directives.iter().map(|it| it.line).collect();
     assert_eq!(lines, [1, 2, 3, 4, 7]);

@@ -45,6 +45,7 @@ mod found_apps;
 mod guarded_paths;
 mod half_closed;
 mod hanging_starts;
+mod hooks;
 mod hostile_apps;
 mod hostile_framing;
 mod hostile_heads;

@@ -3,7 +3,7 @@
 `main` is called by the stub that the server puts on the command line, or by `__main__`. It sends
 HELLO on the control socket, imports the application, sends READY or the traceback, and serves: with
 `slot_threads`, with a reactor, or as a `template`. A forked worker continues here too, and a worker
-may become a template.
+may become a template. The functions of `hooks` are called on the way.
 
 # Invariants
 - When the server ends, in whatever way, this process ends.
@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional
 
 from . import django_static, entry, forks, template, thread_stacks, threads, wire
+from .hooks import BOOT, STARTING, WORKER_END, WORKER_START, Hooks, Worker
 from .options import parse
 from .slot_threads import SlotThreads
 from .template import Sockets
@@ -57,8 +58,11 @@ def main(arguments: List[str]) -> int:
     )
     forks.close_on_fork(control, *sockets.all())
     template.send_hello(control)
+    hooks = Hooks(options.server_pid)
+    worker = Worker(options.worker_number, os.getpid())
+    hook_error: Optional[BaseException] = None
     try:
-        app = _load_app(control, options)
+        app = _load_app(control, options, hooks)
         is_template = options.template
         while True:
             if is_template:
@@ -66,10 +70,16 @@ def main(arguments: List[str]) -> int:
                 forks.load_prctl()
                 _freeze_heap()
                 _send_ready_to_fork(control, options)
-                control, sockets = template.serve(control, options.server_pid, streams)
+                control, sockets, worker, hook_error = template.serve(
+                    control, options.server_pid, streams, hooks
+                )
                 thread_stacks.install()
+            if hook_error is not None:
+                raise _report_boot_failure(control, hook_error)
+            _run_start_hooks(control, hooks, worker)
             is_template = _serve_worker(control, sockets, app, options)
             if not is_template:
+                hooks.run_anyway(WORKER_END, worker)
                 return 0
     except BootFailed:
         return 1
@@ -92,22 +102,39 @@ def _is_worker_frame(trace: TracebackType) -> bool:
     )
 
 
-def _load_app(control: socket.socket, options: argparse.Namespace) -> Callable[..., Any]:
+def _load_app(
+    control: socket.socket, options: argparse.Namespace, hooks: Hooks
+) -> Callable[..., Any]:
+    def load_hooks() -> None:
+        if options.hooks is not None:
+            hooks.load(options.hooks)
+        hooks.run(STARTING)
+
     try:
         if options.reactor == "gevent":
             from . import gevent_reactor
 
             gevent_reactor.patch_stdlib()
         app, options.interface = entry.load(
-            options.entry, options.dir, options.interface, options.interface_is_guess
+            options.entry, options.dir, options.interface, options.interface_is_guess, load_hooks
         )
         app = django_static.wrap(app, options.interface)
+        hooks.run(BOOT)
     # Also SystemExit: a module that exits while it is imported has not booted.
     except BaseException as error:
         forks.exit_if_forked_by_app(error)
         raise _report_boot_failure(control, error) from None
     forks.exit_if_forked_by_app()
     return app
+
+
+def _run_start_hooks(control: socket.socket, hooks: Hooks, worker: Worker) -> None:
+    try:
+        hooks.run(WORKER_START, worker)
+    except BaseException as error:
+        forks.exit_if_forked_by_app(error)
+        raise _report_boot_failure(control, error) from None
+    forks.exit_if_forked_by_app()
 
 
 def _serve_worker(

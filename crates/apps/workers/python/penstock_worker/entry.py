@@ -48,10 +48,18 @@ _OWN_SERVERS = ("aiohttp", "tornado")
 _APP_ATTRIBUTES = ("server", "wsgi_app", "asgi_app", "wsgi", "asgi", "app", "application", "build")
 
 
-def load(entry: str, folder: str, interface: str, is_guess: bool) -> Tuple[App, str]:
+def load(
+    entry: str,
+    folder: str,
+    interface: str,
+    is_guess: bool,
+    before_import: Callable[[], None] = lambda: None,
+) -> Tuple[App, str]:
     """The application of an entry and its interface. `interface` is what it is to have; where that
-    `is_guess`, an application that is something else is what it is."""
+    `is_guess`, an application that is something else is what it is. `before_import` is called when
+    modules of the folder can be imported."""
     _set_import_path(folder, entry)
+    before_import()
     module_name, _, path = entry.partition(":")
     module = importlib.import_module(module_name)
     target = _resolve_path(module, path, entry) if path else _find_app(module, entry)

@@ -15,6 +15,8 @@ def parse(arguments: List[str]) -> argparse.Namespace:
     parser.add_argument("--app", default="app")
     parser.add_argument("--dir", default=".")
     parser.add_argument("--entry", required=True)
+    parser.add_argument("--hooks")
+    parser.add_argument("--worker-number", type=int, default=0)
     parser.add_argument("--interface", choices=("wsgi", "asgi"), default="wsgi")
     parser.add_argument("--interface-is-guess", action="store_true")
     parser.add_argument("--template", action="store_true")

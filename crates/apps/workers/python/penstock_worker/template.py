@@ -18,6 +18,17 @@ import struct
 from typing import List, NamedTuple, Optional, Tuple
 
 from . import api, forks, threads, wire
+from .hooks import AFTER_FORK_IN_TEMPLATE, BEFORE_FORK, Hooks, Worker
+
+
+class NewWorker(NamedTuple):
+    """What a forked worker begins with."""
+
+    control: socket.socket
+    sockets: "Sockets"
+    worker: Worker
+    # What a hook raised before the fork.
+    hook_error: Optional[BaseException]
 
 
 class Sockets(NamedTuple):
@@ -44,10 +55,10 @@ class Sockets(NamedTuple):
 
 
 def serve(
-    control: socket.socket, server: int, streams: Tuple[object, object]
-) -> Tuple[socket.socket, Sockets]:
-    """Forks workers as the server wishes. Returns in each of them, with its control and its
-    sockets; here it never does: it ends the process when the server closes `control`."""
+    control: socket.socket, server: int, streams: Tuple[object, object], hooks: Hooks
+) -> NewWorker:
+    """Forks workers as the server wishes. Returns in each of them; here it never does: it ends the
+    process when the server closes `control`."""
     while True:
         frame = wire.receive_control(control)
         if frame is None:
@@ -60,10 +71,25 @@ def serve(
             reason = str(error).encode("utf-8", "replace")[: wire.MAX_REASON_BYTES]
             wire.send_control(control, wire.FORK_FAILED, worker + reason)
 
+        number = int.from_bytes(payload, "little")
+        # The new worker reports it, as any other failure of its boot.
+        hook_error = _run_before_fork(hooks, number)
         if forks.fork_worker(failed):
-            return _begin_worker(fds, server, streams)
+            own_control, sockets = _begin_worker(fds, server, streams)
+            return NewWorker(own_control, sockets, Worker(number, os.getpid()), hook_error)
         for fd in fds:
             os.close(fd)
+        hooks.run_anyway(AFTER_FORK_IN_TEMPLATE, Worker(number, None))
+
+
+def _run_before_fork(hooks: Hooks, number: int) -> Optional[BaseException]:
+    try:
+        hooks.run(BEFORE_FORK, Worker(number, None))
+    except BaseException as error:
+        forks.exit_if_forked_by_app(error)
+        return error
+    forks.exit_if_forked_by_app()
+    return None
 
 
 def standard_streams() -> Tuple[object, object]:

@@ -311,6 +311,20 @@ class Forked:
 
     def ready(self, at_once: int = 64) -> Forked:
         """Sends its sockets, `at_once` with a frame, and waits for its READY."""
+        frame = self.boot(at_once)
+        assert frame.kind == wire.READY, frame.payload.decode()
+        self.pid = json.loads(frame.payload)["pid"]
+        return self
+
+    def dismiss(self) -> Forked:
+        """Has it end: no request will come, and it will not become a template."""
+        for slot in self.slots:
+            slot.sock.close()
+        self.control.sock.sendall(struct.pack("<BBHI", wire.DISMISS, 0, 0, 0))
+        return self
+
+    def boot(self, at_once: int = 64) -> Frame:
+        """Sends its sockets, `at_once` with a frame; returns what it answers: READY, or why not."""
         hello = self.control.frame()
         assert (hello.kind, hello.payload) == (
             wire.HELLO,
@@ -324,10 +338,7 @@ class Forked:
             send_with_fds(self.control, frame, fds[at : at + at_once])
         for sock in self.theirs:
             sock.close()
-        frame = self.control.frame()
-        assert frame.kind == wire.READY, frame.payload.decode()
-        self.pid = json.loads(frame.payload)["pid"]
-        return self
+        return self.control.frame()
 
     def ask(self, data: bytes, slot: int = 0) -> Reply:
         self.slots[slot].send(data)

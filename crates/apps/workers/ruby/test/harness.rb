@@ -254,6 +254,22 @@ module Harness
 
     # Sends its sockets, `at_once` with a frame, and waits for its READY.
     def ready(at_once: 64)
+      frame = boot(at_once: at_once)
+      raise frame.payload unless frame.kind == Wire::READY
+
+      @pid = JSON.parse(frame.payload)["pid"]
+      self
+    end
+
+    # Has it end: no request will come, and it will not become a template.
+    def dismiss
+      @slots.each { |peer| peer.socket.close }
+      @control.socket.write(Wire.frame(Wire::DISMISS, 0, ""))
+      self
+    end
+
+    # Sends its sockets, `at_once` with a frame; returns what it answers: READY, or why not.
+    def boot(at_once: 64)
       hello = @control.frame
       raise hello.inspect unless hello.kind == Wire::HELLO && hello.payload == [Wire::PROTOCOL_VERSION].pack("V")
 
@@ -263,11 +279,7 @@ module Harness
         Harness.send_with_files(@control, Wire.frame(Wire::SLOTS, flags, @kinds[at * at_once, files.size]), files)
       end
       @theirs.each(&:close)
-      frame = @control.frame
-      raise frame.payload unless frame.kind == Wire::READY
-
-      @pid = JSON.parse(frame.payload)["pid"]
-      self
+      @control.frame
     end
 
     def log
