@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use crate::error::did_you_mean;
 use crate::findings::LocatedValue;
 use crate::model::{Compression, Route};
+use crate::options::expected::ROUTE_PATH;
 use crate::section::{Keys as _, Section};
 use crate::site::RouteContext;
 use crate::suggest::nearest_word;
@@ -103,13 +104,28 @@ fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<LocatedValu
 /// The paths of a route: a pattern, or a table with a regular expression.
 fn read_path(table: &Section<'_>) -> Option<LocatedValue<PathPattern>> {
     if !table.is_table("path") {
-        return table.parse_text("path", PathPattern::parse);
+        let text = table.text("path")?;
+        let path = PathPattern::parse(text.value);
+        if path.is_none() {
+            report_invalid_path(table, &text);
+        }
+        return path.map(|path| LocatedValue::new(path, text.offset));
     }
     let regex = table.table("path")?.regex()?;
     Some(LocatedValue::new(
         PathPattern::Regex(regex.value),
         regex.offset,
     ))
+}
+
+/// Reports a path that is no pattern; `/admin*` is written as `/admin/*`.
+fn report_invalid_path(table: &Section<'_>, text: &LocatedValue<&str>) {
+    let folder = text.value.strip_suffix('*').map(|path| format!("{path}/*"));
+    let Some(meant) = folder.filter(|path| PathPattern::parse(path).is_some()) else {
+        return table.report_invalid("path", text);
+    };
+    let expected = format!("{ROUTE_PATH}{}", did_you_mean(Some(meant)));
+    table.report_invalid_item("path", text.value, text.offset, &expected);
 }
 
 /// Checks what its back end's responses may ask of the front end on this route.

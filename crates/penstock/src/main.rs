@@ -28,6 +28,7 @@ mod logs;
 mod preflight;
 mod publishing;
 mod refused_syscalls;
+mod route_hints;
 mod sendfile_grant;
 mod served_dirs;
 mod server;

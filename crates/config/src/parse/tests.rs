@@ -554,6 +554,13 @@ fn reports_routes_that_cannot_work() {
             ],
         ),
         (
+            "a path as a shell writes it",
+            "[[sites.routes]]\npath = \"/admin*\"\napp = \"web\"\n",
+            &[
+                "penstock.toml:4:8: `path` cannot be \"/admin*\": expected a path such as \"/about\", \"/assets/*\" or \"*.php\"; did you mean `/admin/*`?",
+            ],
+        ),
+        (
             "bad try",
             "[[sites.routes]]\nfiles = { root = \"public\", try = [\"../{path}\"] }\n",
             &[

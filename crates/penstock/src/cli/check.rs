@@ -14,8 +14,8 @@ use super::{
 use crate::django_files::DjangoFiles;
 use crate::preflight::PreflightReport;
 use crate::{
-    accounts, admission, app_resource_limits, control, hardening, hub_service, jobs, temp_limit,
-    upstream_tls, wiring, work,
+    accounts, admission, app_resource_limits, control, hardening, hub_service, jobs, route_hints,
+    temp_limit, upstream_tls, wiring, work,
 };
 
 pub(super) fn run(arguments: &CheckArguments) -> Result<String, CliError> {
@@ -46,6 +46,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<String, CliError> {
         ..PreflightReport::default()
     };
     if !arguments.config_only {
+        findings.warnings.extend(route_hints::warnings(&config));
         let checked = check_machine(&mut findings, &config, &invocation.cwd);
         checked.map_err(|error| error.to_string())?;
     }
