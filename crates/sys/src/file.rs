@@ -282,12 +282,13 @@ pub fn process_rss_bytes(pid: u32) -> io::Result<u64> {
         clippy::disallowed_methods,
         reason = "procfs is memory: no disk is waited for"
     )]
-    let text = std::fs::read_to_string(format!("/proc/{pid}/statm"))?;
-    let pages = text.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok());
-    let page = rustix::param::page_size() as u64;
-    pages
-        .map(|p| p * page)
-        .ok_or_else(|| io::Error::other("unreadable statm"))
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    // Not `statm`, which counts pages: the size of a page is not to be had under valgrind.
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes
+        .map(|count| count * 1024)
+        .ok_or_else(|| io::Error::other("no VmRSS in status"))
 }
 
 /// The proportional set size of process `pid` in bytes: its own memory, and its share of shared
