@@ -25,6 +25,7 @@ mod interpreter;
 mod orphans;
 mod output;
 mod program;
+mod program_name;
 mod release;
 mod reply;
 mod scheduled_job;

@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! - An `App` that comes out has a directory that exists, and an entry whose file does or a
-//!   command that is told where to listen.
+//!   command.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -100,8 +100,16 @@ fn read_program_keys(table: &Section<'_>, kind: &KindSetting, app: &mut App) {
         KindSetting::Invalid => return,
         KindSetting::Given(AppKind::Command) => Protocol::Http,
         KindSetting::Given(AppKind::FastCgi) => Protocol::FastCgi,
-        KindSetting::Absent
-        | KindSetting::Given(AppKind::Wsgi | AppKind::Asgi | AppKind::Rack | AppKind::Job) => {
+        KindSetting::Absent => {
+            if table.has("command") {
+                let problem = "`command` is only for the kinds \"command\" and \"fastcgi\": add \
+                               kind = \"command\"";
+                table.report_key("command", problem);
+            }
+            table.report_not_applicable("upstream");
+            return;
+        }
+        KindSetting::Given(AppKind::Wsgi | AppKind::Asgi | AppKind::Rack | AppKind::Job) => {
             table.report_not_applicable("command");
             table.report_not_applicable("upstream");
             return;
@@ -112,7 +120,7 @@ fn read_program_keys(table: &Section<'_>, kind: &KindSetting, app: &mut App) {
     processes::refuse_script_keys(table);
     match words {
         Some(words) => {
-            check_placeholders(table, &words, protocol);
+            check_placeholders(table, &words);
             if app.user.is_some() && words.value.iter().any(|word| word.contains("{socket}")) {
                 let problem = "`command` has {socket}, which is in a folder of the server's: with a \
                                `user` of its own the application needs `{port}` or `{fd}`";
@@ -160,17 +168,13 @@ fn is_valid_command(words: &[String]) -> bool {
     words.first().is_some_and(|program| !program.is_empty()) && !has_zero
 }
 
-/// A FastCGI program without a placeholder finds a listening socket as descriptor 0 (FastCGI 1.0,
-/// §2.2).
-fn check_placeholders(table: &Section<'_>, words: &LocatedValue<Vec<String>>, protocol: Protocol) {
+/// Without a placeholder an HTTP program finds its port in `PORT`, and a FastCGI program a listening
+/// socket as descriptor 0 (FastCGI 1.0, §2.2).
+fn check_placeholders(table: &Section<'_>, words: &LocatedValue<Vec<String>>) {
     let places = command_line::placeholders(&words.value);
     if places.len() > 1 {
         let places = places.join(" and ");
         let problem = format!("`command` has {places}: one of them says where to listen");
-        table.report(words.offset, problem);
-    } else if places.is_empty() && protocol == Protocol::Http {
-        let problem = "`command` needs one of `{port}`, `{socket}` and `{fd}`: it is how a process \
-                       is told where to listen";
         table.report(words.offset, problem);
     }
 }
@@ -218,15 +222,29 @@ fn detect_code(table: &Section<'_>, app: &App, kind: Option<AppKind>) -> Option<
         Some(AppKind::Command | AppKind::FastCgi | AppKind::Job) => None,
     };
     if found.is_none() {
-        let problem = format!(
-            "app `{}`: no application was recognised in {}: set `entry`, such as entry = \
-             \"module:callable\"",
-            app.name,
-            app.dir.display()
-        );
-        table.report(table.offset, problem);
+        table.report(table.offset, explain_unknown_code(app, kind));
     }
     found
+}
+
+/// What to write for a directory in which no application was recognised.
+fn explain_unknown_code(app: &App, kind: Option<AppKind>) -> String {
+    let (name, dir) = (&app.name, app.dir.display());
+    let start = detect::node_start_command(&app.dir).filter(|_| kind.is_none());
+    if let Some(start) = start {
+        return format!(
+            "app `{name}`: {dir} has a package.json: add kind = \"command\" and command = \
+             \"{start}\" (the program finds its port in PORT)"
+        );
+    }
+    let problem = format!(
+        "app `{name}`: no application was recognised in {dir}: set `entry`, such as entry = \
+         \"module:callable\""
+    );
+    match kind {
+        None => format!("{problem}, or kind = \"command\" and `command` for another server"),
+        Some(_) => problem,
+    }
 }
 
 /// Everything but directory, kind and entry.

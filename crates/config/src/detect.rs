@@ -27,6 +27,7 @@ pub(crate) use self::naming::{describe_app, refuse_own_server};
 pub(crate) use self::procfile::add_procfile_programs;
 pub(crate) use self::programs::{
     DetectedProgram, detect_any_procfile_program, detect_procfile_program, detect_program,
+    node_start_command,
 };
 pub use self::ruby::cable_problem;
 use self::signs::kind_of_line;

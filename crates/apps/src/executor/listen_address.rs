@@ -43,11 +43,13 @@ const MAX_TRIES: u32 = 1000;
 pub(super) enum ListenPlaceholder {
     /// `{port}`: a free port on loopback that it is to listen on.
     Port,
+    /// Nothing: a free port on loopback, which an HTTP program finds in `PORT`.
+    Variable,
     /// `{socket}`: the path of a Unix socket that it is to make.
     Socket,
     /// `{fd}`: the number of a listening socket that it inherits.
     Descriptor,
-    /// Nothing: a listening socket is its descriptor 0 (FastCGI 1.0, section 2.2).
+    /// Nothing: a listening socket is the descriptor 0 of a FastCGI program (FastCGI 1.0, section 2.2).
     Stdin,
 }
 
@@ -74,7 +76,7 @@ impl ListenPlaceholder {
     /// Finds it in the command line of `app`.
     ///
     /// # Errors
-    /// A sentence, when there is none or more than one; `config` refuses such commands before.
+    /// A sentence, when there is more than one; `config` refuses such commands before.
     pub(super) fn find_in(app: &App) -> Result<Self, String> {
         let all = [Self::Port, Self::Socket, Self::Descriptor];
         let is_in = |blank: &Self| {
@@ -91,9 +93,7 @@ impl ListenPlaceholder {
                 other.placeholder()
             )),
             (None, _) if app.kind == AppKind::FastCgi => Ok(Self::Stdin),
-            (None, _) => Err("the command has none of {port}, {socket} and {fd}: \
-                     nobody would know where it listens"
-                .to_owned()),
+            (None, _) => Ok(Self::Variable),
         }
     }
 
@@ -103,7 +103,7 @@ impl ListenPlaceholder {
             Self::Socket => "{socket}",
             Self::Descriptor => "{fd}",
             // Never searched for.
-            Self::Stdin => "",
+            Self::Variable | Self::Stdin => "",
         }
     }
 }
@@ -302,7 +302,12 @@ mod tests {
                 &["{port}", "{port}"],
                 Some(ListenPlaceholder::Port),
             ),
-            ("none", AppKind::Command, &["x", "{prt}"], None),
+            (
+                "none",
+                AppKind::Command,
+                &["x", "{prt}"],
+                Some(ListenPlaceholder::Variable),
+            ),
             (
                 "none, fastcgi",
                 AppKind::FastCgi,

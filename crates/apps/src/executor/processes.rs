@@ -109,10 +109,13 @@ impl Executor {
             }
             ControlMessage::NoAnswer => {
                 child.has_reported_boot = true;
-                let address = child.server().and_then(ListedServer::address);
-                let place = address.map_or_else(|| "its socket".to_owned(), ToString::to_string);
-                let limit = self.config.boot_timeout;
+                let address = child.server().and_then(ListedServer::address).cloned();
                 let tail = child.process.output_tail.joined_lines();
+                let place = address.map_or_else(
+                    || "its socket".to_owned(),
+                    |address| self.describe_address(&address),
+                );
+                let limit = self.config.boot_timeout;
                 let report =
                     format!("the worker did not answer at {place} within {limit:?}\n{tail}");
                 self.handle_event(SupervisorEvent::BootFailed { worker, report });

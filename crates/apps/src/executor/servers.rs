@@ -27,12 +27,16 @@ use super::probe::{ReadinessProbe, ReadinessSign};
 use super::process_task::ReadinessSource;
 use super::workers::{process_environment, process_sandbox};
 use super::{ChildProcess, Executor, ExecutorInput, PreparedProcess, ProcessRole};
+use crate::program_name::program_name;
 use crate::server_set::ServerSet;
 use crate::shared::DispatchMode;
 use crate::supervisor::WorkerId;
 
 /// The time between two checks of what a server that is to end still has in progress.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The variable by which programs of platforms are told their port.
+const PORT: &str = "PORT";
 
 /// Where a process listens, and whether the set knows.
 #[derive(Debug)]
@@ -51,6 +55,14 @@ impl ListedServer {
 }
 
 impl Executor {
+    /// A process's address for a report that it does not answer there.
+    pub(super) fn describe_address(&self, address: &ServerAddr) -> String {
+        match ListenPlaceholder::find_in(&self.config) {
+            Ok(ListenPlaceholder::Variable) => format!("{address} (the port in its {PORT})"),
+            _ => address.to_string(),
+        }
+    }
+
     pub(super) fn prepare_server(&mut self, worker: WorkerId) -> Result<PreparedProcess, String> {
         if self.config.kind == AppKind::Job {
             return Ok(self.prepare_job());
@@ -65,7 +77,7 @@ impl Executor {
             access: self.server_access(&place.address),
             ..self.program_spec(words)
         };
-        let program = self.config.command.first().cloned().unwrap_or_default();
+        let program = program_name(&self.config.command);
         Ok(PreparedProcess {
             launch,
             readiness: ReadinessSource::Probe(ReadinessProbe {
@@ -92,7 +104,7 @@ impl Executor {
                 address: None,
                 sign: ReadinessSign::StaysAlive,
                 deadline: clock::now() + self.config.boot_timeout,
-                program: self.config.command.first().cloned().unwrap_or_default(),
+                program: program_name(&self.config.command),
             }),
             role: ProcessRole::Server(ListedServer {
                 address: None,
@@ -117,7 +129,7 @@ impl Executor {
     ) -> io::Result<ListenAddress> {
         let name = format!("{worker}.sock");
         match blank {
-            ListenPlaceholder::Port => {
+            ListenPlaceholder::Port | ListenPlaceholder::Variable => {
                 ListenAddress::reserve_port(|address| self.is_address_taken(address))
             }
             ListenPlaceholder::Descriptor => ListenAddress::bind_port(),
@@ -178,7 +190,12 @@ impl Executor {
         let mut env = process_environment(&self.config, self.account.as_ref());
         match (blank, address) {
             (ListenPlaceholder::Port, ServerAddr::Tcp(address)) => {
-                env.insert(0, ("PORT".into(), address.port().to_string().into()));
+                env.insert(0, (PORT.into(), address.port().to_string().into()));
+            }
+            // The only place that names the port: a `PORT` of the server's own does not hide it.
+            (ListenPlaceholder::Variable, ServerAddr::Tcp(address)) => {
+                env.retain(|(name, _)| name != PORT);
+                env.push((PORT.into(), address.port().to_string().into()));
             }
             // With `LISTEN_PID`, which the process itself has to set.
             (ListenPlaceholder::Descriptor, _) => {
@@ -217,12 +234,14 @@ pub(crate) fn program_spec(
 fn readiness_sign(kind: AppKind, blank: ListenPlaceholder) -> ReadinessSign {
     match (kind, blank) {
         // That it listens at a port is seen by connecting only.
-        (AppKind::FastCgi, ListenPlaceholder::Port) => ReadinessSign::AcceptsConnections,
+        (AppKind::FastCgi, ListenPlaceholder::Port | ListenPlaceholder::Variable) => {
+            ReadinessSign::AcceptsConnections
+        }
         (
             AppKind::FastCgi,
             ListenPlaceholder::Socket | ListenPlaceholder::Descriptor | ListenPlaceholder::Stdin,
         ) => ReadinessSign::StaysAlive,
-        (_, ListenPlaceholder::Port | ListenPlaceholder::Socket) => {
+        (_, ListenPlaceholder::Port | ListenPlaceholder::Variable | ListenPlaceholder::Socket) => {
             ReadinessSign::AcceptsConnections
         }
         (_, ListenPlaceholder::Descriptor | ListenPlaceholder::Stdin) => {

@@ -28,8 +28,8 @@ use crate::{App, AppResources, QueueUsage};
 /// How long anything may take on a machine that has much to do.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A server in the manner of its first argument (`port`, `path`, `fd`), at the address that is the
-/// second. It answers each connection with its process id.
+/// A server in the manner of its first argument (`port`, `variable`, `path`, `fd`), at the address
+/// that is the second. It answers each connection with its process id.
 const SERVER: &str = r#"
 import os, socket, sys
 way, place = sys.argv[1:3]
@@ -38,7 +38,8 @@ if way == "fd":
 else:
     family = socket.AF_UNIX if way == "path" else socket.AF_INET
     listener = socket.socket(family)
-    listener.bind(place if way == "path" else ("127.0.0.1", int(place)))
+    port = os.environ["PORT"] if way == "variable" else place
+    listener.bind(place if way == "path" else ("127.0.0.1", int(port)))
     listener.listen()
 while True:
     client, _ = listener.accept()
@@ -284,17 +285,27 @@ fn any_http_server_that_takes_a_port_is_used() {
 
 #[test]
 fn a_process_listens_at_the_address_of_its_placeholder() {
-    for (way, blank) in [("port", "{port}"), ("path", "{socket}"), ("fd", "{fd}")] {
+    let rows = [
+        ("port", "{port}"),
+        ("variable", "-"),
+        ("path", "{socket}"),
+        ("fd", "{fd}"),
+    ];
+    for (way, blank) in rows {
         on_a_loop(async {
             let (dir, servers) = (TempDir::new(way), FakeServerSet::new());
             let script = dir.put("server.py", SERVER);
-            let config = app(&dir, AppKind::Command, &["python3", &script, way, blank]);
+            let mut config = app(&dir, AppKind::Command, &["python3", &script, way, blank]);
+            if way == "variable" {
+                let other = [("PORT".to_owned(), "1".to_owned())];
+                config.env = std::collections::BTreeMap::from(other).into();
+            }
             let app = start(config, &dir, &servers);
             let listed = servers.when(|listed| listed.len() == 1).await;
             let (pid, port) = ask(&listed[0]);
             assert_eq!(app.snapshot().workers[0].pid, Some(pid), "{way}");
             let expected = match way {
-                "port" => tcp(&listed[0]).port().to_string(),
+                "port" | "variable" => tcp(&listed[0]).port().to_string(),
                 _ => "-".to_owned(),
             };
             assert_eq!(port, expected, "{way}: PORT");

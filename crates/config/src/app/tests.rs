@@ -125,13 +125,6 @@ fn reports_commands_that_cannot_work() {
             ],
         ),
         (
-            "no place",
-            "kind = \"command\"\ncommand = \"thin start\"",
-            &[
-                "penstock.toml:3:11: `command` needs one of `{port}`, `{socket}` and `{fd}`: it is how a process is told where to listen",
-            ],
-        ),
-        (
             "two places",
             "kind = \"command\"\ncommand = [\"x\", \"{socket}\", \"{port}{port}\"]",
             &[
@@ -149,6 +142,22 @@ fn reports_commands_that_cannot_work() {
     for (name, lines, expected) in rows {
         check_error_table(&[(name, &format!("[apps.a]\n{lines}\n"), expected)]);
     }
+}
+
+#[test]
+fn a_command_without_a_place_is_valid() {
+    let folder = TestDir::with_sample_site();
+    let app = read_app(&folder, "kind = \"command\"\ncommand = \"node server.js\"");
+    assert_eq!(app.command, ["node", "server.js"]);
+}
+
+#[test]
+fn a_node_project_without_a_kind_is_told_its_keys() {
+    let folder = TestDir::with_files(&[("package.json", "{}")]);
+    let text = "[apps.a]\ndir = \".\"\n";
+    let errors = crate::parse(text, &folder.join("penstock.toml")).unwrap_err();
+    let expected = "add kind = \"command\" and command = \"npm start\"";
+    assert!(errors.to_string().contains(expected), "{errors}");
 }
 
 #[test]
@@ -173,7 +182,9 @@ fn reports_keys_of_the_other_kinds() {
         (
             "without a kind",
             "[apps.a]\ndir = \"public\"\ncommand = \"x {fd}\"\n",
-            &["penstock.toml:3:11: `command` is only for the kinds \"command\" and \"fastcgi\""],
+            &[
+                "penstock.toml:3:11: `command` is only for the kinds \"command\" and \"fastcgi\": add kind = \"command\"",
+            ],
         ),
         (
             "of a kind that is wrong",

@@ -179,15 +179,7 @@ fn detect_node(dir: &Path, development: bool) -> Result<Option<DetectedProgram>,
     let Some(script) = package["scripts"]["start"].as_str().map(str::trim) else {
         return Ok(None);
     };
-    let command = match plain_node_command(script) {
-        Some(words) => words,
-        None => {
-            let is_used = |(file, _): &&(&str, &str)| dir.join(file).is_file();
-            let manager = NODE_MANAGERS.iter().find(is_used);
-            let manager = manager.map_or("npm", |(_, manager)| manager);
-            vec![manager.to_owned(), "start".to_owned()]
-        }
-    };
+    let command = start_command(dir, script);
     if find_program(&command[0]).is_none() {
         return Err(format!(
             "package.json has a start script, and `{}` is not in PATH: install it",
@@ -208,6 +200,28 @@ fn detect_node(dir: &Path, development: bool) -> Result<Option<DetectedProgram>,
         program.env.insert(NODE_ENV.to_owned(), production);
     }
     Ok(Some(program))
+}
+
+/// What runs the `start` script of a `package.json`.
+fn start_command(dir: &Path, script: &str) -> Vec<String> {
+    plain_node_command(script).unwrap_or_else(|| {
+        let is_used = |(file, _): &&(&str, &str)| dir.join(file).is_file();
+        let manager = NODE_MANAGERS.iter().find(is_used);
+        let manager = manager.map_or("npm", |(_, manager)| manager);
+        vec![manager.to_owned(), "start".to_owned()]
+    })
+}
+
+/// The command line for a folder with a `package.json`, as a text; `None` for any other folder.
+pub(crate) fn node_start_command(dir: &Path) -> Option<String> {
+    let file = dir.join("package.json");
+    if !file.is_file() {
+        return None;
+    }
+    let package: serde_json::Value =
+        serde_json::from_str(&disk::read_source_or_empty(&file)).unwrap_or_default();
+    let script = package["scripts"]["start"].as_str().unwrap_or_default();
+    Some(start_command(dir, script).join(" "))
 }
 
 /// What shows that packages are installed.
@@ -336,5 +350,11 @@ mod tests {
         assert_eq!(refuse_dev_server(Path::new("/srv"), "next start"), None);
         let folder = TestDir::with_files(&[("package.json", "{\"scripts\": {\"build\": \"x\"}}")]);
         assert_eq!(detect_node(folder.path(), false), Ok(None));
+        let command = |dir: &TestDir| node_start_command(dir.path());
+        assert_eq!(command(&folder).as_deref(), Some("npm start"));
+        let plain = "{\"scripts\": {\"start\": \"node server.js\"}}";
+        let folder = TestDir::with_files(&[("package.json", plain)]);
+        assert_eq!(command(&folder).as_deref(), Some("node server.js"));
+        assert_eq!(command(&TestDir::with_files(&[("a.js", "")])), None);
     }
 }

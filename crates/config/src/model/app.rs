@@ -38,8 +38,8 @@ section! {
             default "the virtual environment's in `dir`, else `python3` or `ruby`",
             example r#""python3""#, only ONLY_SCRIPT_KINDS, by hand;
         /// What each process runs, without a shell; `{port}`, `{socket}` or `{fd}` says where
-        /// it listens, and a fastcgi program without any of them gets a listening socket as
-        /// descriptor 0.
+        /// it listens. A program without any of them listens at 127.0.0.1 and the port in the
+        /// variable PORT, and a fastcgi program gets a listening socket as descriptor 0.
         command: Vec<String> = Vec::new(), TextOrTexts(APP_COMMAND), default "required by its kinds",
             example r#""thin -p {port} start""#, only ONLY_PROGRAM_KINDS, by hand;
         /// Number of worker processes, or bounds on it.

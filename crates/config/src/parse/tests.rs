@@ -463,7 +463,7 @@ fn reports_applications_whose_code_is_not_there() {
             "nothing",
             "[apps.a]\ndir = \"public\"\n",
             &[
-                "penstock.toml:1:7: app `a`: no application was recognised in public: set `entry`, such as entry = \"module:callable\"",
+                "penstock.toml:1:7: app `a`: no application was recognised in public: set `entry`, such as entry = \"module:callable\", or kind = \"command\" and `command` for another server",
             ],
         ),
         (
