@@ -31,6 +31,9 @@ const MAX_NAME_FILE_BYTES: u64 = 1 << 20;
 const OLDEST_PYTHON: [u32; 2] = [3, 8];
 const OLDEST_RUBY: [u32; 2] = [2, 7];
 
+/// The start of the line in which Python names a module that it does not find.
+pub(crate) const MISSING_MODULE: &str = "ModuleNotFoundError: No module named '";
+
 /// Finds the interpreter, or the program of a command line.
 ///
 /// # Errors
@@ -67,6 +70,44 @@ fn missing_environment_in(app: &App, around: &Surroundings) -> Option<String> {
     found
         .is_none()
         .then(|| format!("no environment of {file} was found: to make it, run {command}"))
+}
+
+/// What to do about a Python application that does not start as a package is missing, where no
+/// environment was found: a line for the log. `report` is its traceback. Blocks.
+#[must_use]
+pub(crate) fn missing_packages_hint(app: &App, report: &str) -> Option<String> {
+    missing_packages_hint_in(app, report, &Surroundings::of_process())
+}
+
+fn missing_packages_hint_in(app: &App, report: &str, around: &Surroundings) -> Option<String> {
+    if app.interpreter.is_some() || !matches!(app.kind, AppKind::Wsgi | AppKind::Asgi) {
+        return None;
+    }
+    let module = missing_module(report)?;
+    // A module of the application's own is no package.
+    let own = app.entry.split([':', '.']).next();
+    let file = app.dir.join(format!("{module}.py"));
+    if own == Some(module) || file.exists() || app.dir.join(module).exists() {
+        return None;
+    }
+    let (found, _) = python::find_env(&app.dir, around);
+    found.is_none().then(|| {
+        let dir = app.dir.display();
+        let command = python::create_command(&app.dir);
+        format!("no environment was found beside the code in {dir}: to make it, run {command}")
+    })
+}
+
+/// The top-level package that a traceback misses.
+fn missing_module(report: &str) -> Option<&str> {
+    let rest = |line| str::strip_prefix(line, MISSING_MODULE);
+    let name = report
+        .lines()
+        .filter_map(rest)
+        .next_back()?
+        .split('\'')
+        .next()?;
+    name.split('.').next().filter(|name| !name.is_empty())
 }
 
 fn find_python(dir: &Path, around: &Surroundings) -> Result<PathBuf, String> {

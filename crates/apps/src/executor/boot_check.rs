@@ -19,6 +19,7 @@ use super::control;
 use super::process_task::OutputTail;
 use super::workers::{WorkerCommand, error_context};
 use super::{ControlMessage, ExecutorInput, ProcessKey};
+use crate::interpreter::missing_packages_hint;
 use crate::worker_scripts::LaunchRole;
 
 /// Messages of one process that serves nothing: READY or the traceback.
@@ -76,7 +77,12 @@ pub async fn check_boot(
     match outcome {
         Some(Some(ExecutorInput::Control { message, .. })) => match message {
             ControlMessage::Ready { .. } => Ok(()),
-            ControlMessage::BootFailed { traceback } => Err(traceback),
+            ControlMessage::BootFailed { traceback } => {
+                Err(match missing_packages_hint(config, &traceback) {
+                    Some(hint) => format!("{}\n{hint}", traceback.trim_end()),
+                    None => traceback,
+                })
+            }
             ControlMessage::ProtocolBroken(why) => Err(format!("broke the worker protocol: {why}")),
             ControlMessage::ForkFailed { reason, .. } => Err(reason),
             ControlMessage::NoAnswer => Err("does not answer".to_owned()),

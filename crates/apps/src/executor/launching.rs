@@ -30,7 +30,7 @@ use crate::shared::DispatchMode;
 use crate::supervisor::{SupervisorEvent, WorkerId};
 
 /// How long the look for a program may take, before the start itself.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Held by the look for the program of an application; what it found for this generation, if its
 /// files are limited.

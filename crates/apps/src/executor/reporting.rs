@@ -10,13 +10,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use penstock_exchange::{Fault, FaultKind};
-use penstock_runtime::clock;
+use penstock_runtime::{clock, loops};
 
+use super::launching::LOOK_TIMEOUT;
 use super::servers::ListedServer;
 use super::setup::BootStatus;
 use super::workers::WorkerSlots;
 use super::{ChildProcess, Executor, RestartInProgress};
 use crate::app::WorkerSnapshot;
+use crate::interpreter::{MISSING_MODULE, missing_packages_hint};
 use crate::shared::{Refusal, WorkerView};
 use crate::supervisor::{
     AppState, ExitSummary, KillReason, ReplaceReason, SupervisorReport, Worker, WorkerState,
@@ -64,9 +66,13 @@ impl Executor {
                 });
                 if !self.is_repeated_report {
                     let mut failures = self.shared.boot_failures.lock();
+                    let is_news = !failures.has_logged(&report);
                     let text = failures.log_text("a worker did not start", &report, &when);
                     drop(failures);
                     log::error!("{name}: {text}");
+                    if is_news {
+                        self.explain_missing_packages(&report);
+                    }
                 }
                 if next_try.is_some() {
                     self.boot_status.send_if_modified(|boot| {
@@ -257,6 +263,24 @@ impl Executor {
             fault.detail.clone_from(&detail);
             job.answer(Err(fault));
         }
+    }
+
+    /// Logs what to do about a package that the code misses, where it has no environment. Looks in a
+    /// pool: the disk may not answer.
+    fn explain_missing_packages(&self, report: &str) {
+        if !report.contains(MISSING_MODULE) {
+            return;
+        }
+        let (shared, config) = (Arc::clone(&self.shared), self.config.clone());
+        let report = report.to_owned();
+        loops::spawn_here(async move {
+            let settings = shared.buffering_settings.load_full();
+            let look = move || missing_packages_hint(&config, &report);
+            let hint = clock::timeout(LOOK_TIMEOUT, settings.pool.run_priority(look)).await;
+            if let Some(Ok(Some(hint))) = hint {
+                log::error!("{}: {hint}", shared.name);
+            }
+        });
     }
 }
 

@@ -81,13 +81,31 @@ fn mend_command(dir: &Path) -> String {
     if let Some((_, command)) = tool_of(dir) {
         return command.to_owned();
     }
+    let install = install_arguments(dir);
+    let install = install.map(|what| format!(" && {{env}}/bin/pip install {what}"));
+    format!(
+        "python3 -m venv --clear {{env}}{}",
+        install.unwrap_or_default()
+    )
+}
+
+/// The command that makes an environment beside the code, by the files of the project.
+pub(super) fn create_command(dir: &Path) -> String {
+    if let Some((_, command)) = tool_of(dir) {
+        return command.to_owned();
+    }
+    let install = install_arguments(dir).unwrap_or("PACKAGES");
+    format!("python3 -m venv .venv && .venv/bin/pip install {install}")
+}
+
+/// How pip is told the packages of a project.
+fn install_arguments(dir: &Path) -> Option<&'static str> {
     let has = |name: &str| dir.join(name).is_file();
-    let install = match () {
-        () if has("requirements.txt") => " && {env}/bin/pip install -r requirements.txt",
-        () if has("pyproject.toml") => " && {env}/bin/pip install -e .",
-        () => "",
-    };
-    format!("python3 -m venv --clear {{env}}{install}")
+    match () {
+        () if has("requirements.txt") => Some("-r requirements.txt"),
+        () if has("pyproject.toml") => Some("-e ."),
+        () => None,
+    }
 }
 
 /// Beside the code: where uv is told to keep it, and the usual names. A file `.venv` names a folder

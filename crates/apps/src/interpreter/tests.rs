@@ -205,6 +205,33 @@ fn a_project_without_its_environment_is_told_how_to_make_it() {
 }
 
 #[test]
+fn a_missing_package_without_an_environment_is_explained() {
+    const REPORT: &str = "Traceback (most recent call last):\n  File \"/srv/app.py\", line 1\n\
+                          ModuleNotFoundError: No module named 'flask.json'\n";
+    let folder = TestFolder::new("no-packages");
+    let around = surroundings(&folder);
+    let app = App::new("app", folder.path("app"), AppKind::Wsgi, "main:app");
+    folder.write("app/main.py", "import flask");
+    let hint = |report: &str| missing_packages_hint_in(&app, report, &around);
+    let ends_with = |expected: &str| {
+        let text = hint(REPORT).unwrap();
+        assert!(text.ends_with(expected), "{text}");
+    };
+    ends_with("run python3 -m venv .venv && .venv/bin/pip install PACKAGES");
+    folder.write("app/pyproject.toml", "");
+    ends_with("run python3 -m venv .venv && .venv/bin/pip install -e .");
+    folder.write("app/requirements.txt", "flask\n");
+    ends_with("run python3 -m venv .venv && .venv/bin/pip install -r requirements.txt");
+    folder.write("app/uv.lock", "");
+    ends_with("run uv sync");
+    assert_eq!(hint("ImportError: cannot import name 'a'"), None);
+    let own = "ModuleNotFoundError: No module named 'main'";
+    assert_eq!(hint(own), None);
+    folder.write("app/.venv/bin/python", "");
+    assert_eq!(hint(REPORT), None);
+}
+
+#[test]
 fn programs_beside_an_application_find_its_interpreter_first() {
     let folder = TestFolder::new("beside");
     folder.write("bin/python3", "");
