@@ -148,7 +148,7 @@ impl<'c> ConnectionContext<'c> {
         let arrived = clock::now();
         self.edge.metrics().active_requests.add(1);
         self.client_state.set_user(None);
-        let forwarded = self.read_forwarded(settings, &head);
+        let forwarded = self.read_forwarded(settings, &head, arrived);
         let route = match self.is_misdirected(settings, &head) {
             false => self.find_route(settings, &head, forwarded.as_deref()),
             true => RouteMatch::EdgeResponse(Err(Fault::new(

@@ -219,6 +219,8 @@ fn log_fault(fault: &Fault, asked: Option<FailedRequest<'_>>, repeats: &LogThrot
     let status = fault.kind.status().code();
     let handler = fault.timing.handler.as_deref().unwrap_or("edge");
     let (level, is_throttled) = match (fault.kind.side(), fault.kind) {
+        // A name that is missing in `hosts` looks like a server that does not work.
+        (_, FaultKind::UnknownHost) => (Level::Info, true),
         (FaultSide::Client, _) => (Level::Debug, false),
         (_, FaultKind::QueueFull | FaultKind::QueueTimeout | FaultKind::Unavailable) => {
             (Level::Warn, true)
@@ -228,7 +230,7 @@ fn log_fault(fault: &Fault, asked: Option<FailedRequest<'_>>, repeats: &LogThrot
         _ => (Level::Error, false),
     };
     let suppressed = match is_throttled {
-        true => repeats.admit_line(&fault.cause, clock::now()),
+        true => repeats.admit_line(throttle_key(fault), clock::now()),
         false => Some(0),
     };
     let Some(more) = suppressed.map(suppressed_suffix) else {
@@ -244,6 +246,14 @@ fn log_fault(fault: &Fault, asked: Option<FailedRequest<'_>>, repeats: &LogThrot
             level,
             "{handler}: {status} {method} {target}: {cause}{more}"
         ),
+    }
+}
+
+/// What counts as the same cause for the log: a stranger may ask for any number of hosts.
+fn throttle_key(fault: &Fault) -> &str {
+    match fault.kind {
+        FaultKind::UnknownHost => "unknown host",
+        _ => &fault.cause,
     }
 }
 

@@ -28,6 +28,7 @@ mod tls_handshake;
 mod top_lists;
 mod transfer_rate;
 mod tunnel_switch;
+mod untrusted_forwarding;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,6 +47,7 @@ use self::connection_limits::ClientConnectionCounts;
 use self::idle_connections::IdleConnections;
 use self::tls_handshake::Handshakes;
 use self::top_lists::TopLists;
+use self::untrusted_forwarding::UntrustedForwardingLog;
 
 pub use accept::{accept_connections, serve_connection};
 pub use access_log::{AccessLog, LogFilter};
@@ -79,6 +81,7 @@ pub struct Edge {
     handshake_log: OncePerSecondThrottle,
     /// Throttles repeated log lines about failures.
     log_throttle: LogThrottle,
+    untrusted_forwarding_log: UntrustedForwardingLog,
     top_lists: TopLists,
 }
 
@@ -133,6 +136,7 @@ impl Edge {
             refusal_log: OncePerSecondThrottle::default(),
             handshake_log: OncePerSecondThrottle::default(),
             log_throttle: LogThrottle::default(),
+            untrusted_forwarding_log: UntrustedForwardingLog::new(clock::now()),
             top_lists: TopLists::new(loops),
         }
     }

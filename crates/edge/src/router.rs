@@ -274,7 +274,7 @@ impl RouteTable {
         whose: LookupOrigin,
     ) -> Result<&Route, Fault> {
         let site = self.find_site(strip_port(authority)).ok_or_else(|| {
-            let cause = format!("no site for host `{authority}`");
+            let cause = format!("no site has the host `{authority}` in its `hosts`");
             Fault::new(FaultKind::UnknownHost, cause)
         })?;
         site.find_route(path, request, whose)

@@ -103,8 +103,18 @@ impl ForwardedInfo {
     /// Called for every request: length and first letter decide nearly always.
     #[must_use]
     pub fn has_forwarding_fields(head: &RequestHead, trust: &TrustedProxies) -> bool {
+        Self::first_forwarding_field(head, trust).is_some()
+    }
+
+    /// The name of the first field that [`ForwardedInfo::read`] would read, as it was sent.
+    #[must_use]
+    pub fn first_forwarding_field<'h>(
+        head: &'h RequestHead,
+        trust: &TrustedProxies,
+    ) -> Option<&'h [u8]> {
         let client_field = trust.client_field();
-        head.fields_bytes().any(|(name, _)| {
+        let mut names = head.fields_bytes().map(|(name, _)| name);
+        names.find(|name| {
             let is_set = |field: &str| name.eq_ignore_ascii_case(field.as_bytes());
             Self::is_forwarded_name(name) || client_field.is_some_and(is_set)
         })

@@ -44,6 +44,7 @@ use crate::hide_patterns::{HidePatterns, log_hidden_file};
 use crate::logged_names::LoggedNames;
 use crate::resolve::PathCandidates;
 use crate::unfollowed_links::{is_link_logged, log_unfollowed_link};
+use crate::unreadable_files::log_unreadable_file;
 
 /// Files up to this size are cached with their content: copying it into the socket costs less than
 /// `sendfile` with its checks.
@@ -85,6 +86,7 @@ pub(crate) struct FileTree {
     logged_links: LoggedNames,
     hide_patterns: HidePatterns,
     logged_hidden: LoggedNames,
+    logged_unreadable: LoggedNames,
     pool: Pool,
     /// The file system's device number, if event loops may access it.
     pub(crate) loop_accessible_device: Option<u64>,
@@ -197,6 +199,7 @@ impl FileTree {
             logged_links: LoggedNames::default(),
             hide_patterns: HidePatterns::new(&files.hide),
             logged_hidden: LoggedNames::default(),
+            logged_unreadable: LoggedNames::default(),
             pool,
             script_index: None,
             stamp_settle_time: STAMP_SETTLE_TIME,
@@ -221,7 +224,10 @@ impl FileTree {
         }
         match self.search(path, known, reach) {
             Err(LookupStop::NeedsDisk) => Ok(FileLookup::NeedsDisk),
-            Err(LookupStop::Fault(fault)) => Err(fault),
+            Err(LookupStop::Fault(fault)) => {
+                self.log_unreadable(path, &fault);
+                Err(fault)
+            }
             Ok(looked) => Ok(looked),
         }
     }
@@ -319,7 +325,10 @@ impl FileTree {
             return Ok(FileLookup::Found(CacheEntry::Absent));
         }
         let opened = match self.open_any(name, reach) {
-            Err(LookupStop::Fault(fault)) if fault.kind == FaultKind::Forbidden => None,
+            Err(LookupStop::Fault(fault)) if fault.kind == FaultKind::Forbidden => {
+                self.log_unreadable(path, &fault);
+                None
+            }
             opened => opened?,
         };
         let is_folder = |opened: &OpenedFile| opened.metadata.is_dir();
@@ -616,6 +625,10 @@ impl FileTree {
                 done => return done,
             }
         }
+    }
+
+    fn log_unreadable(&self, path: &[u8], fault: &Fault) {
+        log_unreadable_file(&self.logged_unreadable, path, fault);
     }
 
     fn stop_with_fault(&self, error: &io::Error, name: &[u8]) -> LookupStop {

@@ -43,6 +43,7 @@ mod resolve;
 #[cfg(test)]
 mod test_support;
 mod unfollowed_links;
+mod unreadable_files;
 
 pub use file_tree::RootDir;
 pub use handler::{FilesHandler, FilesSetup};

@@ -2,6 +2,7 @@
 //! filters of the route applied.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use penstock_exchange::field_policy::TrustedHeaders;
 use penstock_exchange::{
@@ -16,17 +17,24 @@ use crate::filters::{Filters, HeaderPlaceholders};
 use crate::{Settings, access_log};
 
 impl ConnectionContext<'_> {
-    /// Reads what a trusted peer says about its client. Other peers cost nothing, and a trusted one
-    /// without such fields a look at the names of its fields.
+    /// Reads what a trusted peer says about its client. Other peers cost next to nothing, and a
+    /// trusted one without such fields a look at the names of its fields.
     pub(super) fn read_forwarded(
         self,
         settings: &Settings,
         head: &RequestHead,
+        now: Instant,
     ) -> Option<Arc<ForwardedInfo>> {
         let trust = &settings.trusted_proxies;
-        if !self.source.is_trusted_proxy(trust)
-            || !ForwardedInfo::has_forwarding_fields(head, trust)
-        {
+        if !self.source.is_trusted_proxy(trust) {
+            let (log, peer) = (
+                &self.edge.untrusted_forwarding_log,
+                self.source.peer_address(),
+            );
+            log.look(peer, head, trust, now);
+            return None;
+        }
+        if !ForwardedInfo::has_forwarding_fields(head, trust) {
             return None;
         }
         let (info, broken) = ForwardedInfo::read(head, trust);
