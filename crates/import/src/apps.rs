@@ -30,11 +30,13 @@ struct AppSetting {
     values: Vec<ScriptValue>,
 }
 
-/// Translates a file of an application server.
+/// Translates a file of an application server. `dir` is the folder of the application, where the
+/// configuration is to lie in another one.
 pub(crate) fn import(
     kind: ServerKind,
     file: &Path,
     text: &str,
+    dir: Option<&Path>,
 ) -> Result<Translation, ImportError> {
     let product = match kind {
         ServerKind::Gunicorn => Product::Gunicorn,
@@ -46,7 +48,7 @@ pub(crate) fn import(
     };
     let mut log = DirectiveLog::new(product);
     if kind == ServerKind::Procfile {
-        return procfile::import(file, text, log);
+        return procfile::import(file, text, dir, log);
     }
     let settings = match kind {
         ServerKind::Gunicorn | ServerKind::Uvicorn => python::read(kind, file, text, &mut log)?,
@@ -58,5 +60,5 @@ pub(crate) fn import(
     for setting in &settings {
         translator.apply(setting);
     }
-    Ok(translator.finish(file))
+    Ok(translator.finish(file, dir))
 }

@@ -96,6 +96,21 @@ pub fn import(
     kind: Option<ServerKind>,
     reader: &dyn IncludeReader,
 ) -> Result<Translation, ImportError> {
+    import_from_dir(file, text, kind, reader, None)
+}
+
+/// As [`import`], for a configuration that is to lie in another folder than the application: `dir`
+/// is the application's. Configurations of front ends do not need it.
+///
+/// # Errors
+/// As [`import`].
+pub fn import_from_dir(
+    file: &Path,
+    text: &str,
+    kind: Option<ServerKind>,
+    reader: &dyn IncludeReader,
+    dir: Option<&Path>,
+) -> Result<Translation, ImportError> {
     let name = file.display().to_string();
     limits::check_size(&name, text)?;
     let kind = kind.or_else(|| ServerKind::detect(file, text));
@@ -107,7 +122,7 @@ pub fn import(
         ServerKind::Nginx => nginx::import(file, text, reader),
         ServerKind::Caddy => caddy::import(file, text, reader),
         ServerKind::Haproxy => haproxy::import(file, text),
-        _ => apps::import(kind, file, text),
+        _ => apps::import(kind, file, text, dir),
     }
 }
 

@@ -7,10 +7,12 @@ use crate::draft::{Draft, DraftTable, as_name};
 use crate::report::Coverage;
 use crate::{ImportError, Translation, limits, units};
 
-/// Translates a file.
+/// Translates a file. `dir` is the folder of its programs, where the configuration is to lie in
+/// another one.
 pub(super) fn import(
     file: &Path,
     text: &str,
+    dir: Option<&Path>,
     mut log: DirectiveLog,
 ) -> Result<Translation, ImportError> {
     let name = file.display().to_string();
@@ -39,6 +41,10 @@ pub(super) fn import(
         if kind == "web" || command.contains("$PORT") || command.contains("${PORT") {
             let app = as_name(kind);
             web(&app, command, &mut draft);
+            if let Some(dir) = dir.and_then(Path::to_str) {
+                let keys = &mut draft.apps.table_mut(&app).keys;
+                keys.set("dir", dir.replace("${", "$${"));
+            }
             first_app.get_or_insert_with(|| app.clone());
             log.translated(id, &format!("apps.{app}"));
         } else if kind != "release" {

@@ -13,6 +13,9 @@ use crate::{ServerKind, Translation};
 /// The name of the application.
 const APP: &str = "app";
 
+/// Requests of `queue.max`, at most.
+const MAX_QUEUE: u64 = 10_000_000;
+
 /// Writes a draft from settings.
 pub(super) struct AppTranslator {
     kind: ServerKind,
@@ -25,6 +28,8 @@ pub(super) struct AppTranslator {
     /// Ports of Puma and hosts of Uvicorn, which make an address together.
     host: Option<String>,
     port: Option<String>,
+    /// The folder whose files are served before the application.
+    public_dir: Option<String>,
 }
 
 /// A key with its bounds, by the word of a server.
@@ -119,6 +124,7 @@ impl AppTranslator {
             certificate: TomlTable::default(),
             host: None,
             port: None,
+            public_dir: None,
         }
     }
 
@@ -513,6 +519,33 @@ impl AppTranslator {
                     .set("command", command.replace("$PORT", "{port}"));
                 "apps.NAME.command"
             }
+            ("max_request_queue_size", _) => {
+                let Some(number) = value.as_number().filter(|it| *it > 0) else {
+                    return false;
+                };
+                self.app
+                    .keys
+                    .set_in(&["queue", "max"], number.min(MAX_QUEUE));
+                "apps.NAME.queue.max"
+            }
+            ("app_type", _) => {
+                let kind = match text.as_deref() {
+                    Some("rack" | "ruby") => "rack",
+                    Some("wsgi" | "python") => "wsgi",
+                    Some("node" | "nodejs") => "command",
+                    _ => return false,
+                };
+                self.app.keys.set("kind", kind);
+                "apps.NAME.kind"
+            }
+            ("static_files_dir", _) => {
+                let is_usable = |it: &String| !it.is_empty() && !it.chars().any(char::is_control);
+                let Some(folder) = text.filter(is_usable) else {
+                    return false;
+                };
+                self.public_dir = Some(folder);
+                "files.root of a route"
+            }
             ("access_log", _) => {
                 if value.is_true() {
                     self.draft.server.keys.set("access_log", "stdout");
@@ -552,7 +585,9 @@ impl AppTranslator {
     }
 
     /// The text and the report.
-    pub(super) fn finish(mut self, file: &Path) -> Translation {
+    ///
+    /// `dir` is the folder of the application, where the configuration lies in another one.
+    pub(super) fn finish(mut self, file: &Path, dir: Option<&Path>) -> Translation {
         if self.host.is_some() || self.port.is_some() {
             let host = self.host.take().unwrap_or_else(|| "127.0.0.1".to_owned());
             let host = if host == "0.0.0.0" || host == "::" {
@@ -564,6 +599,12 @@ impl AppTranslator {
             self.draft.listen(&format!("{host}:{port}"), &[]);
         }
         self.mend_app();
+        if let Some(dir) = dir
+            .and_then(Path::to_str)
+            .filter(|_| !self.app.keys.has("dir"))
+        {
+            self.app.keys.set("dir", dir.replace("${", "$${"));
+        }
         *self.draft.apps.table_mut(APP) = self.app;
         if !self.certificate.is_empty() {
             let mut site = self.draft.sites.pop().unwrap_or_default();
@@ -572,8 +613,14 @@ impl AppTranslator {
                 .comment("`tls = true` of a listener in `server.listen` makes it HTTPS");
             self.draft.sites.push(site);
         }
+        if self.public_dir.is_some() && self.draft.sites.is_empty() {
+            self.draft.sites.push(DraftSite::default());
+        }
         if let Some(site) = self.draft.sites.first_mut() {
             let mut route = DraftTable::default();
+            if let Some(folder) = self.public_dir {
+                route.keys.set("files", TomlTable::with("root", folder));
+            }
             route.keys.set("app", APP);
             site.routes.push(route);
         }
@@ -593,6 +640,7 @@ impl AppTranslator {
         match self.kind {
             ServerKind::Uvicorn => keys.set("kind", "asgi"),
             ServerKind::Puma | ServerKind::Unicorn => keys.set("kind", "rack"),
+            ServerKind::Passenger => mend_startup_file(keys),
             _ => {}
         }
         let has_reactor = keys.text("kind") == Some("asgi") || keys.has("async");
@@ -612,6 +660,26 @@ impl AppTranslator {
         if self.app.keys.text("kind").is_none() && is_python && self.app.keys.has("threads") {
             self.app.keys.set("kind", "wsgi");
         }
+    }
+}
+
+/// What Passenger starts, by the kind of the application: a module, or a program.
+fn mend_startup_file(keys: &mut TomlTable) {
+    let file = keys.text("entry").map(str::to_owned);
+    match keys.text("kind") {
+        Some("wsgi") => {
+            let file = file.unwrap_or_else(|| "passenger_wsgi.py".to_owned());
+            if let Some(module) = file.strip_suffix(".py") {
+                keys.set("entry", format!("{}:application", module.replace('/', ".")));
+            }
+        }
+        Some("command") if !keys.has("command") => {
+            keys.remove("entry");
+            // As Passenger names it; the program finds its port in `PORT`.
+            let file = file.unwrap_or_else(|| "app.js".to_owned());
+            keys.set("command", vec!["node".to_owned(), file]);
+        }
+        _ => {}
     }
 }
 

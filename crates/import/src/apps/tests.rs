@@ -218,6 +218,49 @@ fn translates_uwsgi_passenger_and_procfiles() {
 }
 
 #[test]
+fn passenger_names_what_it_starts() {
+    let rows = [
+        (
+            "{\"app_type\": \"node\", \"startup_file\": \"server.js\"}",
+            "kind = \"command\"\ncommand = [\"node\", \"server.js\"]",
+        ),
+        (
+            "{\"app_type\": \"wsgi\"}",
+            "kind = \"wsgi\"\nentry = \"passenger_wsgi:application\"",
+        ),
+        (
+            "{\"app_type\": \"wsgi\", \"startup_file\": \"shop/main.py\"}",
+            "entry = \"shop.main:application\"",
+        ),
+        ("{\"app_type\": \"rack\"}", "kind = \"rack\""),
+        ("{\"max_request_queue_size\": 70}", "queue = { max = 70 }"),
+        (
+            "{\"static_files_dir\": \"assets\"}",
+            "files = { root = \"assets\" }\napp = \"app\"",
+        ),
+    ];
+    for (text, expected) in rows {
+        assert_has(&made(ServerKind::Passenger, text), expected);
+    }
+}
+
+#[test]
+fn a_configuration_elsewhere_names_the_folder_of_the_application() {
+    let dir = Path::new("/srv/shop");
+    let rows = [
+        (ServerKind::Passenger, "{\"port\": 1}", "/srv/shop"),
+        (ServerKind::Gunicorn, "workers = 1\n", "/srv/shop"),
+        (ServerKind::Gunicorn, "chdir = '/srv/x'\n", "/srv/x"),
+        (ServerKind::Procfile, "web: node a.js $PORT\n", "/srv/shop"),
+    ];
+    for (kind, text, expected) in rows {
+        let files = MemoryFiles::default();
+        let made = crate::import_from_dir(Path::new("f"), text, Some(kind), &files, Some(dir));
+        assert_has(&made.unwrap(), &format!("dir = \"{expected}\""));
+    }
+}
+
+#[test]
 fn errors_have_a_place() {
     let rows = [
         (

@@ -278,8 +278,11 @@ impl<'a> HaproxyTranslator<'a> {
             Ok(cases) => cases,
             Err(why) => return self.leave_rule(line, &why, state),
         };
-        let target = words.get(1).map(String::as_str).unwrap_or_default();
-        let to = match words.first().map(String::as_str) {
+        // Options such as `code 301` may stand before it.
+        let is_kind = |word: &String| ["scheme", "prefix", "location"].contains(&word.as_str());
+        let at = words.iter().position(is_kind).unwrap_or_default();
+        let target = words.get(at + 1).map(String::as_str).unwrap_or_default();
+        let to = match words.get(at).map(String::as_str) {
             Some("scheme") => template(target).map(|scheme| format!("{scheme}://{{host}}{{uri}}")),
             Some("prefix") => {
                 template(target).map(|prefix| format!("{}{{uri}}", prefix.trim_end_matches('/')))

@@ -66,6 +66,10 @@ fn translates_rules_of_frontends() {
             "path = \"/old\"\nredirect = { to = \"/new\", status = 302 }",
         ),
         (
+            "redirect code 301 location /start if { path / }",
+            "path = \"/\"\nredirect = { to = \"/start\", status = 301 }",
+        ),
+        (
             "http-request return status 200 content-type application/json string '{}' if { path /h }",
             "respond = { body = \"{}\", content_type = \"application/json\" }",
         ),

@@ -48,7 +48,17 @@ pub(super) fn run(arguments: &ImportArguments) -> Result<String, CliError> {
             arguments.file.display()
         ))
     })?;
-    let made = penstock_import::import(&arguments.file, &text, arguments.from, &DiskReader);
+    let dir = arguments
+        .output
+        .as_deref()
+        .and_then(|output| application_dir(&arguments.file, output));
+    let made = penstock_import::import_from_dir(
+        &arguments.file,
+        &text,
+        arguments.from,
+        &DiskReader,
+        dir.as_deref(),
+    );
     let made = made.map_err(|error| CliError::Usage(error.to_string()))?;
     let printed = match &arguments.output {
         Some(path) => {
@@ -59,6 +69,16 @@ pub(super) fn run(arguments: &ImportArguments) -> Result<String, CliError> {
     };
     print_report(&made, arguments.report);
     Ok(printed)
+}
+
+/// The folder of the file that is imported, if the configuration is written to another one.
+fn application_dir(file: &Path, output: &Path) -> Option<PathBuf> {
+    let folder = |path: &Path| {
+        let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+        parent.unwrap_or_else(|| Path::new(".")).canonicalize().ok()
+    };
+    let dir = folder(file)?;
+    (folder(output)? != dir).then_some(dir)
 }
 
 fn print_report(made: &Translation, form: ReportForm) {
