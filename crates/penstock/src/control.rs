@@ -277,6 +277,7 @@ pub(crate) fn find_control_socket(server: &penstock_config::Server) -> Result<Pa
         });
     }
     let mut causes = Vec::new();
+    let mut is_forbidden = false;
     for folder in all {
         let path = folder.path.join(format!("{name}.sock"));
         let connected = match folder.path.starts_with("/tmp") {
@@ -284,23 +285,40 @@ pub(crate) fn find_control_socket(server: &penstock_config::Server) -> Result<Pa
             false => Ok(()),
         };
         let connected = connected.and_then(|()| {
-            let connected = UnixStream::connect(&path);
-            connected.map_err(|error| explain_connect_error(&path, &error))
+            UnixStream::connect(&path).map_err(|error| {
+                is_forbidden |= error.kind() == std::io::ErrorKind::PermissionDenied;
+                format!("unix:{}: {error}", path.display())
+            })
         });
         match connected {
             Ok(_) => return Ok(path),
             Err(error) => causes.push(error),
         }
     }
-    Err(causes.join("; "))
+    Err(join_connect_errors(&causes, is_forbidden))
+}
+
+/// The causes of all sockets; what to do about a forbidden one comes once.
+fn join_connect_errors(causes: &[String], is_forbidden: bool) -> String {
+    let hint = if is_forbidden { SOCKET_USERS } else { "" };
+    format!("{}{hint}", causes.join("; "))
+}
+
+/// What to do where the system forbids to connect to a control socket.
+const SOCKET_USERS: &str = ": only root and the user that started the server may use it (try sudo)";
+
+/// One text of two attempts to find a server, in which the users of a socket are named once.
+pub(crate) fn join_attempts(first: &str, other: &str) -> String {
+    match first.contains(SOCKET_USERS) {
+        true => format!("{first} (nor {})", other.replace(SOCKET_USERS, "")),
+        false => format!("{first} (nor {other})"),
+    }
 }
 
 /// Explains why a control socket cannot be connected to, and what to do.
 pub(crate) fn explain_connect_error(path: &Path, error: &std::io::Error) -> String {
     let hint = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => {
-            ": only root and the user that started the server may use it (try sudo)"
-        }
+        std::io::ErrorKind::PermissionDenied => SOCKET_USERS,
         _ => "",
     };
     format!("unix:{}: {error}{hint}", path.display())
@@ -449,6 +467,19 @@ impl TunnelHandler for ControlGate {
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn the_users_of_a_socket_are_named_once() {
+        let denied = |path: &str| format!("unix:{path}: Permission denied (os error 13)");
+        let causes = [denied("/run/user/1/a.sock"), denied("/run/penstock/a.sock")];
+        let text = join_connect_errors(&causes, true);
+        assert_eq!(text.matches("only root and the user").count(), 1, "{text}");
+        assert!(text.ends_with("(try sudo)"), "{text}");
+        assert_eq!(join_connect_errors(&causes[..1], false), causes[0]);
+        let both = join_attempts(&text, &text);
+        assert_eq!(both.matches("only root and the user").count(), 1, "{both}");
+        assert_eq!(join_attempts("a", "b"), "a (nor b)");
+    }
 
     fn named(address: &str) -> String {
         let address: ListenAddr = address.parse().unwrap();

@@ -28,7 +28,7 @@ use penstock_sys::net::{self, SocketAccess};
 use penstock_sys::peer_process;
 
 use crate::inherited_listeners::{InheritedListener, InheritedListeners, ListenerRole};
-use crate::preflight::explain_listen_error;
+use crate::preflight::{explain_listen_error, suggest_other_address};
 
 /// Existing sockets that a configuration can use instead of opening new ones.
 #[derive(Debug)]
@@ -249,8 +249,14 @@ pub(crate) fn open_listener(
             .any(|old| old.configured_address.overlaps(wanted));
     // With the listener that this one replaces, or a server that shares the port.
     let shares_port = shares_port || is_wider || inherited.overlaps(wanted);
-    let (sockets, address) = bind(wanted, loops, shares_port, access)
-        .map_err(|error| format!("cannot listen on {}", explain_listen_error(wanted, &error)))?;
+    let (sockets, address) = bind(wanted, loops, shares_port, access).map_err(|error| {
+        let other = match kind.role {
+            ListenerRole::Http => suggest_other_address(wanted, &error),
+            _ => String::new(),
+        };
+        let cause = explain_listen_error(wanted, &error);
+        format!("cannot listen on {cause}{other}")
+    })?;
     let mut listener = Listener::new(wanted, kind, address, sockets);
     if let ListenAddr::Unix(path) = wanted {
         listener.unserved_file = Some(path.clone());
@@ -428,6 +434,13 @@ impl Listener {
     /// The address with the real port.
     pub(crate) fn address(&self) -> ListenAddr {
         with_real_port(&self.configured_address, self.info.address)
+    }
+
+    /// Scheme and real port, where a browser can connect: HTTP by TCP, without PROXY headers.
+    pub(crate) fn web_port(&self) -> Option<(&'static str, u16)> {
+        let is_for_browsers = self.role == ListenerRole::Http && !self.info.proxy_protocol;
+        let address = self.info.address.filter(|_| is_for_browsers)?;
+        Some((self.info.scheme, address.port()))
     }
 
     fn is(&self, wanted: &ClientListener<'_>) -> bool {

@@ -281,6 +281,32 @@ pub(crate) fn explain_listen_error(address: &ListenAddr, error: &io::Error) -> S
     }
 }
 
+/// What to do about an address for clients that cannot be listened on as it is in use: another one,
+/// as `--listen` takes it. Empty for another error.
+pub(crate) fn suggest_other_address(address: &ListenAddr, error: &io::Error) -> String {
+    let is_in_use = error.kind() == io::ErrorKind::AddrInUse;
+    match address_beside(address).filter(|_| is_in_use) {
+        Some(other) => format!(" (for another address: `listen`, or --listen {other})"),
+        None => String::new(),
+    }
+}
+
+/// An address beside this one. `None` beyond the highest port.
+fn address_beside(address: &ListenAddr) -> Option<String> {
+    let beside = |port: u16| match port {
+        // As a server without root would have it: 8080 and 8443.
+        0..1024 => Some(8000 + port),
+        _ => port.checked_add(1),
+    };
+    match address {
+        ListenAddr::Tcp(address) => {
+            Some(SocketAddr::new(address.ip(), beside(address.port())?).to_string())
+        }
+        ListenAddr::Port(port) => Some(format!(":{}", beside(*port)?)),
+        ListenAddr::Unix(_) => None,
+    }
+}
+
 /// The process that listens on `address`, in either family: one of this program before any other,
 /// and a service manager only when it alone holds the socket.
 fn find_owner(address: &ListenAddr) -> Option<PortOwner> {
@@ -336,4 +362,30 @@ fn is_this_program(pid: u32) -> bool {
         Some(name.trim_end_matches(" (deleted)").to_owned())
     };
     name(own) == name(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_address_is_suggested_for_one_in_use() {
+        let rows = [
+            ("127.0.0.1:8080", "--listen 127.0.0.1:8081)"),
+            ("127.0.0.1:80", "--listen 127.0.0.1:8080)"),
+            ("[::1]:443", "--listen [::1]:8443)"),
+            (":8080", "--listen :8081)"),
+            (":65535", ""),
+            ("unix:/run/x.sock", ""),
+        ];
+        let in_use = io::Error::from(io::ErrorKind::AddrInUse);
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        for (address, expected) in rows {
+            let address: ListenAddr = address.parse().unwrap();
+            let text = suggest_other_address(&address, &in_use);
+            assert!(text.ends_with(expected), "{address}: {text}");
+            assert_eq!(text.is_empty(), expected.is_empty(), "{address}: {text}");
+            assert_eq!(suggest_other_address(&address, &denied), "");
+        }
+    }
 }

@@ -18,6 +18,7 @@ mod reload;
 mod reopen;
 mod shutdown;
 mod signals;
+mod site_links;
 mod upgrade;
 
 use std::os::fd::{AsFd, OwnedFd};

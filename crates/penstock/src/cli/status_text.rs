@@ -8,12 +8,12 @@ use serde_json::Value;
 use super::{jobs_text, pluralize};
 
 pub(super) fn format_status(status: &Value) -> String {
-    let [state, pid] = format_values(status, ["state", "pid"]);
+    let [version, state, pid] = format_values(status, ["version", "state", "pid"]);
     let mut lines: Vec<String> = array_items(&status["problems"])
         .map(format_problem)
         .collect();
     lines.push(format!(
-        "{state}, pid {pid}, up {} s, {}, {} (at most {})",
+        "penstock {version} {state}, pid {pid}, up {} s, {}, {} (at most {})",
         status["uptime_seconds"].as_f64().unwrap_or(0.0).round(),
         format_count(&status["traffic"]["requests_total"], "request"),
         format_count(&status["connections"]["used"], "connection"),
@@ -306,7 +306,7 @@ mod tests {
         assert!(
             said.lines()
                 .nth(2)
-                .is_some_and(|line| line.starts_with("running, "))
+                .is_some_and(|line| line.starts_with("penstock - running, "))
         );
     }
 

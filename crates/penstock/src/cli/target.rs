@@ -160,7 +160,7 @@ fn locate_configured_server(
     };
     match &server.admin {
         Some(admin @ (ListenAddr::Tcp(_) | ListenAddr::Port(_))) => {
-            locate_over_tcp(admin, token).map_err(|error| format!("{error} (nor {socket})"))
+            locate_over_tcp(admin, token).map_err(|error| control::join_attempts(&error, &socket))
         }
         _ => Err(format!("no server: {socket}")),
     }

@@ -18,6 +18,7 @@ use penstock_tls::local_authority::ROOT_FILE;
 use tokio::sync::mpsc;
 
 use super::Server;
+use super::site_links::describe_site_links;
 use crate::cli;
 use crate::components::default_pool;
 use crate::inherited_listeners::ListenerRole;
@@ -58,6 +59,12 @@ impl Server {
         let (lines, apps): (Vec<String>, Vec<Arc<App>>) = {
             let live = self.live_state();
             let listeners = live.listeners.iter().map(describe_listener);
+            let addresses: Vec<_> = live
+                .listeners
+                .iter()
+                .filter_map(Listener::web_port)
+                .collect();
+            let links = describe_site_links(&live.config.sites, &addresses);
             let upstreams = live.config.upstreams.values().map(describe_upstream);
             let files = describe_files_only(&live.config);
             let authority = describe_local_authority(&live.config);
@@ -69,6 +76,7 @@ impl Server {
             let apps = live.components.apps.values().cloned().collect();
             (
                 listeners
+                    .chain(links)
                     .chain(upstreams)
                     .chain(files)
                     .chain(authority)

@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 
 use super::Server;
 use super::signals::Signals;
+use crate::cli;
 use crate::components::default_pool;
 
 /// How long an application may take beyond all its deadlines to report its end. One with a process
@@ -72,7 +73,8 @@ impl Server {
             (server.shutdown_timeout, server.upgrade_timeout)
         };
         let soon = clock::now() + timeout;
-        let open = format!("{} connections open", self.edge.open_connections());
+        let open = self.edge.open_connections() as u64;
+        let open = format!("{} open", cli::pluralize(open, "connection"));
         match self.successor_pid() {
             0 => {
                 log::info!("server: stopping: {open}");
