@@ -4,14 +4,16 @@
 //!
 //! # Invariants
 //! - Every condition that is named exists.
+//! - Every listener in a condition is one of `server.listen`.
 //! - Conditions with a name name no others, so there is no loop.
 
 use std::collections::BTreeMap;
 
 use crate::headers::is_token;
-use crate::model::{Conditions, NamedCondition};
+use crate::model::{Conditions, HttpListener, NamedCondition};
 use crate::route::check_name_exists;
 use crate::section::{Keys as _, Section};
+use crate::server::parse_listen_addr;
 use crate::values::{HostPattern, PathPattern, PathRegex, ValuePattern};
 
 /// Reads every `[conditions.NAME]` table.
@@ -44,6 +46,16 @@ fn read_table(table: &Section<'_>, known: &[String]) -> Conditions {
     conditions.hosts = hosts.into_iter().map(|host| host.value).collect();
     let paths = table.list("path", parse_path).unwrap_or_default();
     conditions.paths = paths.into_iter().map(|path| path.value).collect();
+    let listeners = table.list("listener", |text| parse_listen_addr(table.findings, text));
+    let listeners = listeners.unwrap_or_default().into_iter();
+    conditions.listeners = listeners
+        .map(|listener| {
+            table
+                .findings
+                .record_named_listener(listener.offset, listener.value.clone());
+            listener.value
+        })
+        .collect();
     conditions.headers = read_values(table, "header", is_token);
     conditions.query = read_values(table, "query", |name| !name.is_empty());
     conditions.cookies = read_values(table, "cookie", is_token);
@@ -65,12 +77,31 @@ fn parse_path(text: &str) -> Option<PathPattern> {
     }
 }
 
+/// Reports listeners in conditions that the server does not have.
+pub(crate) fn check_listeners(top: &Section<'_>, known: &[HttpListener]) {
+    for (offset, named) in top.findings.named_listeners() {
+        if known.iter().any(|listener| listener.address == named) {
+            continue;
+        }
+        let known: Vec<String> = known.iter().map(|it| it.address.as_text()).collect();
+        top.report(
+            offset,
+            format!(
+                "there is no listener `{}` in `server.listen`, which has {}",
+                named.as_text(),
+                known.join(", ")
+            ),
+        );
+    }
+}
+
 /// Lists of which one item must hold.
-const LISTS: [&str; 6] = [
+const LISTS: [&str; 7] = [
     "method",
     "host",
     "path",
     "client",
+    "listener",
     "protocol",
     "client_fingerprint",
 ];

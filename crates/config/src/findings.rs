@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::ListenAddr;
 use crate::error::{ConfigError, ConfigErrors, line_suffix};
 
 /// A value and the byte offset where it stands.
@@ -63,6 +64,8 @@ pub(crate) struct Findings<'a> {
     expanded: RefCell<BTreeSet<usize>>,
     /// Files whose content is a value.
     value_files: RefCell<Vec<PathBuf>>,
+    /// Listeners that conditions name, and where.
+    named_listeners: RefCell<Vec<(usize, ListenAddr)>>,
     #[cfg(test)]
     recorded_lookups: RefCell<BTreeSet<(&'static str, String)>>,
 }
@@ -87,6 +90,7 @@ impl<'a> Findings<'a> {
             errors: RefCell::default(),
             expanded: RefCell::default(),
             value_files: RefCell::default(),
+            named_listeners: RefCell::default(),
             #[cfg(test)]
             recorded_lookups: RefCell::default(),
         }
@@ -202,6 +206,18 @@ impl<'a> Findings<'a> {
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
         let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
         (&source.path, line, before[start..].chars().count() + 1)
+    }
+}
+
+impl Findings<'_> {
+    /// Records a listener that a condition names, which is checked once all are known.
+    pub(crate) fn record_named_listener(&self, offset: usize, listener: ListenAddr) {
+        self.named_listeners.borrow_mut().push((offset, listener));
+    }
+
+    /// Every listener that a condition names, with its place.
+    pub(crate) fn named_listeners(&self) -> Vec<(usize, ListenAddr)> {
+        self.named_listeners.borrow().clone()
     }
 }
 

@@ -176,6 +176,7 @@ fn read<'a>(found: &'a Findings<'a>, root: &'a DeTable<'a>, origin: &Path) -> Op
         .extend(jwt::secret_parameters(&sites));
     rate_limit::check_shared(&top, &sites, server.config.redis.is_some());
     server.check_addresses(&top, &streams);
+    conditions::check_listeners(&top, &server.config.listen);
     let tcp = streams.iter().map(|stream| &stream.value);
     tls::check_listeners(&top, &server.config, tcp, &sites);
     tls::check_challenges(&top, &acme, &sites);

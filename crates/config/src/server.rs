@@ -290,7 +290,7 @@ pub(crate) fn resolve_socket_path(addr: ListenAddr, base: &Path) -> Option<Liste
 }
 
 /// A listener's address in a file.
-fn parse_listen_addr(found: &Findings<'_>, text: &str) -> Option<ListenAddr> {
+pub(crate) fn parse_listen_addr(found: &Findings<'_>, text: &str) -> Option<ListenAddr> {
     resolve_socket_path(text.parse().ok()?, found.base_dir())
 }
 

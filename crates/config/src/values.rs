@@ -49,6 +49,27 @@ impl ListenAddr {
     /// The expected forms, for messages.
     pub const EXPECTED: &'static str = "an address such as \"127.0.0.1:8080\", \":8080\", \"[::1]:8080\" or \"unix:/run/site.sock\"";
 
+    /// As a configuration has it: `127.0.0.1:8080`, `:8080`, `unix:/run/site.sock`.
+    #[must_use]
+    pub fn as_text(&self) -> String {
+        match self {
+            Self::Tcp(address) => address.to_string(),
+            Self::Port(port) => format!(":{port}"),
+            Self::Unix(path) => format!("unix:{}", path.display()),
+        }
+    }
+
+    /// Whether this is the address of a configuration whose listener has been bound as `bound`:
+    /// port 0 stands for any.
+    #[must_use]
+    pub fn is_bound_as(&self, bound: &Self) -> bool {
+        match (self, bound) {
+            (Self::Tcp(own), Self::Tcp(real)) if own.port() == 0 => own.ip() == real.ip(),
+            (Self::Port(0), Self::Port(_)) => true,
+            _ => self == bound,
+        }
+    }
+
     /// A port on 127.0.0.1.
     pub fn loopback(port: u16) -> Self {
         Self::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use penstock_config::LogFormat;
 use penstock_exchange::trace_context::HexId;
-use penstock_exchange::{RequestId, RequestTiming, TlsInfo, TraceContext};
+use penstock_exchange::{ListenerInfo, RequestId, RequestTiming, TlsInfo, TraceContext};
 use penstock_http::{LogMask, RequestHead};
 use penstock_rules::RequestFacts;
 use penstock_runtime::{clock, logger::LogWriter};
@@ -75,6 +75,8 @@ pub(crate) struct AccessRecord<'a> {
     pub(crate) status: u16,
     /// Those of the body, as in the combined format.
     pub(crate) body_bytes: u64,
+    /// The listener of the connection.
+    pub(crate) listener: &'a ListenerInfo,
     /// The session of the connection.
     pub(crate) tls: Option<&'a TlsInfo>,
     /// Its id, where requests have one.
@@ -100,6 +102,7 @@ impl AccessLog {
             head: record.head,
             client: record.client,
             scheme: record.scheme,
+            listener: record.listener,
             tls: record.tls,
         };
         if !self.filter.admits(&facts, record.status, record.total_time) {
@@ -369,6 +372,7 @@ impl std::fmt::Display for EscapedBytes<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::LISTENER;
 
     #[test]
     fn client_bytes_cannot_break_out_of_a_field() {
@@ -411,6 +415,7 @@ mod tests {
             peer: PeerAddress::Unix,
             status: 200,
             body_bytes: 5,
+            listener: &LISTENER,
             tls: None,
             timing: &timing,
             total_time: Duration::from_millis(2),
@@ -468,6 +473,7 @@ mod tests {
             peer: PeerAddress::Unix,
             status: 200,
             body_bytes: 5,
+            listener: &LISTENER,
             tls: Some(&tls),
             timing: &RequestTiming::default(),
             total_time: Duration::from_millis(2),
@@ -512,6 +518,7 @@ mod tests {
             peer: PeerAddress::Unix,
             status: 200,
             body_bytes: 5,
+            listener: &LISTENER,
             tls: None,
             timing: &timing,
             total_time: Duration::from_millis(2),

@@ -206,6 +206,7 @@ impl<'c> ConnectionContext<'c> {
             head,
             client: self.client_address(forwarded),
             scheme: self.scheme(forwarded),
+            listener: self.listener,
             tls: self.client_state.tls().map(|tls| &**tls),
         }
     }

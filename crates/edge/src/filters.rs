@@ -20,7 +20,9 @@ use std::sync::Arc;
 
 use penstock_config::{self as config, PathPattern, PathRegex, Rewrite, Template, TemplatePart};
 use penstock_exchange::field_policy::{FieldClass, TrustedHeaders, classify_field};
-use penstock_exchange::{Fault, ForwardedInfo, Mount, RequestPath, TlsInfo, TrustedProxies};
+use penstock_exchange::{
+    Fault, ForwardedInfo, ListenerInfo, Mount, RequestPath, TlsInfo, TrustedProxies,
+};
 use penstock_http::{FieldBlock, RequestHead, Status};
 use penstock_rules::{ConditionSet, CorsRule, RequestFacts, TemplateValues};
 use penstock_sys::net::PeerAddress;
@@ -54,6 +56,8 @@ pub(crate) struct HeaderPlaceholders<'a> {
     pub(crate) outer_mount: Option<&'a Mount>,
     /// The forwarded authority that the handlers got, which the route's rules may change.
     pub(crate) forwarded_host: Option<&'a str>,
+    /// The listener of the connection.
+    pub(crate) listener: &'a ListenerInfo,
     /// The TLS session of the connection.
     pub(crate) tls: Option<&'a TlsInfo>,
 }
@@ -65,6 +69,7 @@ impl<'a> HeaderPlaceholders<'a> {
             head: self.head,
             client: self.client,
             scheme: self.scheme,
+            listener: self.listener,
             tls: self.tls,
         }
     }

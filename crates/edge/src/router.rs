@@ -455,6 +455,7 @@ mod tests {
     use penstock_sys::net::PeerAddress;
 
     use super::*;
+    use crate::tests::LISTENER;
 
     fn head() -> RequestHead {
         let text = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -469,6 +470,7 @@ mod tests {
             head,
             client: PeerAddress::Unix,
             scheme: "http",
+            listener: &LISTENER,
             tls: None,
         }
     }

@@ -38,6 +38,15 @@ use crate::{
 /// How long anything may take that should happen at once.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// A listener of requests that come by none.
+pub(crate) static LISTENER: ListenerInfo = ListenerInfo {
+    scheme: "http",
+    address: None,
+    name: String::new(),
+    proxy_protocol: false,
+    has_tls: false,
+};
+
 /// A front end on one loop.
 struct TestEdge {
     edge: Arc<Edge>,

@@ -8,10 +8,13 @@
 //! - A condition that cannot be told (a client on a Unix socket) does not hold, nor does its list.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
-use penstock_config::{Conditions, HostPattern, NamedCondition, PathPattern, ValuePattern};
-use penstock_exchange::{AddressSet, ClientCertificate, ClientVerification, TlsInfo};
+use penstock_config::{
+    Conditions, HostPattern, ListenAddr, NamedCondition, PathPattern, ValuePattern,
+};
+use penstock_exchange::{AddressSet, ClientCertificate, ClientVerification, ListenerInfo, TlsInfo};
 use penstock_http::{RequestHead, Version, strip_port};
 use penstock_sys::net::PeerAddress;
 
@@ -24,6 +27,8 @@ pub struct RequestFacts<'a> {
     pub client: PeerAddress,
     /// The scheme that the client used.
     pub scheme: &'static str,
+    /// The listener of its connection.
+    pub listener: &'a ListenerInfo,
     /// The TLS session of its connection.
     pub tls: Option<&'a TlsInfo>,
 }
@@ -47,6 +52,7 @@ enum Check {
     Parameter(Box<str>, ValuePattern),
     Scheme(&'static str),
     Client(AddressSet),
+    Listener(Box<[ListenAddr]>),
     /// Whether there is a verified certificate of the client.
     Certificate(bool),
     Fingerprint(Box<[Box<str>]>),
@@ -95,6 +101,7 @@ impl RequestConditions {
             query,
             cookies,
             clients,
+            listeners,
             scheme,
             protocols,
             client_certificate,
@@ -113,6 +120,9 @@ impl RequestConditions {
             checks.push(Check::Protocol(versions.collect()));
         }
         checks.extend(scheme.map(|scheme| Check::Scheme(scheme.as_str())));
+        if !listeners.is_empty() {
+            checks.push(Check::Listener(listeners.iter().cloned().collect()));
+        }
         checks.extend(client_certificate.map(Check::Certificate));
         if !clients.is_empty() {
             checks.push(Check::Client(AddressSet::parse(clients)?));
@@ -186,12 +196,31 @@ impl Check {
             }
             Self::Scheme(scheme) => *scheme == request.scheme,
             Self::Client(set) => set.covers(request.client),
+            Self::Listener(listeners) => {
+                listeners.iter().any(|it| is_listener(it, request.listener))
+            }
             Self::Certificate(expected) => certificate(request).is_some() == *expected,
             Self::Fingerprint(known) => {
                 certificate(request).is_some_and(|it| known.contains(&it.fingerprint))
             }
             Self::Named(conditions) => conditions.match_request(request, path),
             Self::Not(conditions) => !conditions.match_request(request, path),
+        }
+    }
+}
+
+/// Whether an address of the configuration is that of a listener, whose name has the address that
+/// was bound for it.
+fn is_listener(configured: &ListenAddr, listener: &ListenerInfo) -> bool {
+    let name = &*listener.name;
+    match configured {
+        ListenAddr::Unix(path) => name.strip_prefix("unix:").map(Path::new) == Some(path),
+        ListenAddr::Port(_) | ListenAddr::Tcp(_) => {
+            let address = name.split_once("://").map_or(name, |(_, address)| address);
+            let address = address.strip_prefix('*').unwrap_or(address);
+            address
+                .parse()
+                .is_ok_and(|real| configured.is_bound_as(&real))
         }
     }
 }

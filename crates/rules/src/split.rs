@@ -109,6 +109,7 @@ impl SplitHandler {
             head: &request.head,
             client: request.client_address(),
             scheme: request.scheme(),
+            listener: &request.listener,
             tls: request.client_state.tls().map(|tls| &**tls),
         };
         self.targets.iter().position(|target| {

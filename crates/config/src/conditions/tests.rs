@@ -55,6 +55,18 @@ fn conditions_that_cannot_be_meant_are_refused() {
             "match = { client_fingerprint = [\"ab\"] }",
             "`client_fingerprint` cannot be \"ab\"",
         ),
+        (
+            "match = { listener = [\"127.0.0.1:8081\"] }",
+            "there is no listener `127.0.0.1:8081` in `server.listen`, which has 127.0.0.1:8080",
+        ),
+        (
+            "match = { listener = [\"a\"] }",
+            "`listener` cannot be \"a\"",
+        ),
+        (
+            "match = { not = { listener = [] } }",
+            "`listener` needs at least one item",
+        ),
         ("match = { metod = [\"GET\"] }", "unknown key `metod`"),
         (
             "path = { regex = \"(\" }",

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::options::OptionKind::*;
 use crate::options::expected::*;
 use crate::options::{SectionDoc, SharedKeys};
-use crate::values::{HostPattern, PathPattern, ValuePattern};
+use crate::values::{HostPattern, ListenAddr, PathPattern, ValuePattern};
 
 section! {
     /// Conditions on a request: each key that is there must hold, and of a list one item. In
@@ -39,6 +39,10 @@ section! {
         /// The scheme that the client used.
         scheme: Option<RequestScheme> = None, Choice(RequestScheme::WORDS), default "either",
             example r#""https""#;
+        /// Listeners that the request came by, as `server.listen` has them; not those that
+        /// `--listen` adds.
+        "listener" => listeners: Vec<ListenAddr> = Vec::new(), Texts(LISTEN_ADDRESS),
+            default "any", example r#"["127.0.0.1:8080"]"#, by hand;
         /// Versions of HTTP.
         "protocol" => protocols: Vec<String> = Vec::new(), Texts(PROTOCOL_EXPECTED),
             default "any", example r#"["HTTP/1.0"]"#, by items(crate::conditions::is_protocol);

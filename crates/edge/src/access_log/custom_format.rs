@@ -252,6 +252,7 @@ mod tests {
 
     use super::super::RefusedRecord;
     use super::*;
+    use crate::tests::LISTENER;
 
     const RAW: &[u8] = b"GET /a%20b?x=1&token=s3cret HTTP/1.1\r\nHost: h:81\r\nUser-Agent: u\"v\r\n\
         Authorization: Bearer s3cret\r\nCookie: sid=7; b=2\r\nReferer: http://r/?token=s3cret\r\n\r\n";
@@ -279,6 +280,7 @@ mod tests {
             scheme: "https",
             status: 200,
             body_bytes: 5,
+            listener: &LISTENER,
             tls: None,
             timing: &timing,
             total_time: Duration::from_millis(2),

@@ -97,6 +97,7 @@ mod tests {
     use penstock_sys::net::PeerAddress;
 
     use super::*;
+    use crate::tests::LISTENER;
 
     #[test]
     fn a_line_is_short_and_cannot_be_forged() {
@@ -122,6 +123,7 @@ mod tests {
             peer: PeerAddress::Unix,
             status: 200,
             body_bytes: 1234,
+            listener: &LISTENER,
             tls: None,
             timing: &timing,
             total_time: Duration::from_micros(3400),

@@ -64,6 +64,7 @@ impl RequestMeta<'_> {
             scheme: connection.scheme(self.forwarded),
             status: status.code(),
             body_bytes: bytes,
+            listener: connection.listener,
             tls: connection.client_state.tls().map(Arc::as_ref),
             request_id: correlation.request_id.as_ref(),
             trace: correlation.trace.as_ref(),

@@ -147,6 +147,7 @@ impl Exchange {
             scheme: connection.scheme(forwarded),
             outer_mount: forwarded.map(|it| &it.mount),
             forwarded_host: None,
+            listener: connection.listener,
             tls: connection.client_state.tls().map(|tls| &**tls),
         }
     }

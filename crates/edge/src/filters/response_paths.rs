@@ -216,6 +216,7 @@ mod tests {
     use penstock_sys::net::PeerAddress;
 
     use super::*;
+    use crate::tests::LISTENER;
 
     fn paths(stripped: &str, added: &str) -> Option<ResponsePathRewriter> {
         ResponsePathRewriter::new(stripped, added, ["srv".to_owned()].into())
@@ -242,6 +243,7 @@ mod tests {
             scheme: "https",
             outer_mount: mount.as_ref(),
             forwarded_host: Some("told.test"),
+            listener: &LISTENER,
             tls: None,
         };
         let mut fields = FieldBlock::new();

@@ -5,6 +5,7 @@ use penstock_exchange::FaultKind;
 use penstock_http::{HeadLimits, ParseProgress, normalise_path, parse_head};
 
 use super::*;
+use crate::tests::LISTENER;
 
 fn head(text: &str) -> RequestHead {
     match parse_head(text.as_bytes(), &HeadLimits::default()).unwrap() {
@@ -21,6 +22,7 @@ fn values(head: &RequestHead) -> HeaderPlaceholders<'_> {
         scheme: "https",
         outer_mount: None,
         forwarded_host: None,
+        listener: &LISTENER,
         tls: None,
     }
 }

@@ -3,8 +3,23 @@
 use base64::Engine as _;
 
 use crate::support::{
-    Origin, PATIENCE, Response, Script, Server, Site, eventually, head_of, page, texts,
+    Origin, PATIENCE, RawClient, Response, Script, Server, Site, eventually, head_of, page, texts,
 };
+
+/// Two listeners, of which one is a socket that only this machine reaches.
+const LISTENERS: &str = r#"
+[server]
+threads = 1
+listen = ["127.0.0.1:0", "unix:inside.sock"]
+
+[[sites]]
+[[sites.routes]]
+match = { listener = ["unix:inside.sock"] }
+respond = { body = "inside" }
+[[sites.routes]]
+match = { listener = ["127.0.0.1:0"] }
+respond = { body = "outside" }
+"#;
 
 const TOML: &str = r#"
 [server]
@@ -145,6 +160,21 @@ fn the_first_route_whose_conditions_hold_answers() {
         closed.header("Content-Type"),
         Some("text/html; charset=utf-8")
     );
+}
+
+#[test]
+fn a_route_of_a_listener_is_for_its_connections_alone() {
+    let site = Site::new().config(LISTENERS);
+    let socket = site.dir().join("inside.sock");
+    let server = site.serve(&[]);
+    let inside = RawClient::connect_unix(&socket);
+    for (mut client, expected) in [(server.connect(), "outside"), (inside, "inside")] {
+        for host in ["a", "inside.sock", "127.0.0.1:0"] {
+            client.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+            let response = client.response();
+            assert_eq!(response.text(), expected, "{host}");
+        }
+    }
 }
 
 #[test]

@@ -8,6 +8,14 @@ use penstock_http::{HeadLimits, ParseProgress, parse_head};
 
 use super::*;
 
+static LISTENER: ListenerInfo = ListenerInfo {
+    scheme: "http",
+    address: None,
+    name: String::new(),
+    proxy_protocol: false,
+    has_tls: false,
+};
+
 fn head(text: &str) -> RequestHead {
     match parse_head(text.as_bytes(), &HeadLimits::default()).unwrap() {
         ParseProgress::Complete((head, _)) => head,
@@ -48,6 +56,7 @@ fn matches_with(
         head: &head,
         client: PeerAddress::Tcp("192.0.2.7:1234".parse().unwrap()),
         scheme: "http",
+        listener: &LISTENER,
         tls: None,
     };
     let path = head.target_path_query().split('?').next().unwrap();
@@ -101,6 +110,57 @@ fn each_key_must_hold_and_of_a_list_one_item() {
         (r#"{ not = { named = ["beta"] } }"#, false),
     ] {
         assert_eq!(matches(table, get), expected, "{table}");
+    }
+}
+
+#[test]
+fn a_listener_is_the_one_of_the_connection_whatever_the_host_says() {
+    let request = "GET / HTTP/1.1
+        X-Forwarded-Host: a:8081";
+    for (listener, name, expected) in [
+        ("127.0.0.1:8081", "http://127.0.0.1:8081", true),
+        ("127.0.0.1:8081", "https://127.0.0.1:8081", true),
+        ("127.0.0.1:8081", "http://*:8081", false),
+        ("127.0.0.1:8081", "http://127.0.0.1:8080", false),
+        ("localhost:8081", "http://127.0.0.1:8081", true),
+        (":8080", "http://*:8080", true),
+        (":8080", "http://*:8081", false),
+        (":8080", "http://127.0.0.1:8080", false),
+        ("[::1]:8080", "http://[::1]:8080", true),
+        ("unix:/run/a.sock", "unix:/run/a.sock", true),
+        ("unix:/run/a.sock", "unix:/run/b.sock", false),
+        // Port 0 is any port that the kernel has chosen.
+        ("127.0.0.1:0", "http://127.0.0.1:40123", true),
+        ("127.0.0.1:0", "http://127.0.0.2:40123", false),
+        (":0", "http://*:40123", true),
+        (":0", "http://127.0.0.1:40123", false),
+    ] {
+        let config = parse(
+            &format!(
+                "[server]\nlisten = [\"{listener}\"]\n[upstreams.a]\nservers = \
+                 [\"127.0.0.1:1\"]\n[[sites]]\n[[sites.routes]]\nupstream = \"a\"\nmatch = \
+                 {{ listener = [\"{listener}\"] }}\n"
+            ),
+            Path::new("penstock.toml"),
+        );
+        let config = config.unwrap_or_else(|error| panic!("{listener}: {error}"));
+        let table = &config.sites[0].routes[0].conditions;
+        let compiled = RequestConditions::compile(table, &ConditionSet::default()).unwrap();
+        let info = ListenerInfo {
+            name: name.to_owned(),
+            ..LISTENER.clone()
+        };
+        let lines: Vec<&str> = request.lines().map(str::trim).collect();
+        let head = head(&format!("{}\r\nHost: a:8081\r\n\r\n", lines.join("\r\n")));
+        let facts = RequestFacts {
+            head: &head,
+            client: PeerAddress::Unix,
+            scheme: "http",
+            listener: &info,
+            tls: None,
+        };
+        let found = compiled.match_request(&facts, b"/");
+        assert_eq!(found, expected, "{listener} {name}");
     }
 }
 
@@ -167,6 +227,7 @@ fn certificates_count_once_they_are_verified() {
                 head: &head,
                 client: PeerAddress::Unix,
                 scheme: "https",
+                listener: &LISTENER,
                 tls: Some(tls),
             };
             assert_eq!(compiled.match_request(&facts, b"/"), expected, "{table:?}");
