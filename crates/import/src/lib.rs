@@ -39,6 +39,7 @@ pub use init::write_folder_config;
 pub use kind::ServerKind;
 pub use report::{Coverage, CoverageReport, DirectiveReport};
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use self::directives::DirectiveLog;
@@ -132,10 +133,35 @@ impl Translation {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let origin = format!("Made from {name} by `penstock import`. Check it: penstock check");
         draft.head.insert(0, origin);
-        Self {
-            toml: draft.into_toml(),
-            report: log.into_report(),
-        }
+        let mut toml = draft.into_toml();
+        let report = log.into_report();
+        append_missing_comments(&report, &mut toml);
+        Self { toml, report }
+    }
+}
+
+/// Ends the text with a comment for each directive that is left to a person and has none.
+fn append_missing_comments(report: &CoverageReport, toml: &mut String) {
+    let comments = toml.lines().filter_map(|line| line.strip_prefix("# "));
+    let heads = comments.filter_map(|line| Some(&line[..line.find("`: ")?]));
+    let known: BTreeSet<&str> = heads.collect();
+    let left = report
+        .directives
+        .iter()
+        .filter(|it| it.coverage >= Coverage::ByHand);
+    let missing = left.filter_map(|it| {
+        let head = format!("{}:{} `{}", it.file, it.line, it.text);
+        let is_there = known.contains(head.as_str());
+        (!is_there).then(|| format!("# {head}`: {}: {}", it.coverage.as_str(), it.detail))
+    });
+    let missing: Vec<String> = missing.collect();
+    if missing.is_empty() {
+        return;
+    }
+    toml.push('\n');
+    for line in missing {
+        toml.extend(line.chars().map(|c| if c.is_control() { ' ' } else { c }));
+        toml.push('\n');
     }
 }
 

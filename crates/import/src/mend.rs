@@ -10,6 +10,7 @@ use crate::toml_value::{TomlTable, TomlValue};
 /// Completes what the input leaves open.
 pub(crate) fn mend(draft: &mut Draft) {
     mend_listeners(draft);
+    leave_routes_of_other_listeners(draft);
     draft.upstreams.for_each(keep_one_server);
     draft.upstreams.for_each(|table| {
         if table.keys.text("protocol") == Some("fastcgi") && !table.keys.has("root") {
@@ -33,11 +34,6 @@ fn mend_listeners(draft: &mut Draft) {
         return;
     };
     let has_certificate = draft.sites.iter().any(|site| site.table.keys.has("tls"));
-    let address = |listener: &TomlValue| match listener {
-        TomlValue::Text(text) => text.clone(),
-        TomlValue::Table(table) => table.text("address").unwrap_or_default().to_owned(),
-        _ => String::new(),
-    };
     let is_secure = |it: &TomlValue| matches!(it, TomlValue::Table(table) if table.has("tls"));
     let everywhere: BTreeSet<String> = listeners
         .iter()
@@ -71,6 +67,55 @@ fn mend_listeners(draft: &mut Draft) {
     match kept.is_empty() {
         true => draft.server.keys.remove("listen"),
         false => draft.server.keys.set("listen", TomlValue::List(kept)),
+    }
+}
+
+/// Leaves routes by hand whose listeners the configuration does not have: no other one may lead to
+/// them.
+fn leave_routes_of_other_listeners(draft: &mut Draft) {
+    let listeners = match draft.server.keys.get("listen") {
+        Some(TomlValue::List(listeners)) => listeners.as_slice(),
+        _ => &[],
+    };
+    let known: BTreeSet<String> = listeners.iter().map(address).collect();
+    for route in draft.sites.iter_mut().flat_map(|site| &mut site.routes) {
+        let Some(matches) = route.keys.table("match") else {
+            continue;
+        };
+        let Some(TomlValue::List(named)) = matches.get("listener") else {
+            continue;
+        };
+        let (kept, gone): (Vec<_>, Vec<_>) = named
+            .iter()
+            .cloned()
+            .partition(|it| known.contains(&address(it)));
+        if gone.is_empty() {
+            continue;
+        }
+        let gone: Vec<String> = gone.iter().map(ToString::to_string).collect();
+        if kept.is_empty() {
+            route.comment(format!(
+                "by hand: a route of the listener {}, which is not in `listen`: give it a port of its \
+                 own there and in `match.listener`, or write a second penstock.toml for a process of \
+                 its own: {}",
+                gone.join(", "),
+                TomlValue::from(route.keys.clone())
+            ));
+            route.keys = TomlTable::default();
+            continue;
+        }
+        let mut matches = matches.clone();
+        matches.set("listener", TomlValue::List(kept));
+        route.keys.set("match", matches);
+    }
+}
+
+/// The address of a listener, which may be a table.
+fn address(listener: &TomlValue) -> String {
+    match listener {
+        TomlValue::Text(text) => text.clone(),
+        TomlValue::Table(table) => table.text("address").unwrap_or_default().to_owned(),
+        _ => String::new(),
     }
 }
 

@@ -59,14 +59,26 @@ impl<'a> NginxTranslator<'a> {
     }
 
     fn cache_times(&mut self, prefix: &str, scope: &NginxScope<'a>, cache: &mut TomlTable) {
-        for directive in scope.find_all(&format!("{prefix}_cache_valid")).to_vec() {
+        let all = scope.find_all(&format!("{prefix}_cache_valid")).to_vec();
+        let is_any = |directive: &&NginxDirective| directive.args.iter().any(|it| it == "any");
+        let has_any = all.iter().any(is_any);
+        for directive in all {
             let Some((time, statuses)) = directive.args.split_last() else {
                 continue;
             };
             let Some(time) = units::duration(time, "s") else {
                 continue;
             };
-            let usual = statuses.is_empty() || statuses.iter().any(|it| it == "200" || it == "any");
+            let no_status = ["200", "301", "302"].map(str::to_owned);
+            let statuses = match statuses {
+                [] => &no_status,
+                statuses => statuses,
+            };
+            // What is not `any` has its own time beside it.
+            let usual = match has_any {
+                true => is_any(&directive),
+                false => statuses.iter().any(|it| it == "200"),
+            };
             if usual {
                 cache.set("default_ttl", time.as_str());
             }
@@ -76,7 +88,7 @@ impl<'a> NginxTranslator<'a> {
                     .is_ok_and(|it: u16| penstock_config::STORABLE_STATUSES.contains(&it))
             };
             for status in statuses.iter().filter(|it| is_storable(it)) {
-                if !(usual && ["200", "301", "302"].contains(&status.as_str())) {
+                if has_any || !(usual && ["200", "301", "302"].contains(&status.as_str())) {
                     cache.set_in(&["ttl_by_status", status], time.as_str());
                 }
             }

@@ -159,17 +159,29 @@ impl NginxTranslator<'_> {
     }
 
     /// `access_log` of a server: a log of its own.
-    pub(super) fn site_access_logs(&mut self, scope: &NginxScope<'_>, site: &mut TomlTable) {
+    pub(super) fn site_access_logs(
+        &mut self,
+        scope: &NginxScope<'_>,
+        first_unlogged: usize,
+        site: &mut TomlTable,
+    ) {
         let logs = scope.own_named("access_log").to_vec();
         if logs.is_empty() {
             return;
         }
+        // Its locations without a log are those of its own logs.
+        let unlogged = self
+            .unlogged
+            .split_off(first_unlogged.min(self.unlogged.len()));
         let mut names: Vec<String> = Vec::new();
         for directive in logs {
             self.log.translated(directive.id, "access_logs of the site");
-            let Some(TomlValue::Table(table)) = self.log_value(directive) else {
+            let Some(TomlValue::Table(mut table)) = self.log_value(directive) else {
                 continue;
             };
+            if !unlogged.is_empty() {
+                table.set_in(&["match", "not", "path"], without_repetitions(&unlogged));
+            }
             let known = self.draft.access_logs.iter();
             let same = known
                 .filter(|(_, it)| it.keys == table)
@@ -247,15 +259,16 @@ impl NginxTranslator<'_> {
             return;
         };
         if !paths.is_empty() {
-            let mut seen = std::collections::BTreeSet::new();
-            let paths: Vec<String> = paths
-                .into_iter()
-                .filter(|path| seen.insert(path.clone()))
-                .collect();
-            table.set_in(&["match", "not", "path"], paths);
+            table.set_in(&["match", "not", "path"], without_repetitions(&paths));
         }
         self.draft.server.keys.set("access_log", table);
     }
+}
+
+fn without_repetitions(paths: &[String]) -> Vec<String> {
+    let mut seen = std::collections::BTreeSet::new();
+    let paths = paths.iter().filter(|path| seen.insert(*path));
+    paths.cloned().collect()
 }
 
 /// Whether a text is an address or a network.

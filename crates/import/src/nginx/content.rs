@@ -1,6 +1,7 @@
 //! The handler of a location: files, an upstream, or both.
 
 use super::NginxTranslator;
+use super::common::constants;
 use super::locations::PathRule;
 use super::routes::{Answer, RoutePlace, ServerBlock};
 use super::scope::NginxScope;
@@ -67,12 +68,7 @@ impl<'a> NginxTranslator<'a> {
         directive: &NginxDirective,
         route: &mut DraftTable,
     ) -> Answer {
-        let mut value = directive.arg(0).to_owned();
-        for (name, constant) in place.constants.iter() {
-            value = value
-                .replace(&format!("${{{name}}}"), constant)
-                .replace(&format!("${name}"), constant);
-        }
+        let mut value = values::with_constants(directive.arg(0), &place.constants);
         let has_uri_variable =
             value.ends_with("$request_uri") || value.ends_with("$uri$is_args$args");
         if has_uri_variable {
@@ -89,7 +85,18 @@ impl<'a> NginxTranslator<'a> {
         if target.protocol != "http" {
             self.gateway_settings(server, scope, &target, &mut settings, route);
         }
+        let sends_own_name = target.protocol == "http"
+            && !settings.has("host")
+            && !(scope.find_all("proxy_set_header").iter())
+                .any(|it| it.arg(0).eq_ignore_ascii_case("host"));
         let name = self.upstream(&target, settings);
+        if sends_own_name {
+            self.draft.upstreams.table_mut(&name).comment(format!(
+                "{}: nginx sends `Host: {}` here, Penstock the client's. `host` changes that",
+                self.log.place(directive.id),
+                target.server
+            ));
+        }
         route.keys.set("upstream", name);
         self.log.translated(directive.id, "upstream");
         let breaks = scope
@@ -213,9 +220,10 @@ impl<'a> NginxTranslator<'a> {
         route: &mut DraftTable,
     ) {
         if let Some(root) = scope.find("root").or_else(|| server.scope.find("root"))
-            && !root.arg(0).contains('$')
+            && let value = values::with_constants(root.arg(0), &constants(scope))
+            && !value.contains('$')
         {
-            settings.set("root", root.arg(0));
+            settings.set("root", value);
             self.log.translated(root.id, "root of the upstream");
         }
         if target.protocol == "fastcgi" {

@@ -59,6 +59,63 @@ impl<'a> NginxTranslator<'a> {
         Answer::Files
     }
 
+    /// The route in front that runs the script of a folder, such as `index.php`.
+    pub(super) fn folder_script_route(
+        &mut self,
+        server: &ServerBlock<'a>,
+        place: &RoutePlace<'a>,
+        scope: &NginxScope<'a>,
+        route: &mut DraftTable,
+    ) -> Option<DraftTable> {
+        let index = scope.find("index")?;
+        let names = index_names(scope);
+        let script = *names.iter().find(|name| name.ends_with(".php"))?;
+        let tries_folders = scope.find("try_files").is_none_or(|it| {
+            let mut files = it.args.iter().rev().skip(1);
+            files.any(|file| file.ends_with('/'))
+        });
+        let has_folders = match &place.rule {
+            PathRule::Exact(path) => path.ends_with('/'),
+            PathRule::Regex(regex) => !regex.ends_with('$') || regex.ends_with("/$"),
+            PathRule::Any | PathRule::Below(_) | PathRule::Starts(_) => true,
+        };
+        if !tries_folders || !has_folders {
+            return None;
+        }
+        let location = server.locations.for_path(&format!("/{script}"));
+        let handler = location.map(|it| it.scope.clone());
+        let pass = handler.and_then(|scope| Some((pass_directive(&scope)?, scope)));
+        let folders = match &place.rule {
+            PathRule::Any => Some("^/(.*/|)$".to_owned()),
+            PathRule::Below(path) | PathRule::Starts(path) => {
+                let inner = values::escape(path.trim_matches('/'));
+                Some(format!("^/({inner}(?:/.*)?/)$"))
+            }
+            PathRule::Exact(_) | PathRule::Regex(_) => None,
+        };
+        let is_first = names.first() == Some(&script);
+        let (Some((pass, handler)), Some(folders), true) = (pass, folders, is_first) else {
+            let why = format!(
+                "a folder's `{script}` is not run: write a route for paths that end in `/`, with \
+                 the upstream and `rewrite.to`"
+            );
+            self.leave(index.id, Coverage::ByHand, why, route);
+            return None;
+        };
+        let place = place.with_rule(PathRule::Regex(folders.clone()));
+        let mut front = place.route();
+        let answer = self.pass(server, &place, &handler, pass, &mut front);
+        if answer == Answer::BackEnd {
+            let mut rewrite = TomlTable::with("regex", folders);
+            rewrite.set("to", format!("/{{re.1}}{script}"));
+            front.keys.set("rewrite", rewrite);
+        }
+        self.rules(server, &place, &handler, &mut front, answer);
+        self.log
+            .translated(index.id, "rewrite of the route for folders");
+        Some(front)
+    }
+
     /// `if (!-f $request_filename)`: the back end gets what is no file.
     fn file_test(
         &mut self,
@@ -111,6 +168,7 @@ impl<'a> NginxTranslator<'a> {
         }
         let root = scope.find("root");
         let value = root.map_or(DEFAULT_ROOT, |root| root.arg(0));
+        let value = values::with_constants(value, &place.constants);
         if let Some(root) = root {
             if value.contains('$') {
                 let why = "`files.root` has no variables. Write a site or route for each folder";
@@ -120,7 +178,7 @@ impl<'a> NginxTranslator<'a> {
             }
             self.log.translated(root.id, "files.root");
         }
-        route.keys.set_in(&["files", "root"], folder(value));
+        route.keys.set_in(&["files", "root"], folder(&value));
         true
     }
 
@@ -130,7 +188,7 @@ impl<'a> NginxTranslator<'a> {
         alias: &NginxDirective,
         route: &mut DraftTable,
     ) -> bool {
-        let value = alias.arg(0);
+        let value = &values::with_constants(alias.arg(0), &place.constants);
         self.log.translated(alias.id, "files.root and rewrite");
         let keys = &mut route.keys;
         match &place.rule {

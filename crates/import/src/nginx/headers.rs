@@ -45,7 +45,9 @@ impl<'a> NginxTranslator<'a> {
         for directive in scope.find_all("proxy_set_header").to_vec() {
             let (name, value) = (directive.arg(0), directive.arg(1));
             let lower = name.to_ascii_lowercase();
-            if SENT.contains(&lower.as_str()) {
+            let is_other =
+                lower.starts_with("x-forwarded-") && !value.contains('$') && !value.is_empty();
+            if SENT.contains(&lower.as_str()) && !is_other {
                 let why = "`Host`, `X-Forwarded-*` and what an upgrade needs are sent";
                 self.log.note(directive.id, Coverage::BuiltIn, why);
                 continue;
@@ -120,12 +122,20 @@ impl<'a> NginxTranslator<'a> {
                 continue;
             }
             let is_cache_control = name.eq_ignore_ascii_case("cache-control");
-            if is_cache_control && answer == Answer::Files && !text.contains('{') {
+            let joins_expires = match answer {
+                Answer::Files => !text.contains('{'),
+                Answer::Own | Answer::BackEnd => cache_control.is_some() && !is_always,
+            };
+            if is_cache_control && joins_expires {
                 cache_control = Some(match cache_control {
                     Some(known) if known != text => format!("{known}, {text}"),
                     _ => text,
                 });
-                self.log.translated(directive.id, "files.cache_control");
+                let key = match answer {
+                    Answer::Files => "files.cache_control",
+                    Answer::Own | Answer::BackEnd => "response_headers.set",
+                };
+                self.log.translated(directive.id, key);
                 continue;
             }
             let lower = name.to_ascii_lowercase();

@@ -1,7 +1,8 @@
 //! Locations of a server in the order in which nginx finds them.
 //!
 //! nginx takes an exact location, else the longest prefix; unless that has `^~`, the first regular
-//! expression that matches goes before it.
+//! expression that matches goes before it. Within an expression it looks for the nested ones once
+//! that matches, so those stand just before it here.
 
 use penstock_config::PathRegex;
 
@@ -102,10 +103,19 @@ pub(super) struct NginxLocation<'a> {
     pub(super) rule: PathRule,
     pub(super) scope: NginxScope<'a>,
     pub(super) rank: Rank,
-    /// The prefix around a nested expression.
-    pub(super) within: Option<PathRule>,
+    /// The locations around that a request must match as well, the innermost first.
+    pub(super) within: Vec<OuterRule>,
     /// Why its expression cannot be written.
     pub(super) problem: Option<String>,
+    compiled: Option<PathRegex>,
+    /// The locations within an expression, in their order.
+    nested: Vec<Self>,
+}
+
+/// The paths of a location around others.
+#[derive(Debug, Clone)]
+pub(super) struct OuterRule {
+    pub(super) rule: PathRule,
     compiled: Option<PathRegex>,
 }
 
@@ -130,53 +140,41 @@ impl<'a> LocationTable<'a> {
     /// Collects the locations of a server's block.
     pub(super) fn collect(scope: &NginxScope<'a>) -> Self {
         let mut table = Self::default();
-        table.add_block(scope, None);
-        let mut strong: Vec<String> = Vec::new();
-        for location in table.ordered.iter().filter(|it| it.rank == Rank::Strong) {
-            strong.extend(location.rule.strip_prefix().map(str::to_owned));
-        }
-        // A longer prefix below one with `^~` has to be looked at before it.
-        for location in table
-            .ordered
-            .iter_mut()
-            .filter(|it| it.rank == Rank::Prefix)
-        {
-            let below = location.rule.strip_prefix().unwrap_or_default();
-            if strong
-                .iter()
-                .take(MAX_STRONG)
-                .any(|outer| below.starts_with(outer.as_str()))
-            {
-                location.rank = Rank::Strong;
-            }
-        }
-        let length = |rule: &PathRule| match rule {
-            PathRule::Exact(path) | PathRule::Below(path) | PathRule::Starts(path) => path.len(),
-            PathRule::Any | PathRule::Regex(_) => 0,
-        };
-        table.ordered.sort_by_key(|location| {
-            let by_length = matches!(location.rank, Rank::Strong | Rank::Prefix);
-            let shorter = if by_length {
-                usize::MAX - length(&location.rule)
-            } else {
-                0
-            };
-            (location.rank, shorter)
-        });
+        let mut found = Vec::new();
+        table.add_block(scope, &[], &mut found);
+        append_in_order(found, &mut table.ordered);
         table
     }
 
-    fn add_block(&mut self, scope: &NginxScope<'a>, outer: Option<&PathRule>) {
+    /// Adds the locations of a block; those within an expression to that.
+    fn add_block(
+        &mut self,
+        scope: &NginxScope<'a>,
+        outer: &[OuterRule],
+        found: &mut Vec<NginxLocation<'a>>,
+    ) {
         for directive in scope.own().iter().filter(|it| it.name == "location") {
             let inner = scope.within(directive.children());
-            let location = location(directive, inner, outer);
-            let rule = location.rule.clone();
+            let mut location = location(directive, inner, outer);
             let scope = location.scope.clone();
+            let own = OuterRule {
+                rule: location.rule.clone(),
+                compiled: location.compiled.clone(),
+            };
+            let mut around = vec![own];
+            let is_regex = location.rule.regex().is_some();
+            let kept = outer
+                .iter()
+                .filter(|it| is_regex || it.rule.regex().is_some());
+            around.extend(kept.cloned());
+            match is_regex {
+                true => self.add_block(&scope, &around, &mut location.nested),
+                false => self.add_block(&scope, &around, found),
+            }
             match directive.arg(0).starts_with('@') {
                 true => self.named.push((directive.arg(0), location)),
-                false => self.ordered.push(location),
+                false => found.push(location),
             }
-            self.add_block(&scope, Some(&rule));
         }
     }
 
@@ -191,16 +189,57 @@ impl<'a> LocationTable<'a> {
     /// The location that nginx would take for a path without signs of a template.
     pub(super) fn for_path(&self, path: &str) -> Option<&NginxLocation<'a>> {
         let path = path.split('?').next().unwrap_or_default();
-        let matches = |location: &NginxLocation<'_>| match &location.rule {
-            PathRule::Any => true,
-            PathRule::Exact(own) => own == path,
-            PathRule::Below(own) | PathRule::Starts(own) => path.starts_with(own.as_str()),
-            PathRule::Regex(_) => {
-                let compiled = location.compiled.as_ref();
-                compiled.is_some_and(|regex| regex.is_match(path.as_bytes()))
-            }
+        let matches = |location: &NginxLocation<'_>| {
+            let around = &location.within;
+            rule_matches(&location.rule, location.compiled.as_ref(), path)
+                && around
+                    .iter()
+                    .all(|it| rule_matches(&it.rule, it.compiled.as_ref(), path))
         };
         self.ordered.iter().find(|location| matches(location))
+    }
+}
+
+/// Whether a path is one of a rule, whose expression has been compiled.
+fn rule_matches(rule: &PathRule, compiled: Option<&PathRegex>, path: &str) -> bool {
+    match rule {
+        PathRule::Any => true,
+        PathRule::Exact(own) => own == path,
+        PathRule::Below(own) | PathRule::Starts(own) => path.starts_with(own.as_str()),
+        PathRule::Regex(_) => compiled.is_some_and(|regex| regex.is_match(path.as_bytes())),
+    }
+}
+
+/// Adds locations in the order in which nginx finds them.
+fn append_in_order<'a>(mut found: Vec<NginxLocation<'a>>, ordered: &mut Vec<NginxLocation<'a>>) {
+    let mut strong: Vec<String> = Vec::new();
+    for location in found.iter().filter(|it| it.rank == Rank::Strong) {
+        strong.extend(location.rule.strip_prefix().map(str::to_owned));
+    }
+    // A longer prefix below one with `^~` has to be looked at before it.
+    for location in found.iter_mut().filter(|it| it.rank == Rank::Prefix) {
+        let below = location.rule.strip_prefix().unwrap_or_default();
+        let mut strong = strong.iter().take(MAX_STRONG);
+        if strong.any(|outer| below.starts_with(outer.as_str())) {
+            location.rank = Rank::Strong;
+        }
+    }
+    let length = |rule: &PathRule| match rule {
+        PathRule::Exact(path) | PathRule::Below(path) | PathRule::Starts(path) => path.len(),
+        PathRule::Any | PathRule::Regex(_) => 0,
+    };
+    found.sort_by_key(|location| {
+        let longest = match location.rank {
+            Rank::Strong | Rank::Prefix => length(&location.rule),
+            // The expressions of the deepest block come first.
+            Rank::Nested => location.within.first().map_or(0, |it| length(&it.rule)),
+            Rank::Exact | Rank::Regex => 0,
+        };
+        (location.rank, usize::MAX - longest)
+    });
+    for mut location in found {
+        append_in_order(std::mem::take(&mut location.nested), ordered);
+        ordered.push(location);
     }
 }
 
@@ -210,7 +249,7 @@ const MAX_STRONG: usize = 500;
 fn location<'a>(
     directive: &'a NginxDirective,
     scope: NginxScope<'a>,
-    outer: Option<&PathRule>,
+    outer: &[OuterRule],
 ) -> NginxLocation<'a> {
     let (sign, path) = match directive.args.as_slice() {
         [path] => match ["~*", "^~", "=", "~"]
@@ -237,12 +276,17 @@ fn location<'a>(
         "~*" => (Rank::Regex, PathRule::Regex(regex(true))),
         _ => (Rank::Prefix, PathRule::prefix(path)),
     };
-    let is_nested_regex = rank == Rank::Regex && outer.is_some();
+    let is_in_regex = |it: &OuterRule| it.rule.regex().is_some();
+    let is_nested = rank == Rank::Regex && outer.first().is_some_and(|it| !is_in_regex(it));
+    let within = outer
+        .iter()
+        .filter(|it| rank == Rank::Regex || is_in_regex(it));
     NginxLocation {
         id: directive.id,
         scope,
-        rank: if is_nested_regex { Rank::Nested } else { rank },
-        within: outer.filter(|_| is_nested_regex).cloned(),
+        rank: if is_nested { Rank::Nested } else { rank },
+        within: within.cloned().collect(),
+        nested: Vec::new(),
         compiled: rule
             .regex()
             .and_then(|regex| PathRegex::new(&regex.replace("$${", "${")).ok()),

@@ -190,9 +190,7 @@ impl<'a> NginxTranslator<'a> {
         self.log.translated(location.id, "[[sites.routes]]");
         let rule = location.rule.clone();
         let mut place = RoutePlace::new(server, rule, location.scope.clone(), true);
-        if let Some(outer) = &location.within {
-            place.matches.set("path", vec![outer.as_condition()]);
-        }
+        self.write_outer_rules(location, &mut place.matches);
         let (mut routes, is_final) = self.rewrite_phase(server, &place);
         if is_final {
             if let Some(last) = routes.last_mut() {
@@ -213,6 +211,29 @@ impl<'a> NginxTranslator<'a> {
         routes
     }
 
+    /// The paths of the locations around one: `match.path`, and conditions with a name for those
+    /// that are further out.
+    fn write_outer_rules(&mut self, location: &NginxLocation<'a>, matches: &mut TomlTable) {
+        let around = location.within.iter().map(|it| &it.rule);
+        let around = around.filter(|rule| **rule != PathRule::Any);
+        let mut around = around.map(PathRule::as_condition);
+        if let Some(first) = around.next() {
+            matches.set("path", vec![first]);
+        }
+        for path in around {
+            let condition = TomlTable::with("path", vec![path]);
+            let same = self.draft.conditions.iter();
+            let same = same.filter(|(_, it)| it.keys == condition);
+            let same = same.map(|(name, _)| name.to_owned()).next();
+            let name = same.unwrap_or_else(|| {
+                let name = self.draft.conditions.free_name("location");
+                self.draft.conditions.table_mut(&name).keys = condition;
+                name
+            });
+            matches.push("named", name);
+        }
+    }
+
     /// The route with the handler of a place, and those around it.
     fn handler_routes(
         &mut self,
@@ -224,6 +245,9 @@ impl<'a> NginxTranslator<'a> {
         let mut routes = self.method_routes(place);
         let mut route = place.route();
         let handler = self.content(server, place, scope, &mut route);
+        if handler == Answer::Files {
+            routes.extend(self.folder_script_route(server, place, scope, &mut route));
+        }
         if !rewrites.is_empty() {
             // A path that was rewritten by `break` is passed on as it is.
             let rewrites: TomlValue = match <[TomlTable; 1]>::try_from(rewrites) {

@@ -1,8 +1,11 @@
 //! `server` blocks become sites: hosts, addresses, certificates.
 //!
-//! nginx chooses a server by address and name. Penstock has one site for a host, whose listeners are
-//! all there are. So each host gets the routes of all servers with its name, and where there are
-//! several, each with the scheme or port of its server as a condition.
+//! nginx chooses a server by address and name. Penstock has one site for a host, at all listeners.
+//! So each host gets the routes of all servers with its name, and where there are several, each with
+//! the scheme or the listeners of its server as a condition.
+//!
+//! # Invariants
+//! - Where a file has other listeners than `:80` and `:443`, a server is reached by its own alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,8 +24,8 @@ struct NamedServer<'a> {
     scope: NginxScope<'a>,
     directive: Option<&'a NginxDirective>,
     names: Vec<String>,
-    /// Ports or paths of sockets, and whether they have TLS.
-    ports: Vec<(String, bool)>,
+    /// Addresses as `server.listen` has them, and whether they have TLS.
+    listeners: Vec<(String, bool)>,
     default_for: Vec<String>,
 }
 
@@ -59,7 +62,7 @@ impl<'a> NginxTranslator<'a> {
         let mut server = NamedServer {
             directive,
             names: Vec::new(),
-            ports: Vec::new(),
+            listeners: Vec::new(),
             default_for: Vec::new(),
             scope,
         };
@@ -92,11 +95,11 @@ impl<'a> NginxTranslator<'a> {
         for directive in &listens {
             self.listen(directive, has_ssl, &mut server);
         }
-        if server.ports.is_empty() {
+        if server.listeners.is_empty() {
             if listens.is_empty() {
                 self.draft.listen(":80", &[]);
             }
-            server.ports.push(("80".to_owned(), false));
+            server.listeners.push((":80".to_owned(), false));
         }
         server
     }
@@ -116,7 +119,7 @@ impl<'a> NginxTranslator<'a> {
         };
         let has_tls = has("ssl") || has_ssl || (has("quic") && port == "443");
         if has("default_server") || has("default") {
-            server.default_for.push(port.clone());
+            server.default_for.push(address.clone());
         }
         let mut keys = Vec::new();
         if has_tls {
@@ -129,7 +132,7 @@ impl<'a> NginxTranslator<'a> {
         if !has("quic") {
             self.draft.listen(&address, &keys);
         }
-        server.ports.push((port, has_tls));
+        server.listeners.push((address, has_tls));
         let unsupported = ["http2", "quic", "spdy"].iter().find(|word| has(word));
         match unsupported {
             Some(word) => {
@@ -160,7 +163,7 @@ impl<'a> NginxTranslator<'a> {
         }
         let secure = members
             .iter()
-            .find(|it| servers[it.server].ports.iter().any(|(_, tls)| *tls));
+            .find(|it| servers[it.server].listeners.iter().any(|(_, tls)| *tls));
         let mut has_tls = false;
         if let Some(member) = secure {
             has_tls = self.certificate(&servers[member.server].scope, &mut site.table);
@@ -176,11 +179,12 @@ impl<'a> NginxTranslator<'a> {
             if is_first || !site.table.keys.has("error_pages") {
                 self.error_pages(&block, &server.scope, &mut site.table, Level::Site);
             }
+            let first_unlogged = self.unlogged.len();
             let routes = self.server_routes(&block);
             site.routes.extend(routes);
             if server.directive.is_some() {
                 self.compression(&server.scope, Level::Site, Some(&mut site.table.keys));
-                self.site_access_logs(&server.scope, &mut site.table.keys);
+                self.site_access_logs(&server.scope, first_unlogged, &mut site.table.keys);
                 self.common_settings(server.scope.own());
             }
             for name in ["root", "index"] {
@@ -251,42 +255,49 @@ struct Member {
 
 /// Hosts that have the same servers, with those. The site without hosts is the last.
 fn sites_of(servers: &[NamedServer<'_>]) -> Vec<(Vec<String>, Vec<Member>)> {
-    // The server of each port for hosts that no server names.
-    let mut defaults: BTreeMap<&str, usize> = BTreeMap::new();
+    // The server of each listener for hosts that no server names.
+    let mut defaults: ServersByListener<'_> = BTreeMap::new();
     for (index, server) in servers.iter().enumerate() {
-        for (port, _) in &server.ports {
-            defaults.entry(port).or_insert(index);
+        for (listener, _) in &server.listeners {
+            defaults.entry(listener).or_insert(index);
         }
     }
     for (index, server) in servers.iter().enumerate().rev() {
-        for port in &server.default_for {
-            defaults.insert(port, index);
+        for listener in &server.default_for {
+            defaults.insert(listener, index);
         }
     }
-    let mut by_host: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
+    let mut by_host: BTreeMap<&str, ServersByListener<'_>> = BTreeMap::new();
     let mut order: Vec<&str> = Vec::new();
     for (index, server) in servers.iter().enumerate() {
         for name in &server.names {
-            let ports = by_host.entry(name).or_insert_with(|| {
+            let own = by_host.entry(name).or_insert_with(|| {
                 order.push(name);
                 BTreeMap::new()
             });
-            for (port, _) in &server.ports {
-                ports.entry(port).or_insert(index);
+            for (listener, _) in &server.listeners {
+                own.entry(listener).or_insert(index);
             }
         }
     }
-    let mut groups: Vec<(Vec<String>, BTreeMap<&str, usize>)> = Vec::new();
-    let mut places: BTreeMap<BTreeMap<&str, usize>, usize> = BTreeMap::new();
+    let mut groups: Vec<(Vec<String>, ServersByListener<'_>)> = Vec::new();
+    let mut places: BTreeMap<ServersByListener<'_>, usize> = BTreeMap::new();
     for host in order {
-        let Some(ports) = by_host.remove(host) else {
+        let Some(mut own) = by_host.remove(host) else {
             continue;
         };
-        if ports == defaults {
+        // At other listeners their default servers answer for this host. Those of the web are one.
+        let is_on_web = own.keys().any(|it| is_web(it));
+        for (listener, index) in &defaults {
+            if !is_on_web || !is_web(listener) {
+                own.entry(listener).or_insert(*index);
+            }
+        }
+        if own == defaults {
             continue;
         }
-        let at = *places.entry(ports.clone()).or_insert_with(|| {
-            groups.push((Vec::new(), ports));
+        let at = *places.entry(own.clone()).or_insert_with(|| {
+            groups.push((Vec::new(), own));
             groups.len() - 1
         });
         groups[at].0.push(host.to_owned());
@@ -294,25 +305,26 @@ fn sites_of(servers: &[NamedServer<'_>]) -> Vec<(Vec<String>, Vec<Member>)> {
     groups.push((Vec::new(), defaults));
     groups
         .into_iter()
-        .map(|(hosts, ports)| (hosts, members(servers, &ports)))
+        .map(|(hosts, own)| (hosts, members(servers, &own)))
         .collect()
 }
 
-fn members(servers: &[NamedServer<'_>], ports: &BTreeMap<&str, usize>) -> Vec<Member> {
-    let mut order: Vec<usize> = Vec::new();
-    for index in ports.values() {
-        if !order.contains(index) {
-            order.push(*index);
-        }
-    }
-    order.sort_unstable();
+/// The server of each listener.
+type ServersByListener<'a> = BTreeMap<&'a str, usize>;
+
+fn is_web(listener: &str) -> bool {
+    matches!(listener, ":80" | ":443")
+}
+
+fn members(servers: &[NamedServer<'_>], own: &ServersByListener<'_>) -> Vec<Member> {
+    let order: BTreeSet<usize> = own.values().copied().collect();
     let is_alone = order.len() == 1;
-    let scheme = |index: &usize| -> BTreeSet<bool> {
-        let own = servers[*index].ports.iter();
-        let own = own.filter(|(port, _)| ports.get(port.as_str()) == Some(index));
-        own.map(|(_, tls)| *tls).collect()
+    let schemes_of = |index: &usize| -> BTreeSet<bool> {
+        let listeners = servers[*index].listeners.iter();
+        let listeners = listeners.filter(|(it, _)| own.get(it.as_str()) == Some(index));
+        listeners.map(|(_, tls)| *tls).collect()
     };
-    let schemes: Vec<BTreeSet<bool>> = order.iter().map(scheme).collect();
+    let schemes: Vec<BTreeSet<bool>> = order.iter().map(schemes_of).collect();
     let by_scheme =
         schemes.len() == 2 && schemes.iter().all(|it| it.len() == 1) && schemes[0] != schemes[1];
     let member = |(at, index): (usize, &usize)| {
@@ -321,38 +333,16 @@ fn members(servers: &[NamedServer<'_>], ports: &BTreeMap<&str, usize>) -> Vec<Me
             let secure = schemes[at].contains(&true);
             matches.set("scheme", if secure { "https" } else { "http" });
         } else if !is_alone {
-            let own = ports
-                .iter()
-                .filter(|(_, server)| *server == index)
-                .map(|(port, _)| *port);
-            let numbers: Vec<&str> = own
-                .filter(|port| port.bytes().all(|it| it.is_ascii_digit()))
-                .collect();
-            let unusual: Vec<&str> = numbers
-                .iter()
-                .copied()
-                .filter(|it| *it != "80" && *it != "443")
-                .collect();
-            if unusual.len() == numbers.len() && !unusual.is_empty() {
-                let pattern = match unusual.as_slice() {
-                    [port] => format!("*:{port}"),
-                    ports => format!("~:({})$", ports.join("|")),
-                };
-                matches.set_in(&["header", "Host"], pattern);
-            } else if schemes[at].len() == 1 {
-                let secure = schemes[at].contains(&true);
-                matches.set("scheme", if secure { "https" } else { "http" });
-            }
+            let listeners = own.iter().filter(|(_, server)| *server == index);
+            let listeners: Vec<&str> = listeners.map(|(listener, _)| *listener).collect();
+            matches.set("listener", listeners);
         }
         Member {
             server: *index,
             matches,
         }
     };
-    let mut members: Vec<Member> = order.iter().enumerate().map(member).collect();
-    // Ports in the field `Host` are looked at before the scheme.
-    members.sort_by_key(|it| !it.matches.has("header"));
-    members
+    order.iter().enumerate().map(member).collect()
 }
 
 enum HostName {

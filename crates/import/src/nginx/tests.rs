@@ -271,7 +271,7 @@ fn a_host_gets_the_routes_of_each_of_its_servers() {
         "server { listen 80 default_server; return 444; }
          server { listen 80; server_name a.example; return 301 https://a.example$request_uri; }
          server { listen 443 ssl; server_name a.example; ssl_certificate /c; location / { return 200; } }
-         server { listen 80; listen 8080; server_name b.example; location / { return 202; } }",
+         server { listen 80; server_name b.example; location / { return 202; } }",
     );
     assert_has(
         &made,
@@ -426,4 +426,137 @@ fn the_sets_of_the_documents_are_translated() {
             made.report.to_text()
         );
     }
+}
+
+#[test]
+fn a_server_is_reached_by_its_own_listeners_alone() {
+    let made = nginx(
+        "server { listen 80; server_name a.example; location / { return 201; } }
+         server { listen 127.0.0.1:8081; server_name b.example; location / { return 202; } }",
+    );
+    let outside = "match = { listener = [\":80\"] }\nrespond = { status = 201 }";
+    let inside = "match = { listener = [\"127.0.0.1:8081\"] }\nrespond = { status = 202 }";
+    assert_has(&made, outside);
+    assert_has(&made, inside);
+    for site in made.toml.split("[[sites]]").skip(1) {
+        assert!(!site.contains("[[sites.routes]]\nrespond"), "{}", made.toml);
+        let has_both = site.contains(outside) && site.contains(inside);
+        assert!(has_both, "hosts do not choose the listener: {}", made.toml);
+    }
+    // An address whose port is that of a listener on every address.
+    let made = nginx(
+        "server { listen 80; location / { return 201; } }
+         server { listen 127.0.0.1:80; location / { return 202; } }",
+    );
+    assert_has(&made, outside);
+    assert_has(
+        &made,
+        "# by hand: a route of the listener \"127.0.0.1:80\", which is not in `listen`",
+    );
+    assert!(!made.toml.contains("\nrespond = { status = 202 }"));
+}
+
+#[test]
+fn nested_expressions_stand_just_before_the_one_around_them() {
+    let made = server(
+        "root /srv;
+         location ~ /data/ { return 404; }
+         location ~ \\.(?:css|wasm)$ { expires 1h; location ~ \\.wasm$ { return 202; } }
+         location ^~ /up/ { location ~ ^/up/a { location ~ \\.js$ { return 203; } return 204; } }",
+    );
+    let at = |text: &str| {
+        made.toml
+            .find(text)
+            .unwrap_or_else(|| panic!("no {text} in {}", made.toml))
+    };
+    let order = [
+        at("regex = '\\.js$'"),
+        at("path = { regex = \"^/up/a\" }"),
+        at("regex = \"/data/\""),
+        at("regex = '\\.wasm$'"),
+        at("regex = '\\.(?:css|wasm)$'"),
+    ];
+    assert!(order.is_sorted(), "{order:?} {}", made.toml);
+    assert_has(
+        &made,
+        "match = { path = ['~\\.(?:css|wasm)$'] }\nrespond = { status = 202 }",
+    );
+    assert_has(
+        &made,
+        "match = { path = [\"~^/up/a\"], named = [\"location\"] }\nrespond = { status = 203 }",
+    );
+    assert_has(&made, "[conditions.location]\npath = [\"/up/*\"]");
+}
+
+#[test]
+fn the_script_of_a_folder_is_run() {
+    let php = "root /srv; location ~ \\.php$ { fastcgi_pass 127.0.0.1:9000; }";
+    let front = "path = { regex = \"^/(.*/|)$\" }\nupstream = \"server-9000\"\nrewrite = { regex = \
+                 \"^/(.*/|)$\", to = \"/{re.1}index.php\" }";
+    assert_has(&server(&format!("index index.php; {php}")), front);
+    let tried = "location / { try_files $uri $uri/ =404; }";
+    assert_has(&server(&format!("index index.php; {tried} {php}")), front);
+    for text in [
+        format!("index index.html index.php; {php}"),
+        "index index.php; root /srv;".to_owned(),
+    ] {
+        assert_has(
+            &server(&text),
+            "by hand: a folder's `index.php` is not run: ",
+        );
+    }
+    let fallback = "location / { try_files $uri /index.php; }";
+    let made = server(&format!("index index.php; {fallback} {php}"));
+    assert!(!made.toml.contains("(.*/|)$"), "{}", made.toml);
+}
+
+#[test]
+fn settings_keep_their_values() {
+    let cached = "location / { proxy_pass http://127.0.0.1:1; proxy_cache c; proxy_cache_valid 200 404 1h; \
+                  proxy_cache_valid any 1m; }";
+    let made = nginx(&format!(
+        "proxy_cache_path /c keys_zone=c:1m; server {{ listen 80; {cached} }}"
+    ));
+    assert_has(
+        &made,
+        "ttl_by_status = { 200 = \"1h\", 404 = \"1h\" }, default_ttl = \"1m\"",
+    );
+    let rows = [
+        (
+            "location / { proxy_pass http://127.0.0.1:1; expires 1y; add_header Cache-Control public,immutable; }",
+            "set = { Cache-Control = \"max-age=31536000, public,immutable\" }",
+        ),
+        (
+            "access_log /var/log/a.log; location /up { access_log off; return 200; } location / { return 404; }",
+            "[access_logs.a-log]\npath = \"/var/log/a.log\"\nmatch = { not = { path = [\"~^/up\"] } }",
+        ),
+        (
+            "location / { proxy_pass http://127.0.0.1:1; proxy_set_header X-Forwarded-Proto https; }",
+            "request_headers = { set = { X-Forwarded-Proto = \"https\" } }",
+        ),
+        (
+            "location / { proxy_pass http://127.0.0.1:1; }",
+            "# nginx.conf:1: nginx sends `Host: 127.0.0.1:1` here, Penstock the client's. `host` changes that",
+        ),
+    ];
+    for (text, expected) in rows {
+        assert_has(&server(text), expected);
+    }
+    let kept = "location / { proxy_pass http://127.0.0.1:1; proxy_set_header Host $host; }";
+    assert!(!server(kept).toml.contains("nginx sends `Host"));
+}
+
+#[test]
+fn constants_are_folders_and_each_rest_is_a_comment() {
+    let made = server(
+        "set $public /srv/public; set $public_dir /srv/dir; root $public_dir;
+         location /a/ { root $public; }",
+    );
+    assert_has(&made, "files = { root = \"/srv/dir\" }");
+    assert_has(&made, "files = { root = \"/srv/public\" }");
+    let made = nginx("http { include absent.conf; server { listen 80; return 404; } }");
+    assert_has(
+        &made,
+        "# nginx.conf:1 `include absent.conf`: by hand: the file cannot be read",
+    );
 }

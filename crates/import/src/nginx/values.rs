@@ -148,6 +148,18 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
+/// A value with the variables that `set` gives a fixed text.
+pub(super) fn with_constants(value: &str, constants: &Constants) -> String {
+    let mut made = value.to_owned();
+    // Longer names first: `$public_dir` before `$public`.
+    for (name, constant) in constants.iter().rev() {
+        made = made
+            .replace(&format!("${{{name}}}"), constant)
+            .replace(&format!("${name}"), constant);
+    }
+    made
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
