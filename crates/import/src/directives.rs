@@ -78,6 +78,12 @@ impl DirectiveLog {
         self.note(id, Coverage::Translated, format!("`{key}`"));
     }
 
+    /// Its outcome so far.
+    pub(crate) fn coverage(&self, id: DirectiveId) -> Option<Coverage> {
+        let outcome = self.entries[id.0].outcome.as_ref();
+        outcome.map(|(coverage, _)| *coverage)
+    }
+
     /// Whether it has an outcome.
     pub(crate) fn is_noted(&self, id: DirectiveId) -> bool {
         self.entries[id.0].outcome.is_some()

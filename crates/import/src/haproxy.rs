@@ -89,6 +89,20 @@ impl<'a> ProxyLines<'a> {
         own.or_else(|| self.defaults.iter().rev().find(|line| line.begins(words)))
     }
 
+    /// The line of a time-out, in its old spelling too, with its time.
+    fn timeout(&self, name: &str) -> Option<(&'a HaproxyLine, String)> {
+        let old = match name {
+            "connect" => "contimeout",
+            "client" => "clitimeout",
+            "server" => "srvtimeout",
+            _ => "",
+        };
+        let line = self.find(&["timeout", name]);
+        let line = line.or_else(|| self.find(&[old]).filter(|_| !old.is_empty()))?;
+        let time = values::time(line.words.last().map_or("", String::as_str))?;
+        Some((line, time))
+    }
+
     fn is_tcp(&self) -> bool {
         self.find(&["mode"])
             .is_none_or(|line| line.word(1) == "tcp")
@@ -151,6 +165,12 @@ impl<'a> HaproxyTranslator<'a> {
         for section in sections {
             if let Some(comment) = self.log.note_from_table(section.id) {
                 table.comment(comment);
+            }
+            for line in section.lines.iter().filter(|line| line.begins(&["mode"])) {
+                if !self.log.is_noted(line.id) {
+                    let why = "each section has a mode of its own";
+                    self.log.note(line.id, Coverage::NotNeeded, why);
+                }
             }
             self.leave_lines(&section.lines, &mut table);
         }

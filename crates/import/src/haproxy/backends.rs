@@ -59,6 +59,9 @@ impl<'a> HaproxyTranslator<'a> {
         self.backend_timeouts(proxy, &mut table);
         self.health(proxy, &facts, &mut table);
         self.log.translated(proxy.section.id, "[upstreams.NAME]");
+        if let Some(line) = proxy.find(&["mode"]) {
+            self.log.translated(line.id, "[[sites]] or [[tcp]]");
+        }
         let own = as_name(name);
         *self.draft.upstreams.table_mut(&own) = table;
         self.backends.insert(name.to_owned(), proxy.clone());
@@ -124,13 +127,7 @@ impl<'a> HaproxyTranslator<'a> {
                 "responses of old servers are mended where that is safe",
             );
         }
-        if let Some(line) = proxy.find(&["option", "forwardfor"]) {
-            self.log.note(
-                line.id,
-                Coverage::BuiltIn,
-                "`X-Forwarded-For`, `-Proto` and `-Host` are sent",
-            );
-        }
+        self.forwarded_fields(proxy);
     }
 
     fn backend_timeouts(&mut self, proxy: &ProxyLines<'a>, table: &mut DraftTable) {
@@ -141,10 +138,7 @@ impl<'a> HaproxyTranslator<'a> {
             ("tunnel", &[&["tunnel_timeout"]]),
         ];
         for (name, paths) in keys {
-            let Some(line) = proxy.find(&["timeout", name]) else {
-                continue;
-            };
-            let Some(time) = time(line.word(2)) else {
+            let Some((line, time)) = proxy.timeout(name) else {
                 continue;
             };
             for path in paths {
@@ -154,8 +148,7 @@ impl<'a> HaproxyTranslator<'a> {
         }
         if proxy.is_tcp()
             && !table.keys.has("tunnel_timeout")
-            && let Some(line) = proxy.find(&["timeout", "server"])
-            && let Some(time) = time(line.word(2))
+            && let Some((_, time)) = proxy.timeout("server")
         {
             table.keys.set("tunnel_timeout", time);
         }

@@ -1,17 +1,21 @@
 //! Frontends of HTTP: listeners, and one site with the routes of all of them.
 
+use std::collections::BTreeMap;
+
 use super::conditions::{self, AclLines, HaproxyCase};
 use super::rules::{Place, RuleState};
+use super::servers::with_braces;
 use super::{HaproxyTranslator, ProxyLines};
 use crate::draft::{DraftSite, DraftTable, as_name};
 use crate::matcher::RequestMatcher;
 use crate::report::Coverage;
 use crate::toml_value::{TomlTable, TomlValue};
 
-/// A frontend with its ports.
+/// A frontend with its listeners.
 struct BoundFrontend<'p, 'a> {
     proxy: &'p ProxyLines<'a>,
-    ports: Vec<String>,
+    /// Addresses as `server.listen` has them.
+    listeners: Vec<String>,
     has_tls: bool,
     is_mixed: bool,
 }
@@ -58,7 +62,7 @@ impl<'a> HaproxyTranslator<'a> {
     ) -> BoundFrontend<'p, 'a> {
         let mut bound = BoundFrontend {
             proxy,
-            ports: Vec::new(),
+            listeners: Vec::new(),
             has_tls: false,
             is_mixed: false,
         };
@@ -72,7 +76,7 @@ impl<'a> HaproxyTranslator<'a> {
                     .and_then(|at| line.words.get(at + 1))
             };
             for text in line.word(1).split(',') {
-                let Some((address, port)) = bind_address(text) else {
+                let Some((address, _)) = bind_address(text) else {
                     let why = "`server.listen` has addresses with one port each";
                     self.leave(line.id, Coverage::ByHand, why, site);
                     continue;
@@ -85,7 +89,7 @@ impl<'a> HaproxyTranslator<'a> {
                     flags.push("proxy_protocol");
                 }
                 self.draft.listen(&address, &flags);
-                bound.ports.push(port);
+                bound.listeners.push(address);
             }
             if has("ssl") {
                 bound.has_tls = true;
@@ -167,17 +171,11 @@ impl<'a> HaproxyTranslator<'a> {
         outer: RequestMatcher,
     ) -> Vec<DraftTable> {
         let acls = proxy.acls();
-        for line in acls.values().flatten() {
-            self.log.note(
-                line.id,
-                Coverage::Translated,
-                "`match` of the rules that name it",
-            );
-        }
         let mut state = RuleState::new(outer);
         self.rules(proxy, &acls, Place::Frontend, &mut state);
         for line in proxy.find_all(&["monitor-uri"]) {
             let mut route = DraftTable::default();
+            state.outer.write(&mut route);
             route.keys.set("path", line.word(1));
             route.keys.set("respond", TomlTable::with("body", "ok\n"));
             state.routes.insert(0, route);
@@ -207,6 +205,7 @@ impl<'a> HaproxyTranslator<'a> {
         } else if self.backends.contains_key(&proxy.section.name) {
             targets.push((proxy.section.name.clone(), vec![HaproxyCase::default()]));
         }
+        self.settle_acls(proxy, &acls, &mut state);
         for (name, cases) in targets {
             self.backend_routes(proxy, &name, &cases, &mut state);
         }
@@ -243,17 +242,54 @@ impl<'a> HaproxyTranslator<'a> {
             let mut inner = state.for_backend(requests);
             if !is_own {
                 let acls: AclLines<'a> = backend.acls();
-                for line in acls.values().flatten() {
-                    self.log.note(
-                        line.id,
-                        Coverage::Translated,
-                        "`match` of the rules that name it",
-                    );
-                }
                 self.rules(&backend, &acls, Place::Backend, &mut inner);
+                self.settle_acls(&backend, &acls, &mut inner);
             }
             inner.write_backend(&as_name(name));
             state.routes.append(&mut inner.routes);
+        }
+    }
+}
+
+impl<'a> HaproxyTranslator<'a> {
+    /// Notes each ACL as the rules that name it; the lines of rules left by hand are comments.
+    fn settle_acls(&mut self, proxy: &ProxyLines<'a>, acls: &AclLines<'a>, state: &mut RuleState) {
+        let mut is_written: BTreeMap<&str, bool> = BTreeMap::new();
+        for line in proxy.defaults.iter().chain(&proxy.section.lines) {
+            let at = line
+                .words
+                .iter()
+                .position(|it| it == "if" || it == "unless");
+            let is_left = self
+                .log
+                .coverage(line.id)
+                .is_none_or(|it| it >= Coverage::ByHand)
+                && line.word(1) != "auth";
+            for word in line.rest(at.map_or(usize::MAX, |at| at + 1)) {
+                *is_written.entry(word.trim_start_matches('!')).or_default() |= !is_left;
+            }
+        }
+        let mut note = DraftTable::default();
+        for (name, lines) in acls {
+            for line in lines {
+                match is_written.get(name) {
+                    Some(true) => {
+                        let why = "`match` of the rules that name it";
+                        self.log.note(line.id, Coverage::Translated, why);
+                    }
+                    Some(false) => {
+                        let why = "the rules that name it are left by hand";
+                        self.leave(line.id, Coverage::ByHand, why, &mut note);
+                    }
+                    None => {
+                        let why = "no rule of its section names it";
+                        self.log.note(line.id, Coverage::NotNeeded, why);
+                    }
+                }
+            }
+        }
+        if !note.comments.is_empty() {
+            state.routes.insert(0, note);
         }
     }
 }
@@ -264,29 +300,16 @@ fn matcher_of(frontend: &BoundFrontend<'_, '_>, all: &[BoundFrontend<'_, '_>]) -
     if all.len() < 2 {
         return matcher;
     }
-    let same = all
+    let is_only_one = all
         .iter()
-        .filter(|it| it.has_tls == frontend.has_tls && !it.is_mixed)
-        .count();
-    let unusual: Vec<&str> = frontend
-        .ports
-        .iter()
-        .map(String::as_str)
-        .filter(|it| *it != "80" && *it != "443" && it.bytes().all(|b| b.is_ascii_digit()))
-        .collect();
-    if (same > 1 || frontend.is_mixed)
-        && unusual.len() == frontend.ports.len()
-        && !unusual.is_empty()
-    {
-        let pattern = match unusual.as_slice() {
-            [port] => format!("*:{port}"),
-            ports => format!("~:({})$", ports.join("|")),
-        };
-        matcher.matches.set_in(&["header", "Host"], pattern);
-    } else if !frontend.is_mixed {
-        matcher
-            .matches
-            .set("scheme", if frontend.has_tls { "https" } else { "http" });
+        .filter(|it| it.is_mixed || it.has_tls == frontend.has_tls)
+        .count()
+        == 1;
+    if is_only_one && !frontend.is_mixed {
+        let scheme = if frontend.has_tls { "https" } else { "http" };
+        matcher.matches.set("scheme", scheme);
+    } else {
+        matcher.matches.set("listener", frontend.listeners.clone());
     }
     matcher
 }
@@ -303,8 +326,12 @@ pub(super) fn bind_address(text: &str) -> Option<(String, String)> {
     {
         return Some((format!("unix:{path}"), path.to_owned()));
     }
+    let text = with_braces(text);
     let (host, port) = text.rsplit_once(':')?;
-    port.parse::<u16>().ok()?;
+    let is_variable = port.starts_with("${") && port.ends_with('}');
+    if !is_variable {
+        port.parse::<u16>().ok()?;
+    }
     let host = match host.trim_matches(['[', ']']) {
         "*" | "0.0.0.0" | "::" | "" | ":" => String::new(),
         inner => match inner.parse::<std::net::IpAddr>().ok()? {

@@ -1,6 +1,6 @@
 //! `global` and `userlist`, and time-outs of clients.
 
-use super::syntax::HaproxySection;
+use super::syntax::{HaproxyLine, HaproxySection};
 use super::values::time;
 use super::{HaproxyTranslator, ProxyLines};
 use crate::report::Coverage;
@@ -42,10 +42,8 @@ impl HaproxyTranslator<'_> {
                 }
                 ("log", _) => match log_target(value) {
                     Some(target) => {
-                        if !self.draft.server.keys.has("access_log") {
-                            self.draft.server.keys.set("access_log", target);
-                        }
-                        "server.access_log"
+                        self.log_to(line, target);
+                        continue;
                     }
                     None => continue,
                 },
@@ -58,6 +56,30 @@ impl HaproxyTranslator<'_> {
         self.draft.server = table;
     }
 
+    /// Writes the access log to a target, unless there is another.
+    fn log_to(&mut self, line: &HaproxyLine, target: String) {
+        match self.draft.server.keys.text("access_log") {
+            Some(known) if known != target => {
+                let why = "`server.access_log` has one target: `[access_logs.NAME]` and \
+                           `access_logs` of the site are for several";
+                let comment = self.log.leave(line.id, Coverage::ByHand, why);
+                self.draft.server.comment(comment);
+            }
+            _ => {
+                self.draft.server.keys.set("access_log", target);
+                self.log.translated(line.id, "server.access_log");
+            }
+        }
+    }
+
+    /// `option forwardfor`.
+    pub(super) fn forwarded_fields(&mut self, proxy: &ProxyLines<'_>) {
+        for line in proxy.find_all(&["option", "forwardfor"]) {
+            let why = "`X-Forwarded-For`, `-Proto` and `-Host` are sent";
+            self.log.note(line.id, Coverage::BuiltIn, why);
+        }
+    }
+
     pub(super) fn user_list(&mut self, section: &HaproxySection) {
         let why = "`basic_auth.users` is a file: a line NAME:HASH for each user, as htpasswd -B writes it";
         self.log.note(section.id, Coverage::ByHand, why);
@@ -68,16 +90,13 @@ impl HaproxyTranslator<'_> {
 
     /// Settings of a proxy that Penstock has once for all sites.
     pub(super) fn common_settings(&mut self, proxy: &ProxyLines<'_>) {
-        let timeouts: [(&[&str], &str); 3] = [
-            (&["timeout", "http-request"], "header_timeout"),
-            (&["timeout", "http-keep-alive"], "idle_timeout"),
-            (&["timeout", "client"], "body_idle_timeout"),
+        let timeouts = [
+            ("http-request", "header_timeout"),
+            ("http-keep-alive", "idle_timeout"),
+            ("client", "body_idle_timeout"),
         ];
-        for (words, key) in timeouts {
-            let Some(line) = proxy.find(words) else {
-                continue;
-            };
-            let Some(time) = time(line.word(2)) else {
+        for (name, key) in timeouts {
+            let Some((line, time)) = proxy.timeout(name) else {
                 continue;
             };
             if self
@@ -102,12 +121,12 @@ impl HaproxyTranslator<'_> {
                 "global" => self.log.note(line.id, Coverage::NotNeeded, "no log is set"),
                 target => {
                     if let Some(target) = log_target(target) {
-                        self.draft.server.keys.set("access_log", target);
-                        self.log.translated(line.id, "server.access_log");
+                        self.log_to(line, target);
                     }
                 }
             }
         }
+        self.forwarded_fields(proxy);
         for name in ["httplog", "httpslog"] {
             for line in proxy.find_all(&["option", name]) {
                 self.log.translated(line.id, "access_log.format");

@@ -424,7 +424,14 @@ impl<'a> HaproxyTranslator<'a> {
             "upgrade",
         ]
         .contains(&lower.as_str());
-        if is_sent && line.word(1) != "del-header" {
+        let value = line.word(3).to_ascii_lowercase();
+        let is_usual = match lower.as_str() {
+            "host" | "x-forwarded-host" => value.contains("hdr(host)"),
+            "x-forwarded-for" => value.contains("src") || value.contains("%ci"),
+            "x-forwarded-proto" => value.contains("ssl_fc") || !case.requests.is_any(),
+            _ => true,
+        };
+        if is_sent && line.word(1) != "del-header" && is_usual {
             let why = "`Host` and `X-Forwarded-*` are sent; `host` of the upstream is another host";
             return self.log.note(line.id, Coverage::BuiltIn, why);
         }

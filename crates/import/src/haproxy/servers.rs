@@ -83,8 +83,20 @@ impl HaproxyTranslator<'_> {
         match left.is_empty() {
             true => self.log.translated(line.id, "servers"),
             false => {
-                let why = format!("`servers` has the address; not `{}`", left.join(" "));
-                self.leave(line.id, Coverage::ByHand, why, upstream);
+                let is_http2 = |it: &String| it == "proto h2" || it == "alpn h2";
+                let (coverage, because) = match left.iter().any(is_http2) {
+                    true => (Coverage::NotOffered, ": servers get HTTP/1.1"),
+                    false if left.iter().any(|it| it.starts_with("minconn ")) => (
+                        Coverage::ByHand,
+                        ": `max_active` does not grow with the load",
+                    ),
+                    false => (Coverage::ByHand, ""),
+                };
+                let why = format!(
+                    "`servers` has the address; not `{}`{because}",
+                    left.join(" ")
+                );
+                self.leave(line.id, coverage, why, upstream);
             }
         }
         if own.is_empty() {
@@ -143,14 +155,22 @@ fn server_parameter(
             upstream.set_in(&["connections", "soft"], number);
         }
         ("pool-purge-delay", _, Some(time)) => upstream.set_in(&["connections", "ttl"], time),
+        ("proto" | "alpn", ..)
+            if !value
+                .split(',')
+                .any(|it| it.starts_with("http/1") || it == "h1") =>
+        {
+            return false;
+        }
+        ("proto" | "alpn", ..) => {}
         // Needed for nothing, or built in.
         (
             "cookie" | "id" | "fastinter" | "downinter" | "resolvers" | "init-addr"
             | "resolve-prefer" | "resolve-opts" | "enabled" | "no-ssl" | "no-send-proxy"
             | "check-ssl" | "check-send-proxy" | "check-sni" | "port" | "addr" | "on-marked-down"
-            | "on-marked-up" | "observe" | "error-limit" | "on-error" | "alpn" | "check-alpn"
-            | "proto" | "minconn" | "stick" | "non-stick" | "tfo" | "no-backup" | "no-check-ssl"
-            | "no-tls-tickets" | "ssl-min-ver" | "ssl-max-ver" | "ciphers" | "ciphersuites",
+            | "on-marked-up" | "observe" | "error-limit" | "on-error" | "check-alpn" | "stick"
+            | "non-stick" | "tfo" | "no-backup" | "no-check-ssl" | "no-tls-tickets" | "ssl-min-ver"
+            | "ssl-max-ver" | "ciphers" | "ciphersuites",
             ..,
         ) => {}
         _ => return false,
@@ -170,14 +190,42 @@ pub(super) fn server_address(text: &str) -> Option<String> {
     {
         return Some(format!("unix:{path}"));
     }
+    let text = &with_braces(text);
     if text.is_empty() || text.contains(['@', '*', ' ', '%', '"']) {
         return None;
     }
     match text.rsplit_once(':') {
+        None if text.starts_with("${") => Some(text.clone()),
         Some((host, "")) => Some(format!("{host}:80")),
-        Some((_, port)) if port.parse::<u16>().is_ok() => Some(text.to_owned()),
-        Some(_) if text.contains("${") => Some(text.to_owned()),
+        Some((_, port)) if port.parse::<u16>().is_ok() => Some(text.clone()),
+        Some(_) if text.contains("${") => Some(text.clone()),
         Some(_) => None,
         None => Some(format!("{text}:80")),
     }
+}
+
+/// An address with its variables in braces: `$HOST` is `${HOST}` in Penstock.
+pub(super) fn with_braces(text: &str) -> String {
+    let mut made = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        made.push_str(&rest[..at]);
+        let name = rest[at + 1..].trim_start_matches('{');
+        let length = name
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .unwrap_or(name.len());
+        let behind = &name[length..];
+        let has_brace = rest[at + 1..].starts_with('{');
+        if length == 0 || (has_brace && !behind.starts_with('}')) {
+            made.push('$');
+            rest = &rest[at + 1..];
+            continue;
+        }
+        made.push_str(&format!("${{{}}}", &name[..length]));
+        rest = behind
+            .strip_prefix('}')
+            .filter(|_| has_brace)
+            .unwrap_or(behind);
+    }
+    made + rest
 }

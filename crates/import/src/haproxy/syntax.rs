@@ -110,6 +110,14 @@ pub(super) fn parse(
                 .iter()
                 .position(|word| word == "from")
                 .and_then(|at| words.get(at + 1).cloned());
+            // `listen stats :1936`: an address behind the name, as old files have it.
+            let address = words.get(2).filter(|it| *it != "from" && it.contains(':'));
+            let bind = address.map(|address| HaproxyLine {
+                id,
+                words: vec!["bind".to_owned(), address.clone()],
+                is_negated: false,
+            });
+            let serves = matches!(words[0].as_str(), "listen" | "frontend");
             sections.push(HaproxySection {
                 id,
                 kind: words[0].clone(),
@@ -119,7 +127,7 @@ pub(super) fn parse(
                     .cloned()
                     .unwrap_or_default(),
                 from,
-                lines: Vec::new(),
+                lines: bind.into_iter().filter(|_| serves).collect(),
             });
             continue;
         }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::servers::with_braces;
 use crate::testing::{
     MemoryFiles, assert_has, assert_loadable, assert_servers_of_set, import_text, sets_of,
 };
@@ -286,4 +287,99 @@ fn the_sets_of_the_documents_are_translated() {
             made.report.to_text()
         );
     }
+}
+
+#[test]
+fn a_frontend_is_reached_by_its_own_listeners_alone() {
+    let made = haproxy(
+        "defaults\n mode http\nfrontend web\n bind :80\n monitor-uri /up\n default_backend \
+         a\nfrontend inside\n bind 127.0.0.1:8081\n bind 10.0.0.1:8082\n acl admin path_beg \
+         /admin/\n http-request deny if admin\n default_backend b\nbackend a\n server a \
+         127.0.0.1:1\nbackend b\n server b 127.0.0.1:2\n",
+    );
+    for expected in [
+        "path = \"/up\"\nmatch = { listener = [\":80\"] }\nrespond",
+        "match = { listener = [\":80\"] }\nupstream = \"a\"",
+        "path = \"/admin/*\"\nmatch = { listener = [\"127.0.0.1:8081\", \"10.0.0.1:8082\"] }\nrespond",
+        "match = { listener = [\"127.0.0.1:8081\", \"10.0.0.1:8082\"] }\nupstream = \"b\"",
+    ] {
+        assert_has(&made, expected);
+    }
+    assert!(!made.toml.contains("Host ="), "{}", made.toml);
+}
+
+#[test]
+fn values_are_kept_or_left() {
+    let rows = [
+        (
+            "http-request set-header X-Forwarded-Host a.example",
+            "set = { X-Forwarded-Host = \"a.example\" }",
+        ),
+        (
+            "http-request set-header Host b.example if { path_beg /b/ }",
+            "{ set = { Host = \"b.example\" }, when = { path = [\"/b/*\"] } }",
+        ),
+        (
+            "http-request set-header Host a.example",
+            "set = { Host = \"a.example\" }",
+        ),
+        (
+            "acl a req.ver 9\nacl b path_beg /b\nacl c path /c\nhttp-request deny if a b",
+            "haproxy.cfg:6 `acl b path_beg /b`: by hand: the rules that name it are left by hand",
+        ),
+        (
+            "log 10.0.0.1 local0\nlog 10.0.0.2 local0",
+            "haproxy.cfg:6 `log 10.0.0.2 local0`: by hand: `server.access_log` has one target",
+        ),
+        ("clitimeout 30000", "body_idle_timeout = \"30000ms\""),
+    ];
+    for (text, expected) in rows {
+        assert_has(&frontend(text), expected);
+    }
+    let rows = [
+        (
+            "server a 1.1.1.1:1 proto h2",
+            "not offered: `servers` has the address; not `proto h2`",
+        ),
+        (
+            "server a 1.1.1.1:1 minconn 5",
+            "by hand: `servers` has the address; not `minconn 5`",
+        ),
+        (
+            "srvtimeout 5s\ncontimeout 2s\nserver a 1.1.1.1:1",
+            "connect_timeout = \"2s\"",
+        ),
+    ];
+    for (text, expected) in rows {
+        assert_has(&backend(text), expected);
+    }
+    let made = haproxy("listen s :1936\n mode http\n server a 1.1.1.1:1\n");
+    assert_has(&made, "listen = [\":1936\"]");
+    let made = frontend("option forwardfor\nacl c path /c");
+    let coverage = |line: &str| {
+        let mut all = made.report.directives.iter();
+        all.find(|it| it.text.starts_with(line))
+            .map(|it| it.coverage)
+    };
+    assert_eq!(coverage("option forwardfor"), Some(Coverage::BuiltIn));
+    assert_eq!(coverage("acl c"), Some(Coverage::NotNeeded));
+}
+
+#[test]
+fn variables_of_addresses_have_braces() {
+    let rows = [
+        ("$A", "${A}"),
+        ("${A}:1", "${A}:1"),
+        ("0.0.0.0:$P_1", "0.0.0.0:${P_1}"),
+        ("$", "$"),
+        ("${A", "${A"),
+        ("a$-b", "a$-b"),
+    ];
+    for (text, expected) in rows {
+        assert_eq!(with_braces(text), expected);
+    }
+    let text = "frontend w\n mode http\n bind 0.0.0.0:$PORT\n default_backend b\nbackend b\n server a \"$BACK\" check\n";
+    let made = import_text(ServerKind::Haproxy, "haproxy.cfg", text);
+    assert_has(&made, "listen = [\":${PORT}\"]");
+    assert_has(&made, "servers = [\"${BACK}\"]");
 }
