@@ -22,7 +22,7 @@ mod syntax;
 mod tests;
 mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::answers::Product;
@@ -50,6 +50,7 @@ pub(crate) fn import(
         draft: Draft::default(),
         options: GlobalOptions::default(),
         upstreams: BTreeMap::new(),
+        site_encodes: BTreeSet::new(),
         has_too_many_routes: false,
         work: 0,
     };
@@ -77,6 +78,8 @@ struct CaddyTranslator<'r> {
     options: GlobalOptions,
     /// Names of upstreams by their tables.
     upstreams: BTreeMap<String, String>,
+    /// Those `encode` that the site has, and no route.
+    site_encodes: BTreeSet<DirectiveId>,
     has_too_many_routes: bool,
     /// Directives that were looked at for routes.
     work: usize,

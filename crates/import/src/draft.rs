@@ -156,6 +156,11 @@ impl Draft {
         self.server.keys.push("listen", value);
     }
 
+    /// Every address of `server.listen`.
+    pub(crate) fn listener_addresses(&self) -> impl Iterator<Item = &str> {
+        self.listeners.iter().map(|(address, _)| address.as_str())
+    }
+
     /// How many routes there are.
     pub(crate) fn route_count(&self) -> usize {
         self.sites.iter().map(|site| site.routes.len()).sum()

@@ -20,6 +20,7 @@ pub(super) fn read(
         column: column.max(1),
         problem,
     };
+    let text = &without_comments(text);
     let parsed: serde_json::Value = serde_json::from_str(text).map_err(|error| {
         syntax(
             error.line(),
@@ -45,6 +46,37 @@ pub(super) fn read(
         });
     }
     Ok(settings)
+}
+
+/// The text with spaces in place of its comments, which Passenger skips, too.
+fn without_comments(text: &str) -> String {
+    let mut made = String::with_capacity(text.len());
+    let mut rest = text;
+    let mut is_quoted = false;
+    while let Some(c) = rest.chars().next() {
+        let length = match (is_quoted, c) {
+            (true, '\\') => rest.chars().take(2).map(char::len_utf8).sum(),
+            (_, '"') => {
+                is_quoted = !is_quoted;
+                1
+            }
+            (false, '/') if rest.starts_with("//") || rest.starts_with("/*") => {
+                let end = match rest.starts_with("//") {
+                    true => rest.find('\n'),
+                    false => rest[2..].find("*/").map(|at| at + 4),
+                };
+                let (comment, behind) = rest.split_at(end.unwrap_or(rest.len()));
+                made.extend(comment.chars().map(|c| if c == '\n' { c } else { ' ' }));
+                rest = behind;
+                continue;
+            }
+            (_, c) => c.len_utf8(),
+        };
+        let (kept, behind) = rest.split_at(length);
+        made.push_str(kept);
+        rest = behind;
+    }
+    made
 }
 
 fn script_value(value: &serde_json::Value) -> ScriptValue {

@@ -47,6 +47,14 @@ pub(super) fn import(
             }
             first_app.get_or_insert_with(|| app.clone());
             log.translated(id, &format!("apps.{app}"));
+            if draft.apps.table_mut(&app).keys.text("kind") != Some("command")
+                && let Some(wrapper) = wrapper(command)
+            {
+                let why =
+                    format!("`{wrapper}` is not run: its server's own workers take its place");
+                let comment = log.leave(id, Coverage::ByHand, why);
+                draft.apps.table_mut(&app).comment(comment);
+            }
         } else if kind != "release" {
             let job = as_name(kind);
             let table = draft.jobs.table_mut(&job);
@@ -70,14 +78,42 @@ pub(super) fn import(
         let comment = log.leave(id, Coverage::ByHand, why);
         draft.tail.push(comment);
     }
-    draft
-        .head
-        .push("Made from a Procfile by `penstock import`. Check it: penstock check".to_owned());
-    Ok(Translation {
-        toml: draft.into_toml(),
-        report: log.into_report(),
-    })
+    Ok(Translation::finish(file, draft, log))
 }
+
+/// Words in front of a server that start it in an environment and do nothing else.
+const STARTERS: [&str; 14] = [
+    "bundle",
+    "exec",
+    "poetry",
+    "pipenv",
+    "uv",
+    "run",
+    "hatch",
+    "rye",
+    "pdm",
+    "python",
+    "python3",
+    "-m",
+    "env",
+    "newrelic-admin",
+];
+
+/// The first program of a command that is neither its server nor starts it alone.
+fn wrapper(command: &str) -> Option<&str> {
+    let is_server = |word: &&str| {
+        let name = word.rsplit('/').next().unwrap_or_default();
+        PYTHON_SERVERS.contains(&name) || RUBY_SERVERS.contains(&name)
+    };
+    let words = command
+        .split_whitespace()
+        .take_while(|word| !is_server(word));
+    let mut others = words.filter(|word| !STARTERS.contains(word));
+    others.next()
+}
+
+const PYTHON_SERVERS: [&str; 5] = ["gunicorn", "uvicorn", "hypercorn", "daphne", "granian"];
+const RUBY_SERVERS: [&str; 6] = ["puma", "unicorn", "rackup", "thin", "rails", "falcon"];
 
 /// A shell reads the variables of the line.
 fn set_command(table: &mut DraftTable, key: &str, command: &str) {
@@ -104,13 +140,10 @@ fn web(name: &str, command: &str, draft: &mut Draft) {
     let table = draft.apps.table_mut(name);
     table.comment(format!("{name}: {command}"));
     let words: Vec<&str> = command.split_whitespace().collect();
-    let known = ["gunicorn", "uvicorn", "hypercorn", "daphne", "granian"];
     let python = words
         .iter()
-        .position(|word| known.contains(&word.rsplit('/').next().unwrap_or_default()));
-    let ruby = words
-        .iter()
-        .any(|word| ["puma", "unicorn", "rackup", "thin", "rails", "falcon"].contains(word));
+        .position(|word| PYTHON_SERVERS.contains(&word.rsplit('/').next().unwrap_or_default()));
+    let ruby = words.iter().any(|word| RUBY_SERVERS.contains(word));
     if let Some(at) = python {
         let arguments = words.get(at + 1..).unwrap_or_default();
         let entry = arguments.iter().find(|word| {

@@ -262,6 +262,9 @@ fn evaluate_at(text: &str, known: &BTreeMap<String, ScriptValue>, depth: usize) 
     if let Some(text) = string(text) {
         return ScriptValue::Text(text.replace("${", "$${"));
     }
+    if let Some(inner) = format_string(text) {
+        return formatted(inner, known, depth);
+    }
     if let Some(items) = inner('[', ']') {
         let items = split_items(items)
             .into_iter()
@@ -361,6 +364,40 @@ fn string(text: &str) -> Option<String> {
         }
     }
     Some(made)
+}
+
+/// The text between the quotes of `f"..."`.
+fn format_string(text: &str) -> Option<&str> {
+    let quoted = text.strip_prefix(['f', 'F'])?;
+    let quote = quoted.chars().next().filter(|c| *c == '"' || *c == '\'')?;
+    let inner = quoted.strip_prefix(quote)?.strip_suffix(quote)?;
+    (!inner.contains(quote) && !inner.contains('\\')).then_some(inner)
+}
+
+/// The value of such a text: each `{expression}` in it is evaluated.
+fn formatted(text: &str, known: &BTreeMap<String, ScriptValue>, depth: usize) -> ScriptValue {
+    let mut made = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(['{', '}']) {
+        made.push_str(&rest[..at]);
+        let inner = rest[at..]
+            .strip_prefix('{')
+            .and_then(|it| it.split_once('}'));
+        let Some((expression, behind)) = inner else {
+            return ScriptValue::Code;
+        };
+        // Not `{{`, and no format behind a colon.
+        let value = match expression.contains(['{', '}', '!']) {
+            true => ScriptValue::Code,
+            false => evaluate_at(expression.trim(), known, depth + 1),
+        };
+        match value.as_text() {
+            Some(text) => made.push_str(&text),
+            None => return ScriptValue::Code,
+        }
+        rest = behind;
+    }
+    ScriptValue::Text(made + rest)
 }
 
 /// Items between commas, outside of brackets and quotes.

@@ -69,9 +69,7 @@ fn target(word: &str) -> Option<Target> {
         }
         "limit_concurrency" => Number("max_concurrent", 1, 1_000_000),
         "fork_worker" => Number("refork_after", 1, 1_000_000_000),
-        "timeout" | "worker_timeout" | "harakiri" | "max_request_time" => {
-            Seconds("response_timeout")
-        }
+        "timeout" | "harakiri" | "max_request_time" => Seconds("response_timeout"),
         "graceful_timeout"
         | "worker_shutdown_timeout"
         | "force_shutdown_after"
@@ -167,7 +165,18 @@ impl AppTranslator {
             }
             return;
         }
+        let is_python = matches!(self.kind, ServerKind::Gunicorn | ServerKind::Uvicorn);
+        if is_python && value == ScriptValue::Nothing {
+            return self
+                .log
+                .note(setting.id, Coverage::NotNeeded, "`None` sets nothing");
+        }
         let done = self.special(setting, &value) || self.simple(setting, &value);
+        if !done && is_python && value == ScriptValue::Bool(false) {
+            return self
+                .log
+                .note(setting.id, Coverage::NotNeeded, "`False` asks for nothing");
+        }
         if !done && let Some(comment) = self.log.note_from_table(setting.id) {
             self.app.comment(comment);
         }
@@ -220,6 +229,12 @@ impl AppTranslator {
                     self.app.keys.set(key, format!("{number}s"));
                     format!("apps.NAME.{key}")
                 }
+                None if value.is_variable() => {
+                    self.app
+                        .keys
+                        .set(key, format!("{}s", text.unwrap_or_default()));
+                    format!("apps.NAME.{key}")
+                }
                 None => return false,
             },
             Target::Megabytes(path) => {
@@ -244,6 +259,12 @@ impl AppTranslator {
                 format!("apps.NAME.{key}")
             }
             Target::Limit(key, kind) => {
+                if kind == LimitKind::Seconds && value.is_variable() {
+                    let time = format!("{}s", text.unwrap_or_default());
+                    self.draft.limits.keys.set(key, time);
+                    self.log.translated(setting.id, &format!("limits.{key}"));
+                    return true;
+                }
                 let Some(number) = number.filter(|it| *it > 0) else {
                     return false;
                 };
@@ -477,6 +498,12 @@ impl AppTranslator {
             }
             ("wsgi-file", _) => {
                 let Some(file) = text else { return false };
+                if !file.ends_with(".py") {
+                    let why = "`entry` names a module: a file that ends in .py, and its callable";
+                    let comment = self.log.leave(setting.id, Coverage::ByHand, why);
+                    self.app.comment(comment);
+                    return true;
+                }
                 let module = file
                     .rsplit('/')
                     .next()
@@ -589,13 +616,17 @@ impl AppTranslator {
     /// `dir` is the folder of the application, where the configuration lies in another one.
     pub(super) fn finish(mut self, file: &Path, dir: Option<&Path>) -> Translation {
         if self.host.is_some() || self.port.is_some() {
-            let host = self.host.take().unwrap_or_else(|| "127.0.0.1".to_owned());
+            let (host, port) = match self.kind {
+                ServerKind::Passenger => ("0.0.0.0", "3000"),
+                _ => ("127.0.0.1", "8000"),
+            };
+            let host = self.host.take().unwrap_or_else(|| host.to_owned());
             let host = if host == "0.0.0.0" || host == "::" {
                 String::new()
             } else {
                 host.replace("localhost", "127.0.0.1")
             };
-            let port = self.port.take().unwrap_or_else(|| "8000".to_owned());
+            let port = self.port.take().unwrap_or_else(|| port.to_owned());
             self.draft.listen(&format!("{host}:{port}"), &[]);
         }
         self.mend_app();
@@ -624,14 +655,7 @@ impl AppTranslator {
             route.keys.set("app", APP);
             site.routes.push(route);
         }
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        self.draft.head.push(format!(
-            "Made from {name} by `penstock import`. Check it: penstock check"
-        ));
-        Translation {
-            toml: self.draft.into_toml(),
-            report: self.log.into_report(),
-        }
+        Translation::finish(file, self.draft, self.log)
     }
 
     /// Makes keys agree: a reactor has one thread, and each kind its own keys.

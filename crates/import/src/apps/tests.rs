@@ -137,7 +137,10 @@ fn translates_puma_and_unicorn() {
             "environment ENV['RACK_ENV'] || 'development'",
             "RACK_ENV = \"${RACK_ENV:-development}\"",
         ),
-        ("worker_timeout 3600", "response_timeout = \"3600s\""),
+        (
+            "bind 'tcp://0.0.0.0:1'\nif x\n workers 2\nend",
+            "# settings:3 `workers 2`: by hand: it stands in a condition",
+        ),
     ];
     for (text, expected) in rows {
         assert_has(&made(ServerKind::Puma, text), expected);
@@ -189,7 +192,7 @@ fn translates_uwsgi_passenger_and_procfiles() {
         "{\n  \"port\": 4000,\n  \"max_pool_size\": 6,\n  \"envvars\": { \"A\": \"b\" },\n  \"turbocaching\": false\n}",
     );
     assert_has(&passenger, "processes = { max = 6 }");
-    assert_has(&passenger, "listen = [\"127.0.0.1:4000\"]");
+    assert_has(&passenger, "listen = [\":4000\"]");
     let procfile = import_text(
         ServerKind::Procfile,
         "Procfile",
@@ -331,5 +334,85 @@ fn hostile_files_end() {
                 &MemoryFiles::default(),
             );
         }
+    }
+}
+
+#[test]
+fn heartbeats_of_puma_bound_no_request() {
+    let translated = made(ServerKind::Puma, "worker_timeout 15\n");
+    assert!(
+        !translated.toml.contains("response_timeout"),
+        "{}",
+        translated.toml
+    );
+    assert_eq!(translated.report.count(Coverage::NotNeeded), 1);
+}
+
+#[test]
+fn comments_of_passenger_are_skipped() {
+    let text = "{\n  // one \"port\": 1\n  \"envvars\": { \"A\": \"http://a/*b*/ \\\" // c\" }, /* two\n */ \"port\": 5000\n}";
+    let translated = made(ServerKind::Passenger, text);
+    assert_has(&translated, "A = 'http://a/*b*/ \" // c'");
+    assert_has(&translated, "listen = [\":5000\"]");
+    let error = import(
+        Path::new("f"),
+        "{\n /* a\n b */ \"a\": }",
+        Some(ServerKind::Passenger),
+        &MemoryFiles::default(),
+    );
+    let expected = "f:3:12: no JSON: a comma, quote or brace is wrong";
+    assert_eq!(error.unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn values_of_python_keep_their_variables() {
+    let rows = [
+        (
+            "import os\nbind = f\"0.0.0.0:{os.getenv('PORT', '5000')}\"",
+            "listen = [\":${PORT:-5000}\"]",
+        ),
+        (
+            "t = os.getenv('TIMEOUT', '120')\ntimeout = int(t)",
+            "response_timeout = \"${TIMEOUT:-120}s\"",
+        ),
+        (
+            "keepalive = int(os.getenv('KEEP', '5'))",
+            "idle_timeout = \"${KEEP:-5}s\"",
+        ),
+        ("bind = f'{a}:{{b}}'", "by hand: code is not run; "),
+        (
+            "def on_exit(server):\n    pass",
+            "# settings:1 `def on_exit(server):`: not offered: ",
+        ),
+    ];
+    for (text, expected) in rows {
+        assert_has(&made(ServerKind::Gunicorn, text), expected);
+    }
+    let translated = made(
+        ServerKind::Gunicorn,
+        "certfile = None\ndaemon = False\npreload_app = None\n",
+    );
+    assert_eq!(translated.report.count(Coverage::NotNeeded), 3);
+    assert!(!translated.toml.contains("preload"));
+}
+
+#[test]
+fn what_is_not_run_is_said() {
+    let uwsgi = made(ServerKind::Uwsgi, "[uwsgi]\nwsgi-file = /app/a.wsgi\n");
+    assert!(!uwsgi.toml.contains("\nentry"), "{}", uwsgi.toml);
+    assert_has(
+        &uwsgi,
+        "`wsgi-file = /app/a.wsgi`: by hand: `entry` names a module",
+    );
+    let file = "web: bin/pool bundle exec puma -C config/puma.rb\n";
+    let wrapped = import_text(ServerKind::Procfile, "Procfile", file);
+    assert_has(&wrapped, "by hand: `bin/pool` is not run");
+    for line in [
+        "web: bundle exec puma\n",
+        "web: poetry run gunicorn a:b\n",
+        "web: x --port $PORT\n",
+    ] {
+        let made = import_text(ServerKind::Procfile, "Procfile", line);
+        assert_eq!(made.report.count(Coverage::ByHand), 0, "{line}");
     }
 }

@@ -37,8 +37,14 @@ impl SiteAddress {
             Some((host, port)) if port.parse::<u16>().is_ok() => (host, Some(port.to_owned())),
             _ => (authority, None),
         };
-        let host = host.trim_matches(['[', ']']).to_ascii_lowercase();
+        let is_variable = host.starts_with("${") && host.ends_with('}');
+        let host = match is_variable {
+            true => host.to_owned(),
+            false => host.trim_matches(['[', ']']).to_ascii_lowercase(),
+        };
         let host = match host.as_str() {
+            // A variable that has the host.
+            name if is_variable && name.matches('$').count() == 1 => Some(name.to_owned()),
             "" | "*" | "0.0.0.0" | "::" => None,
             name if penstock_config::HostPattern::parse(name).is_some() => Some(name.to_owned()),
             _ => return None,
@@ -57,6 +63,7 @@ impl SiteAddress {
         host == "localhost"
             || host.ends_with(".localhost")
             || host.ends_with(".local")
+            || host.ends_with(":-localhost}")
             || host.parse::<std::net::IpAddr>().is_ok()
     }
 }

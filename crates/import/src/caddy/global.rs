@@ -233,16 +233,17 @@ impl CaddyTranslator<'_> {
         }
     }
 
-    /// Adds a listener on the default addresses.
-    pub(super) fn listen(&mut self, port: &str, has_tls: bool, bind: &[String]) {
+    /// Adds a listener on each address, by default on all; returns the addresses.
+    pub(super) fn listen(&mut self, port: &str, has_tls: bool, bind: &[String]) -> Vec<String> {
         let hosts = if bind.is_empty() {
             self.options.default_bind.clone()
         } else {
             bind.to_vec()
         };
         let flags: &[&str] = if has_tls { &["tls"] } else { &[] };
+        let mut addresses = Vec::new();
         if hosts.is_empty() {
-            self.draft.listen(&format!(":{port}"), flags);
+            addresses.push(format!(":{port}"));
         }
         for host in hosts {
             let host = ["tcp/", "tcp4/", "tcp6/"]
@@ -260,8 +261,12 @@ impl CaddyTranslator<'_> {
                 None if host.contains(':') => format!("[{}]:{port}", host.trim_matches(['[', ']'])),
                 None => format!("{host}:{port}"),
             };
-            self.draft.listen(&address, flags);
+            addresses.push(address);
         }
+        for address in &addresses {
+            self.draft.listen(address, flags);
+        }
+        addresses
     }
 }
 

@@ -273,7 +273,7 @@ impl<'d> CaddyTranslator<'_> {
             "try_files" if has_handler => self.try_files(modifier, answer, route),
             "basic_auth" | "basicauth" if !is_redirect => self.basic_auth(modifier, route),
             "forward_auth" if !is_redirect => self.forward_auth(modifier, route),
-            "encode" if has_handler && !self.log.is_noted(directive.id) => {
+            "encode" if has_handler && !self.site_encodes.contains(&directive.id) => {
                 let value = self.encode(directive, modifier.args);
                 route.keys.set("compress", value);
             }

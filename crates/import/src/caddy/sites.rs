@@ -13,11 +13,13 @@ use crate::matcher::RequestMatcher;
 use crate::report::Coverage;
 use crate::toml_value::{TomlTable, TomlValue};
 
-/// A block with the port and scheme that its requests have.
+/// A block with the port, listeners and scheme that its requests have.
 struct SiteBlock<'d> {
     directive: &'d CaddyDirective,
     hosts: Vec<String>,
     port: String,
+    /// Addresses as `server.listen` has them.
+    listeners: Vec<String>,
     has_tls: bool,
 }
 
@@ -81,7 +83,7 @@ impl CaddyTranslator<'_> {
                 true => self.options.https_port.clone(),
                 false => self.options.http_port.clone(),
             });
-            self.listen(&port, has_tls, &bind);
+            let listeners = self.listen(&port, has_tls, &bind);
             if has_tls && !self.options.has_no_redirects {
                 let http = self.options.http_port.clone();
                 self.listen(&http, false, &bind);
@@ -96,6 +98,7 @@ impl CaddyTranslator<'_> {
                     directive,
                     hosts: host.into_iter().collect(),
                     port,
+                    listeners,
                     has_tls,
                 }),
             }
@@ -113,6 +116,10 @@ impl CaddyTranslator<'_> {
         if !hosts.is_empty() {
             site.table.keys.set("hosts", hosts.clone());
         }
+        if hosts.iter().any(|host| host.starts_with("${")) {
+            let text = "the variable has one host, without scheme and port";
+            site.table.comment(text);
+        }
         let secure = blocks.iter().find(|it| it.has_tls);
         if let Some(block) = secure {
             self.certificate(block.directive, &hosts, &mut site.table);
@@ -122,11 +129,12 @@ impl CaddyTranslator<'_> {
             site.table.keys.set("redirect_to_https", false);
         }
         for block in blocks {
-            let mut context = BlockContext::default();
-            if is_mixed {
-                context.outer = self.matcher_of_port(block, blocks);
-            }
+            let context = BlockContext {
+                outer: self.matcher_of_listeners(block, blocks),
+                ..BlockContext::default()
+            };
             let directives = block.directive.children();
+            self.site_encodes.clear();
             for directive in directives {
                 match directive.name.as_str() {
                     "log" => self.site_log(directive, &name, &mut site.table),
@@ -143,6 +151,7 @@ impl CaddyTranslator<'_> {
                             .cloned()
                             .collect();
                         let value = self.encode(directive, &args);
+                        self.site_encodes.insert(directive.id);
                         site.table.keys.set("compress", value);
                         self.leave_rest(directive.children(), &mut site.table);
                     }
@@ -157,22 +166,27 @@ impl CaddyTranslator<'_> {
         site
     }
 
-    /// The conditions of a block beside others for the same hosts.
-    fn matcher_of_port(&self, block: &SiteBlock<'_>, blocks: &[SiteBlock<'_>]) -> RequestMatcher {
+    /// The conditions of a block: its scheme beside others for the same hosts, and its listeners where
+    /// the file has others than those of the web.
+    fn matcher_of_listeners(
+        &self,
+        block: &SiteBlock<'_>,
+        blocks: &[SiteBlock<'_>],
+    ) -> RequestMatcher {
         let mut matcher = RequestMatcher::default();
-        let same_scheme = blocks
-            .iter()
-            .filter(|it| it.has_tls == block.has_tls)
-            .count();
-        let usual = block.port == "80" || block.port == "443";
-        if same_scheme > 1 && !usual {
-            matcher
-                .matches
-                .set_in(&["header", "Host"], format!("*:{}", block.port));
-        } else {
-            matcher
-                .matches
-                .set("scheme", if block.has_tls { "https" } else { "http" });
+        let is_mixed = blocks.len() > 1;
+        let same_scheme = blocks.iter().filter(|it| it.has_tls == block.has_tls);
+        let has_own_scheme = same_scheme.count() == 1;
+        let web = [&self.options.http_port, &self.options.https_port].map(|it| format!(":{it}"));
+        let is_on_web = block.listeners.iter().all(|it| web.contains(it));
+        let mut all = self.draft.listener_addresses();
+        let is_everywhere = all.all(|it| block.listeners.iter().any(|own| own == it));
+        if (!is_on_web && !is_everywhere) || (is_mixed && !has_own_scheme) {
+            let listeners = block.listeners.clone();
+            matcher.matches.set("listener", listeners);
+        } else if is_mixed {
+            let scheme = if block.has_tls { "https" } else { "http" };
+            matcher.matches.set("scheme", scheme);
         }
         matcher
     }

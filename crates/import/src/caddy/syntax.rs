@@ -134,6 +134,15 @@ impl<'r> CaddyParser<'r> {
             if first.text == "}" {
                 return Err(lines.error(&first, "a brace that closes no block"));
             }
+            let is_text = !opens && line.iter().all(|word| is_variable(&word.text));
+            let is_first = parsed.sites.is_empty() && parsed.global.is_empty();
+            if is_text && !(is_first && lines.is_single_site()) {
+                let words: Vec<String> = line.iter().map(|word| word.text.clone()).collect();
+                let id = self.add(&lines, &first, "import", &words)?;
+                let why = "the variable has a part of the file: write its directives here";
+                self.log.note(id, Coverage::ByHand, why);
+                continue;
+            }
             if !opens {
                 // A file with a single site needs no braces.
                 let site = self.single_site(&mut lines, &line)?;
@@ -183,7 +192,7 @@ impl<'r> CaddyParser<'r> {
             .collect();
         let is_address = words
             .iter()
-            .all(|word| word.contains(['.', ':']) || word == "localhost");
+            .all(|word| word.contains(['.', ':']) || word == "localhost" || is_variable(word));
         if !is_address {
             return Err(lines.error(
                 &line[0],
@@ -370,6 +379,12 @@ impl<'r> CaddyParser<'r> {
     }
 }
 
+/// Whether a word is one variable of the environment: `{$NAME}`.
+fn is_variable(word: &str) -> bool {
+    let inner = word.strip_prefix("{$").and_then(|it| it.strip_suffix('}'));
+    inner.is_some_and(|name| !name.contains(['{', '}']))
+}
+
 /// Lines of words, one after the other.
 pub(super) struct LineReader {
     pub(super) file: String,
@@ -382,6 +397,13 @@ impl LineReader {
         let line = self.lines.get(self.at).cloned();
         self.at += 1;
         line
+    }
+
+    /// Whether the next line is a directive, and no other site.
+    fn is_single_site(&self) -> bool {
+        let next = self.lines.get(self.at);
+        let is_address = |word: &CaddyToken| word.text.contains(['.', ':', '$', '(']);
+        next.is_some_and(|line| line.len() > 1 && !is_address(&line[0]) && line[0].text != "{")
     }
 
     /// Whether the first line opens no block: a site without braces, or an imported file.

@@ -273,3 +273,52 @@ fn the_sets_of_the_documents_are_translated() {
         );
     }
 }
+
+#[test]
+fn variables_of_the_file_and_of_hosts_are_kept() {
+    let made =
+        caddy("{$GLOBAL}\n{\n\t{$OPTIONS}\n}\n{$EXTRA:x}\na.example {\n\treverse_proxy :1\n}\n");
+    assert_has(&made, "hosts = [\"a.example\"]");
+    for line in ["1 `{$GLOBAL}`", "3 `{$OPTIONS}`", "5 `{$EXTRA:x}`"] {
+        assert_has(&made, &format!("# Caddyfile:{line}: by hand: "));
+    }
+    let text = "{$DOMAIN:localhost}, http://{$OTHER} {\n\theader X-A b\n\treverse_proxy :1\n}\n";
+    let made = import_text(ServerKind::Caddy, "Caddyfile", text);
+    assert_has(&made, "hosts = [\"${DOMAIN:-localhost}\"]\ntls = \"local\"");
+    assert_has(&made, "hosts = [\"${OTHER}\"]");
+    assert_has(&made, "response_headers = { set = { X-A = \"b\" } }");
+    let made = import_text(
+        ServerKind::Caddy,
+        "Caddyfile",
+        "{$DOMAIN}\nreverse_proxy :1\n",
+    );
+    assert_has(&made, "hosts = [\"${DOMAIN}\"]");
+}
+
+#[test]
+fn each_route_of_a_block_is_compressed_as_the_block_says() {
+    let made = site("handle {\n\tencode zstd gzip\n\treverse_proxy /a/* :1\n\treverse_proxy :2\n}");
+    let count = made
+        .toml
+        .matches("compress = { algorithms = [\"zstd\", \"gzip\"] }")
+        .count();
+    assert_eq!(count, 2, "{}", made.toml);
+}
+
+#[test]
+fn a_site_is_reached_by_its_own_listeners_alone() {
+    let made = caddy(
+        "http://a.example {\n\treverse_proxy :1\n}\nhttp://a.example:8081 {\n\treverse_proxy :2\n}\n:9000 \
+         {\n\tbind 127.0.0.1\n\treverse_proxy :3\n}\n",
+    );
+    for (listener, port) in [(":80", 1), (":8081", 2), ("127.0.0.1:9000", 3)] {
+        let route =
+            format!("match = {{ listener = [\"{listener}\"] }}\nupstream = \"server-{port}\"");
+        assert_has(&made, &route);
+    }
+    assert!(
+        !caddy(":8080 {\n\treverse_proxy :1\n}\n")
+            .toml
+            .contains("match")
+    );
+}
