@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! - Each directive of the input is in the report exactly once (`directives`).
-//! - A directive without an equal is a comment at its place in the output.
+//! - A directive without an equal is a comment at its place in the output, or at its end.
 //! - No input panics or loops. `limits` bounds size, depth, files and directives.
 //! - Nothing of the input is executed.
 
