@@ -27,6 +27,17 @@ IS_ROOT = os.geteuid() == 0
 FIRST_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
+STRANGERS = """
+[server]
+listen = ["127.0.0.1:0"]
+admin = "off"
+trusted_proxies = []
+[[sites]]
+[[sites.routes]]
+files = { root = "." }
+"""
+
+
 def sections():
     """Returns the text of each symptom by its heading."""
     parts = re.split(r"^## (.+)$", PAGE.read_text(), flags=re.MULTILINE)
@@ -52,8 +63,8 @@ def normalized(text):
 class Running:
     """A server whose output is read."""
 
-    def __init__(self, file, cwd):
-        self.child = Child([BIN, "serve", "-c", file], cwd=cwd)
+    def __init__(self, file, cwd, before=()):
+        self.child = Child([*before, BIN, "serve", "-c", file], cwd=cwd)
         self.port = int(self.child.wait_for(r"^listening http://127\.0\.0\.1:(\d+)", PATIENCE)[1])
         self.child.wait_for(r"^control", PATIENCE)
 
@@ -115,6 +126,13 @@ class Troubleshooting(RealCase):
             stderr=subprocess.STDOUT, text=True, timeout=60, **options,
         )  # fmt: skip
         return done.stdout
+
+    def run_for_strangers(self):
+        """Starts a server that trusts no proxy, as a user who may not read everything."""
+        (self.home / "strangers.toml").write_text(STRANGERS)
+        server = Running("strangers.toml", self.home, before=NOBODY if IS_ROOT else ())
+        self.addCleanup(server.child.terminate, STOP_SECONDS)
+        return server
 
     def expect(self, heading, evidence):
         """Awaits the messages of a section in what `evidence` returns."""
@@ -194,14 +212,18 @@ class Troubleshooting(RealCase):
         status = main.send(b"GET / HTTP/1.1\r\nHost: ops.example\r\n\r\n", self.admin)
         self.expect("403 on the status page", lambda: status)
         self.assertEqual(main.get("/files/.env")[0], 404)
-        self.expect("404 for a file that exists", main.output)
+        (self.home / "a.html").write_text("")
+        (self.home / "a.html").chmod(0)
+        strangers = self.run_for_strangers()
+        self.assertEqual(strangers.get("/a.html")[0], 403)
+        self.expect("404 for a file that exists", lambda: main.output() + strangers.output())
         self.assertEqual(main.get("/", body=b"x" * 5000)[0], 413)
         self.expect("413 Content Too Large", main.output)
         self.assertEqual(main.get("/", {"Cookie": "a" * 70000})[0], 431)
         self.expect("414 or 431", main.output)
-        status, _, text = main.get("/", {"Host": "other.example"})
+        status, _, text = main.get("/", {"Host": "127.0.0.1:8080"})
         self.assertEqual(status, 421)
-        self.expect("421 Misdirected Request", lambda: text)
+        self.expect("421 Misdirected Request", lambda: text + main.output())
         answers = [main.get("/limited/") for _ in range(3)]
         self.assertEqual(answers[2][0], 429)
         self.assertIn("Retry-After", answers[2][1])
@@ -255,7 +277,9 @@ class Troubleshooting(RealCase):
 
         self.expect("There is no certificate", certificates)
         main.get("/", {"X-Forwarded-For": "somewhere"})
-        self.expect("Every client has the same address", main.output)
+        strangers = self.run_for_strangers()
+        strangers.get("/", {"X-Forwarded-For": "192.0.2.1"})
+        self.expect("Every client has the same address", lambda: main.output() + strangers.output())
         head = "GET /chat/ HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
         head += "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         answer = main.send(f"{head}Sec-WebSocket-Key: {'A' * 22}==\r\n\r\n".encode())
