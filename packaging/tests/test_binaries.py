@@ -8,8 +8,7 @@ import unittest
 
 from support import PackageTest, project, run
 
-# What the compiler makes of the code, with a little to spare: the wish was 16 MiB.
-MAX_SIZE = 34 << 20
+MAX_SIZE = 16 << 20
 
 
 def is_for_a_try():
