@@ -60,8 +60,13 @@ fn it_runs_before_the_first_code_and_before_each_restart() {
     let server = site("one").config(TOML).serve(&[]);
     server.wait_all_ready(&["shop", "mailer"]);
     assert_eq!(server.get("/").text(), "one-x");
-    // The job has waited for it.
+    // The job has waited for it: before, its file was not there.
     server.wait_log("one-x seen");
+    assert!(
+        !server.log().contains("FileNotFoundError"),
+        "{}",
+        server.log()
+    );
     server.site().write("shop/wanted", "two");
     let (done, text) = run(&server, &["restart", "shop"]);
     assert!(done, "{text}");
