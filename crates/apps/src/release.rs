@@ -38,7 +38,13 @@ impl ReleaseCommand {
     /// # Errors
     /// What went wrong, with its last lines.
     pub(crate) async fn run(&self, stop: impl Future<Output = ()>) -> Result<(), String> {
-        let _only = self.only.lock().await;
+        let mut stop = std::pin::pin!(stop);
+        let _only = tokio::select! {
+            biased;
+            // The run before has been ended by the same.
+            () = &mut stop => return Err("the application ends".to_owned()),
+            only = self.only.lock() => only,
+        };
         let name = &self.config.name;
         let line = self.config.release_command.join(" ");
         let runner = self.runner().await?;
