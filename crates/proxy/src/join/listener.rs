@@ -317,10 +317,6 @@ impl JoinListenerInner {
             is_drain_announced: false,
             is_move_announced: false,
         };
-        session
-            .lines
-            .send(&JoinReply::Accepted(member_id).encode())
-            .await?;
         let max_active = maintenance::member_max_active(&shared.config, max_active);
         let spec = ServerSpec {
             address: config::ServerAddr::Joined(member_id),
@@ -339,6 +335,12 @@ impl JoinListenerInner {
             shared.name,
             session.name
         );
+        // After it is a server: another that leaves for it may leave as soon as it knows. The
+        // session ends, and the server with it, when this fails.
+        session
+            .lines
+            .send(&JoinReply::Accepted(member_id).encode())
+            .await?;
         loops::spawn_here(session.run());
         Ok(())
     }
