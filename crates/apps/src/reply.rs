@@ -15,18 +15,6 @@ use penstock_exchange::{
 use penstock_http::{FieldBlock, parse_content_length};
 use penstock_wire::{ResponseHeadView, WireError};
 
-/// Fields of the application that are not passed on.
-const DROPPED_FIELDS: [&str; 8] = [
-    "connection",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "content-length",
-];
-
 /// A response whose body is not decided yet.
 #[derive(Debug)]
 pub(crate) struct ReplyHead {
@@ -182,8 +170,21 @@ pub(crate) fn is_sent_to_client(name: &[u8]) -> bool {
         // For a cache in front of this; edge takes it out.
         return name.eq_ignore_ascii_case(b"x-accel-expires");
     }
-    let mut not_passed = DROPPED_FIELDS.iter();
-    !not_passed.any(|known| known.as_bytes().eq_ignore_ascii_case(name))
+    !is_dropped(name)
+}
+
+/// Whether a field of the application is not passed on. By its length first: nearly all are passed.
+fn is_dropped(name: &[u8]) -> bool {
+    let is_one = |known: &[&[u8]]| known.iter().any(|known| known.eq_ignore_ascii_case(name));
+    match name.len() {
+        2 => is_one(&[b"te"]),
+        7 => is_one(&[b"trailer", b"upgrade"]),
+        10 => is_one(&[b"connection", b"keep-alive"]),
+        14 => is_one(&[b"content-length"]),
+        16 => is_one(&[b"proxy-connection"]),
+        17 => is_one(&[b"transfer-encoding"]),
+        _ => false,
+    }
 }
 
 /// Builds a response whose whole body came with its head.

@@ -78,22 +78,17 @@ impl RequestId {
     /// Its text, in `buffer` if it was made here.
     #[must_use]
     pub fn as_str<'b>(&'b self, buffer: &'b mut RequestIdBuffer) -> &'b str {
-        const HEX: &[u8; 16] = b"0123456789abcdef";
-        let halves = match &self.0 {
+        let [first, last] = match &self.0 {
             IdSource::Given(text) => return text,
             IdSource::Made(halves) => halves,
         };
-        let mut digits = halves.iter().flat_map(|half| {
-            half.to_be_bytes()
-                .into_iter()
-                .flat_map(|byte| [byte >> 4, byte & 0xf])
-        });
-        for (at, byte) in buffer.iter_mut().enumerate() {
-            *byte = match at {
-                8 | 13 | 18 | 23 => b'-',
-                _ => HEX[usize::from(digits.next().unwrap_or(0))],
-            };
-        }
+        let (first, last) = (hex_digits(*first), hex_digits(*last));
+        *buffer = [b'-'; 36];
+        buffer[..8].copy_from_slice(&first[..8]);
+        buffer[9..13].copy_from_slice(&first[8..12]);
+        buffer[14..18].copy_from_slice(&first[12..]);
+        buffer[19..23].copy_from_slice(&last[..4]);
+        buffer[24..].copy_from_slice(&last[4..]);
         std::str::from_utf8(buffer).unwrap_or_default()
     }
 }
@@ -163,6 +158,26 @@ pub fn random_word() -> u64 {
     random_words()[0]
 }
 
+/// A number as 16 hexadecimal digits. Each byte of two words is a digit, so that eight are made at
+/// once.
+fn hex_digits(number: u64) -> [u8; 16] {
+    let mut digits = [0; 16];
+    for (half, out) in [number >> 32, number & 0xffff_ffff]
+        .into_iter()
+        .zip(digits.chunks_exact_mut(8))
+    {
+        // Two bytes apart, then one, then half a byte.
+        let spread = (half | half << 16) & 0x0000_ffff_0000_ffff;
+        let spread = (spread | spread << 8) & 0x00ff_00ff_00ff_00ff;
+        let nibbles = (spread | spread << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+        // 1 for each digit above 9: adding 6 carries into its high half.
+        let letters = (nibbles + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
+        let text = nibbles + 0x3030_3030_3030_3030 + letters * u64::from(b'a' - b'0' - 10);
+        out.copy_from_slice(&text.to_be_bytes());
+    }
+    digits
+}
+
 /// 128 random bits that differ at each call: a thread's counter under two secret keys, which its
 /// first call gets from the kernel.
 pub(crate) fn random_words() -> [u64; 2] {
@@ -180,6 +195,24 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    #[test]
+    fn digits_are_those_of_the_number() {
+        for number in [
+            0,
+            1,
+            0x0123_4567_89ab_cdef,
+            0xfedc_ba98_7654_3210,
+            u64::MAX,
+            0x9a9a_a9a9_0990_0aa0,
+        ] {
+            let digits = hex_digits(number);
+            assert_eq!(
+                std::str::from_utf8(&digits).unwrap(),
+                format!("{number:016x}")
+            );
+        }
+    }
 
     #[test]
     fn ids_are_uuids_in_the_order_of_time() {

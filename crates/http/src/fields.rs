@@ -14,9 +14,7 @@ use std::str;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::grammar::{
-    is_field_value_byte, is_token, push_decimal, token_eq_ignore_case, trim_blanks,
-};
+use crate::grammar::{is_field_value, is_token, push_decimal, token_eq_ignore_case, trim_blanks};
 use crate::{CheckedField, KnownFieldName};
 
 /// Why a field cannot be sent.
@@ -88,7 +86,7 @@ impl FieldBlock {
             return Err(FieldError::InvalidName);
         }
         let value = trim_blanks(value);
-        if !value.iter().all(|&byte| is_field_value_byte(byte)) {
+        if !is_field_value(value) {
             return Err(FieldError::InvalidValue);
         }
         self.push_checked(name, value);

@@ -31,6 +31,19 @@ pub const COMMON_VARIABLES: [&str; 9] = [
     "HTTP_X_REQUEST_START",
 ];
 
+/// The same names as [`write_python_str`] writes them.
+const ENCODED_COMMON_VARIABLES: [&[u8]; COMMON_VARIABLES.len()] = [
+    b"z\x0eREQUEST_METHOD",
+    b"z\x09PATH_INFO",
+    b"z\x0bREQUEST_URI",
+    b"z\x0bSERVER_NAME",
+    b"z\x0bSERVER_PORT",
+    b"z\x0bREMOTE_ADDR",
+    b"z\x0bREMOTE_PORT",
+    b"z\x09HTTP_HOST",
+    b"z\x14HTTP_X_REQUEST_START",
+];
+
 /// Writes one environment to the end of a buffer.
 ///
 /// Order of calls: [`push_common_variables`](Self::push_common_variables) at most once and first,
@@ -70,9 +83,10 @@ impl<'a> EnvironEncoder<'a> {
         debug_assert_eq!(self.string_count, 0, "the usual variables come first");
         match self.dialect {
             Dialect::Python => {
-                for (key, value) in COMMON_VARIABLES.iter().zip(values) {
+                for (key, value) in ENCODED_COMMON_VARIABLES.iter().zip(values) {
                     if !value.is_empty() {
-                        self.push_variable(key.as_bytes(), value);
+                        self.out.extend_from_slice(key);
+                        write_python_str(self.out, value);
                     }
                 }
             }
@@ -106,7 +120,7 @@ impl<'a> EnvironEncoder<'a> {
             Dialect::Python => self.out.push(b'0'),
             Dialect::Ruby => {
                 self.ensure_common_variables();
-                let borders = self.out[self.start..].iter().filter(|byte| **byte == 0);
+                let borders = memchr::memchr_iter(0, &self.out[self.start..]);
                 if borders.count() + 1 != self.string_count {
                     return Err(WireError::NulInText);
                 }
@@ -132,7 +146,7 @@ impl<'a> EnvironEncoder<'a> {
 
 /// Writes `str`: as short or long ASCII when it is ASCII, else as UTF-8.
 fn write_python_str(out: &mut Vec<u8>, text: &[u8]) {
-    if text.is_ascii() {
+    if is_ascii(text) {
         write_python_ascii_len(out, text.len());
         out.extend_from_slice(text);
         return;
@@ -149,6 +163,7 @@ fn write_python_str(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
+#[inline]
 fn write_python_ascii_len(out: &mut Vec<u8>, len: usize) {
     if let Ok(len) = u8::try_from(len) {
         out.extend_from_slice(&[b'z', len]);
@@ -156,6 +171,16 @@ fn write_python_ascii_len(out: &mut Vec<u8>, len: usize) {
         out.push(b'a');
         out.extend_from_slice(&marshal_len(len).to_le_bytes());
     }
+}
+
+/// As the standard library does, without its costs for short text.
+fn is_ascii(text: &[u8]) -> bool {
+    let (words, rest) = text.as_chunks::<8>();
+    let words = words
+        .iter()
+        .fold(0, |all, word| all | u64::from_le_bytes(*word));
+    let rest = rest.iter().fold(0, |all, byte| all | byte);
+    words & 0x8080_8080_8080_8080 == 0 && rest < 0x80
 }
 
 /// A length in `marshal` form. Anything over the frame bound makes `encode_request` fail in the
@@ -204,6 +229,27 @@ mod tests {
             e.push_variable(b"K", b"v");
         });
         assert_eq!(ruby, b"GET\0/\0/\0a\x0080\0::1\0\0a\0t=1\0K\0v");
+    }
+
+    #[test]
+    fn names_that_are_encoded_already_are_the_same() {
+        for (name, encoded) in COMMON_VARIABLES.iter().zip(ENCODED_COMMON_VARIABLES) {
+            let mut out = Vec::new();
+            write_python_str(&mut out, name.as_bytes());
+            assert_eq!(out, encoded, "{name}");
+        }
+    }
+
+    #[test]
+    fn ascii_is_told_at_every_place() {
+        for len in 0..40 {
+            assert!(is_ascii(&vec![0x7f; len]));
+            for at in 0..len {
+                let mut text = vec![b'a'; len];
+                text[at] = 0x80;
+                assert!(!is_ascii(&text), "{at} of {len}");
+            }
+        }
     }
 
     #[test]

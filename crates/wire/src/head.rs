@@ -150,7 +150,7 @@ pub fn parse_accept_head(head: &[u8], count: u16) -> Result<AcceptHeadView<'_>, 
 /// Splits `count` joined strings into the first, and pairs.
 fn split_strings(head: &[u8], count: u16) -> Result<(&[u8], HeadFields<'_>), WireError> {
     let count = usize::from(count);
-    if count % 2 == 0 || head.iter().filter(|byte| **byte == 0).count() + 1 != count {
+    if count % 2 == 0 || memchr::memchr_iter(0, head).count() + 1 != count {
         return Err(WireError::BadStringCount);
     }
     let (first, rest) = split_at_nul(head);
@@ -189,7 +189,7 @@ pub(crate) fn final_status(code: u16) -> Option<Status> {
 }
 
 fn split_at_nul(bytes: &[u8]) -> (&[u8], &[u8]) {
-    match bytes.iter().position(|byte| *byte == 0) {
+    match memchr::memchr(0, bytes) {
         Some(at) => (&bytes[..at], &bytes[at + 1..]),
         None => (bytes, &[]),
     }

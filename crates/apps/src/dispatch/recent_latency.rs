@@ -11,13 +11,17 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A slot whose recent requests took less than this may be handed the next one before it has
+/// A slot whose recent requests took less than this may be handed the next ones before it has
 /// answered: then the hand-over costs more than the wait behind another request.
 pub(super) const MAX_QUICK_REQUEST_TIME: Duration = Duration::from_micros(200);
 
 /// Most requests that a quick slot has at once. Those behind the first wait for it should it turn
 /// out to be slow, and cannot be taken back: so they are few.
-pub(crate) const MAX_BATCH_REQUESTS: u32 = 4;
+pub(crate) const MAX_BATCH_REQUESTS: u32 = 16;
+
+/// What a quick slot may have in any case. It has more as far as all of them together take less than
+/// [`MAX_QUICK_REQUEST_TIME`].
+const MIN_BATCH_REQUESTS: u32 = 4;
 
 /// The slowest of recent requests, fading by a sixty-fourth with each.
 #[derive(Debug)]
@@ -45,11 +49,10 @@ impl RecentLatency {
 
     /// How many requests a slot may have at once.
     pub(crate) fn max_batch(&self) -> u32 {
-        let recent = Duration::from_micros(u64::from(self.slowest_us.load(Ordering::Relaxed)));
-        if recent < MAX_QUICK_REQUEST_TIME {
-            MAX_BATCH_REQUESTS
-        } else {
-            1
+        let slowest_us = self.slowest_us.load(Ordering::Relaxed).max(1);
+        match MAX_QUICK_REQUEST_TIME.subsec_micros() / slowest_us {
+            0 => 1,
+            fitting => fitting.clamp(MIN_BATCH_REQUESTS, MAX_BATCH_REQUESTS),
         }
     }
 }

@@ -328,12 +328,19 @@ fn the_executor_is_notified_when_a_worker_reaches_its_request_limit() {
 #[test]
 fn one_slow_request_ends_batches_for_long() {
     let pace = RecentLatency::default();
-    let quick = || pace.record(Duration::from_micros(50));
+    let record = |count: u32, micros| {
+        (0..count).for_each(|_| pace.record(Duration::from_micros(micros)));
+    };
+    record(1, 50);
     assert_eq!(pace.max_batch(), 1, "nothing is known");
-    (0..1000).for_each(|_| quick());
+    record(1000, 150);
+    assert_eq!(pace.max_batch(), 4);
+    record(1000, 25);
+    assert_eq!(pace.max_batch(), 8, "as many as take 200 us together");
+    record(1000, 1);
     assert_eq!(pace.max_batch(), MAX_BATCH_REQUESTS);
-    pace.record(Duration::from_millis(10));
-    (0..200).for_each(|_| quick());
+    record(1, 10_000);
+    record(200, 1);
     assert_eq!(pace.max_batch(), 1);
 }
 

@@ -49,6 +49,8 @@ pub(crate) struct SlotDriver {
     descriptors: Vec<OwnedFd>,
     /// Requests in the order in which they are answered.
     in_flight: VecDeque<InFlightRequest>,
+    /// Empty: room for the jobs that a call takes.
+    taken_jobs: VecDeque<DispatchedJob<Job>>,
     /// A CANCEL or COLLECT_GARBAGE frame, or its rest, that is not sent yet.
     control_frames: Vec<u8>,
     /// Pieces of the first request's body that are not sent yet, from `input_sent_bytes` on.
@@ -136,6 +138,7 @@ impl SlotDriver {
             decoder: SlotDecoder::new(),
             descriptors: Vec::new(),
             in_flight: VecDeque::new(),
+            taken_jobs: VecDeque::new(),
             control_frames: Vec::new(),
             input_frames: Vec::new(),
             input_sent_bytes: 0,
@@ -239,7 +242,7 @@ impl SlotDriver {
         self.finish_and_take(0);
     }
 
-    fn push_jobs(&mut self, jobs: VecDeque<DispatchedJob<Job>>) {
+    fn push_jobs(&mut self, jobs: impl IntoIterator<Item = DispatchedJob<Job>>) {
         let now = clock::now();
         if self.in_flight.is_empty() {
             self.progress_at = now;
@@ -273,7 +276,7 @@ impl SlotDriver {
         if ended == 0 && batch_max == 1 {
             return;
         }
-        let mut jobs = VecDeque::new();
+        let mut jobs = std::mem::take(&mut self.taken_jobs);
         self.core.app.dispatch.finish_and_take(
             clock::now(),
             self.core.slot,
@@ -281,7 +284,8 @@ impl SlotDriver {
             batch_max,
             &mut jobs,
         );
-        self.push_jobs(jobs);
+        self.push_jobs(jobs.drain(..));
+        self.taken_jobs = jobs;
     }
 
     /// Writes what the worker does not have yet, as far as its socket takes it.

@@ -27,6 +27,8 @@ pub struct TopList<K> {
     /// Keys with the index of their entry.
     index: HashMap<K, usize>,
     entries: Vec<TopEntry<K>>,
+    /// The entry that was counted last: often the next one too, which then costs no hash.
+    last: usize,
     /// All that was counted lately.
     total: u64,
     halved_at: Option<Instant>,
@@ -48,6 +50,7 @@ impl<K> Default for TopList<K> {
         Self {
             index: HashMap::new(),
             entries: Vec::new(),
+            last: 0,
             total: 0,
             halved_at: None,
         }
@@ -59,7 +62,14 @@ impl<K: Hash + Eq + Clone> TopList<K> {
     pub fn count(&mut self, key: &K, now: Instant) {
         self.halve(now);
         self.total += 1;
+        if let Some(entry) = self.entries.get_mut(self.last)
+            && entry.key == *key
+        {
+            entry.count += 1;
+            return;
+        }
         if let Some(at) = self.index.get(key) {
+            self.last = *at;
             self.entries[*at].count += 1;
             return;
         }
