@@ -14,6 +14,21 @@ use crate::model::BasicAuth;
 use crate::redacted::Secret;
 use crate::section::{Keys as _, Section};
 
+/// The table with the file of users.
+pub(crate) const USERS: &str = "sites.routes.basic_auth.users";
+
+/// What a hash looks like.
+const EXAMPLE_HASH: &str = "$2b$12$ and 53 letters";
+
+/// Explains where a user of the configuration file belongs; its password is not shown.
+pub(crate) fn explain_inline_user(user: &str) -> String {
+    format!(
+        "`{user}` has no place in `users`: users stand in a file of their own, users = {{ file = \
+         \"htpasswd\" }}, with a line `{user}:HASH` where HASH is as {EXAMPLE_HASH}. To write that \
+         line: penstock hash-password {user} >> htpasswd"
+    )
+}
+
 /// Reads the users of a route.
 pub(crate) fn read(route: &Section<'_>) -> Option<BasicAuth> {
     let mut auth = BasicAuth::default();
@@ -64,7 +79,7 @@ fn read_file(
     if users.is_empty() {
         table.report(
             file.offset,
-            format!("{path} has no user: `htpasswd -B` adds one"),
+            format!("{path} has no user: penstock hash-password NAME prints the line of one"),
         );
     }
     users
@@ -86,8 +101,8 @@ fn parse(text: &str) -> (BTreeMap<String, Secret>, Vec<(usize, String)>) {
                 continue;
             }
             Some((user, _)) => format!(
-                "the password of `{user}` is no hash of bcrypt, argon2id or SHA-1: `htpasswd -B` \
-                 makes one"
+                "the password of `{user}` is no hash of bcrypt, argon2id or SHA-1, as {EXAMPLE_HASH}: \
+                 penstock hash-password {user} prints its line"
             ),
         };
         problems.push((index + 1, problem));
@@ -163,12 +178,22 @@ mod tests {
             ("{}", "`users` is missing"),
             ("{ users = {} }", "`file` is missing"),
             (
+                "{ users = { fiona = \"hunter2\" } }",
+                "`fiona` has no place in `users`: users stand in a file",
+            ),
+            (
+                "{ users = { fiona = \"hunter2\" } }",
+                "penstock hash-password fiona >> htpasswd",
+            ),
+            ("{ users = \"x\" }", "`users`"),
+            (
                 "{ users = { file = \"users\" }, realm = \"a\\\"b\" }",
                 "`realm` cannot be",
             ),
         ] {
             let found = problems(auth);
             assert!(found.contains(expected), "{auth}: {found}");
+            assert!(!found.contains("hunter2"), "{auth}: {found}");
         }
         folder.add("users", &format!("anna:{BCRYPT}\n"));
         let config = parse_valid(

@@ -8,7 +8,7 @@
 
 use crate::disk;
 use crate::findings::LocatedValue;
-use crate::headers::{read_set_fields, read_template};
+use crate::headers::{read_set_fields, read_template, read_value_template};
 use crate::model::{Redirect, Respond};
 use crate::section::{Keys as _, Section};
 use crate::values::{PathPattern, Template};
@@ -68,7 +68,7 @@ fn read_target(
         route.report(text.offset, problem);
     }
     let owned = LocatedValue::new(text.value.to_owned(), text.offset);
-    let template = read_template(route, key, &owned)?;
+    let template = read_value_template(route, key, &owned)?;
     check_captures(route, &template, path, text.offset);
     Some(template)
 }

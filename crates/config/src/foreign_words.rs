@@ -23,6 +23,7 @@ const FOREIGN_KEYS: &[(&str, &[(&str, &str)])] = &[
         ("dir", "chdir directory working_directory"),
         ("max_open_files", "worker_rlimit_nofile"),
         ("log", "error_log errorlog log_file"),
+        ("pid_file", "pid pidfile"),
         ("access_log", "accesslog access_log_format accesslog_format"),
         ("shutdown_timeout", "graceful_timeout timeout_graceful_shutdown worker_shutdown_timeout"),
         ("trusted_proxies", "forwarded_allow_ips set_real_ip_from proxy_headers"),
@@ -146,6 +147,55 @@ pub enum FlagTranslation {
     NotNeeded(&'static str),
 }
 
+/// Programs beside applications that people write a table of, and the command of each.
+const JOB_COMMANDS: &[(&str, &str)] = &[
+    ("celery", "celery -A MODULE worker"),
+    ("celery_beat", "celery -A MODULE beat"),
+    ("dramatiq", "dramatiq MODULE"),
+    ("huey", "huey_consumer MODULE.huey"),
+    ("rq", "rq worker"),
+    ("good_job", "bundle exec good_job start"),
+    ("resque", "bundle exec rake resque:work"),
+    ("sidekiq", "bundle exec sidekiq"),
+    ("solid_queue", "bin/jobs"),
+];
+
+/// How a program beside the applications is configured, for a table with its name.
+pub(crate) fn explain_job_table(name: &str) -> Option<String> {
+    let plain = name.to_ascii_lowercase().replace('-', "_");
+    let (_, command) = JOB_COMMANDS.iter().find(|(word, _)| *word == plain)?;
+    Some(format!(
+        "`{name}` is no table: a program beside the applications is a job, [jobs.{name}] with \
+         command = \"{command}\" (penstock config explain jobs.NAME)"
+    ))
+}
+
+/// Variables of nginx in texts, and the placeholders that mean them.
+const FOREIGN_VARIABLES: &[(&str, &str)] = &[
+    ("args", "{query}"),
+    ("document_uri", "{path}"),
+    ("host", "{hostname}"),
+    ("http_host", "{host}"),
+    ("query_string", "{query}"),
+    ("remote_addr", "{client}"),
+    ("request_method", "{method}"),
+    ("request_uri", "{uri}"),
+    ("scheme", "{scheme}"),
+    ("server_name", "{hostname}"),
+    ("uri", "{path}"),
+];
+
+/// The first variable of nginx in a text, with its dollar sign, and what means it here. In a text it
+/// would be sent as it is written.
+pub(crate) fn foreign_variable(text: &str) -> Option<(String, &'static str)> {
+    let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.split('$').skip(1).find_map(|rest| {
+        let name = &rest[..rest.find(|c| !is_letter(c)).unwrap_or(rest.len())];
+        let found = FOREIGN_VARIABLES.iter().find(|(word, _)| *word == name);
+        found.map(|(word, own)| (format!("${word}"), *own))
+    })
+}
+
 /// Flags of other servers' command lines (Gunicorn, Uvicorn, Hypercorn, Granian, uWSGI, Puma,
 /// rackup, nginx), and what Penstock has for them. Of two meanings of a letter the more frequent
 /// one counts.
@@ -174,7 +224,6 @@ const FOREIGN_FLAGS: &[(FlagTranslation, &str)] = &[
     (Key("apps.NAME", "interpreter"), "--virtualenv -H"),
     (Key("apps.NAME", "queue"), "--backlog"),
     (Key("sites.routes", "rewrite"), "--root-path"),
-    (Verb("status"), "--pid --pidfile"),
     (Verb("stop"), "-s"),
     (Verb("check"), "-T --check-config"),
     (NotNeeded("the code shows whether it is WSGI or ASGI; threads are `--threads`; gevent is \
@@ -272,6 +321,38 @@ mod tests {
                 options::find_option(table, key).is_some(),
                 "{table}.{key} for {word}"
             );
+        }
+    }
+
+    #[test]
+    fn a_variable_of_nginx_has_a_placeholder() {
+        for (text, expected) in [
+            ("https://$host$request_uri", Some(("$host", "{hostname}"))),
+            ("/x$request_uri", Some(("$request_uri", "{uri}"))),
+            ("$http_host", Some(("$http_host", "{host}"))),
+            ("$hostile $ 5$ $$", None),
+            ("{uri}", None),
+        ] {
+            let expected = expected.map(|(word, own)| (word.to_owned(), own));
+            assert_eq!(foreign_variable(text), expected, "{text}");
+        }
+        for (_, own) in FOREIGN_VARIABLES {
+            let template: crate::Template = own.parse().unwrap();
+            assert_eq!(template.captures().count(), 0, "{own}");
+        }
+    }
+
+    #[test]
+    fn a_table_of_a_queue_is_a_job() {
+        let told = explain_job_table("celery").unwrap();
+        assert!(
+            told.contains("[jobs.celery] with command = \"celery -A MODULE worker\""),
+            "{told}"
+        );
+        assert!(explain_job_table("Solid-Queue").is_some());
+        assert_eq!(explain_job_table("jobs"), None);
+        for (word, _) in JOB_COMMANDS {
+            assert!(options::find_option("", word).is_none(), "{word}");
         }
     }
 

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use crate::findings::LocatedValue;
+use crate::foreign_words::foreign_variable;
 use crate::model::{HeaderRules, ReplaceRule};
 use crate::section::{Keys, Section};
 use crate::values::{PLACEHOLDER_EXPECTED, Template, UnknownPlaceholder};
@@ -123,6 +124,20 @@ pub(crate) fn read_template(
     }
 }
 
+/// As [`read_template`], for a value or an address, where a variable of nginx is a slip.
+pub(crate) fn read_value_template(
+    table: &Section<'_>,
+    key: &str,
+    text: &LocatedValue<String>,
+) -> Option<Template> {
+    let Some((variable, own)) = foreign_variable(&text.value) else {
+        return read_template(table, key, text);
+    };
+    let problem = format!("`{key}` has `{variable}` of nginx: write {own}");
+    table.report(text.offset, problem);
+    None
+}
+
 /// Fields with their values, of a table of strings.
 pub(crate) fn read_set_fields(table: &Section<'_>, key: &str) -> BTreeMap<String, Template> {
     read_fields(table, key, HeaderChange::Set)
@@ -143,7 +158,7 @@ fn read_fields(table: &Section<'_>, key: &str, change: HeaderChange) -> BTreeMap
             );
         } else if !is_field_value(text) {
             table.report_invalid_item(&name, text, value.offset, VALUE_EXPECTED);
-        } else if let Some(template) = read_template(table, &name, &value) {
+        } else if let Some(template) = read_value_template(table, &name, &value) {
             fields.insert(name, template);
         }
     }

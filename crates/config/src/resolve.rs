@@ -71,6 +71,8 @@ pub struct Invocation {
     pub files_only: bool,
     /// The file of the server's own log in place of the configuration's.
     pub log: Option<PathBuf>,
+    /// The file for the process id in place of the configuration's.
+    pub pid_file: Option<PathBuf>,
     /// Whether the folder's `.env` is left alone (`--no-env-file`).
     pub ignores_env_file: bool,
     /// Whether a Procfile starts nothing beside the application (`--no-jobs`).
@@ -645,6 +647,9 @@ fn apply_overrides(mut config: Config, invocation: &Invocation) -> Result<Config
     }
     if let Some(log) = &invocation.log {
         config.server.log = LogTarget::File(make_absolute(&invocation.cwd, log));
+    }
+    if let Some(file) = &invocation.pid_file {
+        config.server.pid_file = Some(make_absolute(&invocation.cwd, file));
     }
     match &invocation.admin {
         None => {}

@@ -7,7 +7,7 @@
 //!   that its expression does not have.
 
 use crate::findings::LocatedValue;
-use crate::headers::read_template;
+use crate::headers::read_value_template;
 use crate::model::{Rewrite, RewriteRule};
 use crate::section::{Keys as _, Section};
 use crate::values::PathRegex;
@@ -52,7 +52,7 @@ fn read_rule(table: &Section<'_>) -> Option<RewriteRule> {
         return None;
     }
     let text = LocatedValue::new(to.value.to_owned(), to.offset);
-    let target = read_template(table, "to", &text)?;
+    let target = read_value_template(table, "to", &text)?;
     check_groups(table, &target, &regex.value, "regex", to.offset);
     Some(RewriteRule {
         regex: regex.value,

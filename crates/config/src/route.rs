@@ -103,6 +103,10 @@ fn read_one(table: &Section<'_>, known: &RouteContext<'_>) -> Option<LocatedValu
 
 /// The paths of a route: a pattern, or a table with a regular expression.
 fn read_path(table: &Section<'_>) -> Option<LocatedValue<PathPattern>> {
+    if let Some((items, at)) = table.texts_of_list("path") {
+        table.report(at, explain_path_list(&items));
+        return None;
+    }
     if !table.is_table("path") {
         let text = table.text("path")?;
         let path = PathPattern::parse(text.value);
@@ -116,6 +120,15 @@ fn read_path(table: &Section<'_>) -> Option<LocatedValue<PathPattern>> {
         PathPattern::Regex(regex.value),
         regex.offset,
     ))
+}
+
+/// What to write for several paths, which a route has in its conditions.
+fn explain_path_list(paths: &[&str]) -> String {
+    let quoted: Vec<String> = paths.iter().map(|path| format!("{path:?}")).collect();
+    format!(
+        "`path` is one path; for several leave it out and write match = {{ path = [{}] }}",
+        quoted.join(", ")
+    )
 }
 
 /// Reports a path that is no pattern; `/admin*` is written as `/admin/*`.

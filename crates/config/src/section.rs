@@ -18,7 +18,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::error::did_you_mean;
 use crate::findings::{Findings, LocatedValue};
-use crate::foreign_words::{address_of_url, translate_key};
+use crate::foreign_words::{address_of_url, explain_job_table, translate_key};
 use crate::options::{self, OptionDefault, OptionKind, OptionRow};
 use crate::suggest::nearest_word;
 use crate::values::PathRegex;
@@ -318,6 +318,13 @@ impl<'a> Section<'a> {
             return self.report(at, format!("`{key}` has no place {place}: {reason}"));
         }
         let known = || options::options_in(self.name).map(|option| option.key);
+        if self.name == crate::basic_auth::USERS {
+            // A user, whose name is like no key.
+            return self.report(at, crate::basic_auth::explain_inline_user(text));
+        }
+        if let Some(told) = explain_job_table(text).filter(|_| self.name.is_empty()) {
+            return self.report(at, told);
+        }
         let translated = translate_key(self.name, text).map(str::to_owned);
         let suggestion = translated.or_else(|| nearest_word(text, known()));
         let tables = match (&suggestion, self.name) {

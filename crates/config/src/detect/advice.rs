@@ -111,7 +111,7 @@ fn project_advice(dir: &Path) -> Option<String> {
     if let Some(name) = PHP.iter().find(|name| has(name)) {
         return Some(format!(
             "{name} shows a PHP application, and it has no index.php in this folder, in public or in \
-             web: write its folder to penstock.toml (docs/php.md)"
+             web: write its folder to penstock.toml (penstock config explain apps.NAME.kind)"
         ));
     }
     let (name, what, entry) = UNNAMED.iter().find(|(name, ..)| has(name))?;

@@ -78,6 +78,9 @@ section! {
         log: LogTarget = LogTarget::Stderr, Text("\"stdout\", \"stderr\" or a path"),
             shows r#""stderr""#, example r#""logs/server.log""#,
             by within(crate::server::parse_log_target);
+        /// File for the process id of the server, for scripts and monitors: written once everything
+        /// is ready, removed at the stop, and with the id of the next server after an upgrade.
+        pid_file: Option<PathBuf> = None, Path, default "none", example r#""/run/shop/penstock.pid""#;
         /// The form of the server's own log: lines for people, or one JSON object a line. Lines
         /// of applications that are JSON objects stay as they are.
         log_format: ServerLogFormat = ServerLogFormat::default(), Choice(ServerLogFormat::WORDS),

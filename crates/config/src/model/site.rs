@@ -346,8 +346,8 @@ section! {
 keys! {
     /// The users of a route.
     BASIC_AUTH_USERS in "sites.routes.basic_auth.users", "users = { ... } in basic_auth of [[sites.routes]]", "" {
-        /// A file with a user and the hash of the password in each line, as `htpasswd -B` makes
-        /// it: bcrypt, argon2id or SHA-1. It is read at start and at a reload.
+        /// A file with a user and the hash of the password in each line, as
+        /// `penstock hash-password` and `htpasswd -B` make it: bcrypt, argon2id or SHA-1. It is read at start and at a reload.
         "file": Path, OptionDefault::Required, example r#""htpasswd""#;
     }
 }

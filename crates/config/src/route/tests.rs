@@ -195,3 +195,42 @@ fn reports_fields_that_a_route_may_not_change() {
         ),
     ]);
 }
+
+#[test]
+fn several_paths_are_told_where_they_stand() {
+    const EXPECTED: &str = "penstock.toml:6:8: `path` is one path; for several leave it out and write match = { path = [\"/a\", \"/b/*\"] }";
+    check_rows(&[(
+        "list",
+        "upstream = \"b\"\npath = [\"/a\", \"/b/*\"]",
+        &[EXPECTED],
+    )]);
+    // What it says is accepted.
+    check_rows(&[(
+        "match",
+        "upstream = \"b\"\nmatch = { path = [\"/a\", \"/b/*\"] }",
+        &[],
+    )]);
+}
+
+#[test]
+fn a_variable_of_nginx_is_no_text_to_send() {
+    check_rows(&[
+        (
+            "redirect",
+            "redirect = { to = \"https://$host$request_uri\" }",
+            &["penstock.toml:5:19: `to` has `$host` of nginx: write {hostname}"],
+        ),
+        (
+            "field",
+            "upstream = \"b\"\nrequest_headers = { set = { X-Uri = \"$request_uri\" } }",
+            &["penstock.toml:6:29: `X-Uri` has `$request_uri` of nginx: write {uri}"],
+        ),
+        (
+            "rewrite",
+            "upstream = \"b\"\nrewrite = { regex = \"^/a\", to = \"/b?$args\" }",
+            &["penstock.toml:6:33: `to` has `$args` of nginx: write {query}"],
+        ),
+        // A page may have any text.
+        ("body", "respond = { body = \"costs $5, $host\" }", &[]),
+    ]);
+}

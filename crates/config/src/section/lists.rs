@@ -40,6 +40,14 @@ pub(crate) enum FlagOrWord {
 }
 
 impl<'a> Section<'a> {
+    /// The texts of a list that stands where the option takes none, and where it starts.
+    pub(crate) fn texts_of_list(&self, key: &str) -> Option<(Vec<&'a str>, usize)> {
+        let (_, value) = self.option_and_value(key)?;
+        let items = value.get_ref().as_array()?.iter();
+        let texts = items.filter_map(|item| item.get_ref().as_str());
+        Some((texts.collect(), value.span().start))
+    }
+
     /// A flag or the option's word, and where it is.
     pub(crate) fn flag_or_word(&self, key: &str) -> Option<LocatedValue<FlagOrWord>> {
         let (option, value) = self.option_and_value(key)?;
