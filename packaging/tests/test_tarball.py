@@ -25,6 +25,9 @@ class Tarball(PackageTest):
                 text = self.install("--prefix", prefix, source=source)
                 self.assertIn(f"{prefix}/bin is not on the PATH", text)
                 self.assertTrue((prefix / "share/man/man1/penstock.1").is_file())
+                for page in ("isolation", "migrate/nginx"):
+                    document = prefix / f"share/doc/penstock/docs/{page}.md"
+                    self.assertTrue(document.is_file(), document)
                 server = self.serve(
                     prefix / "bin/penstock", "serve", "--files", self.folder / "site",
                     "--listen", "127.0.0.1:0", "--admin", "off", env=clean_environment(),
