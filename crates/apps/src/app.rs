@@ -20,12 +20,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use self::snapshot::{
     APP_METRICS, AppSnapshot, BoundsSnapshot, ProcessesSnapshot, QueueSnapshot, WorkerSnapshot,
 };
+use crate::executor::reporting::STOP_TIMED_OUT;
 use crate::executor::setup::{AppResources, AppSize, BootStatus};
 use crate::executor::start_gate::StartGate;
 use crate::executor::{self, AppCommand, Executor};
 use crate::release::ReleaseCommand;
 use crate::server_set::{NoServers, ServerSet};
 use crate::shared::{AppShared, DispatchMode};
+use crate::stop_timeout;
 use crate::supervisor::SupervisorPolicy;
 use crate::websocket_message_limits::WebSocketMessageLimits;
 
@@ -311,6 +313,23 @@ impl App {
     /// returns when no process is left.
     pub async fn drain_gracefully(&self) {
         self.send_drain(None).await;
+    }
+
+    /// The processes that were killed so far as they did not end when asked to.
+    pub fn stop_kills(&self) -> u64 {
+        self.shared.metrics.killed_workers[STOP_TIMED_OUT].value()
+    }
+
+    /// What to tell the operator about the processes that were killed at a stop: those since
+    /// [`Self::stop_kills`] was `before`.
+    pub fn describe_stop_kills(&self, before: u64) -> Option<String> {
+        let killed = self.stop_kills().saturating_sub(before);
+        (killed > 0).then(|| {
+            let config = self.config();
+            let option = stop_timeout::option_name(config);
+            let told = stop_timeout::describe_kills(killed, config.stop_timeout, &option);
+            format!("{}: {told}", config.name)
+        })
     }
 
     async fn send_drain(&self, deadline: Option<Instant>) {

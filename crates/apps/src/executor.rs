@@ -28,7 +28,7 @@ mod probe;
 pub(crate) mod process_task;
 mod processes;
 mod refork;
-mod reporting;
+pub(crate) mod reporting;
 pub(crate) mod servers;
 pub(crate) mod settings_query;
 pub(crate) mod setup;

@@ -32,6 +32,7 @@ mod scheduled_job;
 mod server_set;
 mod shared;
 mod sticky;
+mod stop_timeout;
 mod supervisor;
 #[cfg(test)]
 mod testing;

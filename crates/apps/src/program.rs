@@ -20,11 +20,14 @@ use crate::executor::launching::{ProgramLookup, find_program, start};
 use crate::executor::process_task::{LAST_OUTPUT_TIMEOUT, OutputTail, log_output};
 use crate::executor::servers::program_spec;
 use crate::executor::setup::AppResources;
+use crate::stop_timeout;
 
 /// Runs a program of an application, or of a job.
 #[derive(Debug, Clone)]
 pub(crate) struct ProgramRunner {
     config: App,
+    /// Bounds how long the program may take to end.
+    stop_option: String,
     resources: AppResources,
 }
 
@@ -35,6 +38,8 @@ pub(crate) struct ProgramRun {
     pub(crate) exit: Option<ProcessExit>,
     /// What made it end.
     pub(crate) cause: EndCause,
+    /// Why it was killed, if it did not end when asked to.
+    pub(crate) kill: Option<String>,
     /// Its last lines.
     pub(crate) last_lines: String,
 }
@@ -58,6 +63,10 @@ impl ProgramRun {
             Some(exit) => exit.to_string(),
             None => "ended".to_owned(),
         };
+        let how = match &self.kill {
+            Some(why) => format!("{how}: {why}"),
+            None => how,
+        };
         match self.cause {
             EndCause::Itself => (how, self.exit == Some(ProcessExit::Code(0))),
             EndCause::TimeLimit => {
@@ -73,8 +82,13 @@ impl ProgramRun {
 }
 
 impl ProgramRunner {
-    pub(crate) fn new(config: App, resources: AppResources) -> Self {
-        Self { config, resources }
+    /// `stop_option` is the option that `config.stop_timeout` is from.
+    pub(crate) fn new(config: App, stop_option: String, resources: AppResources) -> Self {
+        Self {
+            config,
+            stop_option,
+            resources,
+        }
     }
 
     pub(crate) fn config(&self) -> &App {
@@ -96,13 +110,14 @@ impl ProgramRunner {
         started(process.pid);
         let deadline = time_limit.and_then(|limit| clock::now().checked_add(limit));
         let tail = OutputTail::default();
-        let cause = self.follow(&process, &tail, deadline, stop).await;
+        let (cause, kill) = self.follow(&process, &tail, deadline, stop).await;
         // Whatever it started in its group ends with it; before it is reaped its number is still
         // its own.
         let _ = process.handle().kill_group();
         Ok(ProgramRun {
             exit: process.try_exit().ok().flatten(),
             cause,
+            kill,
             last_lines: tail.joined_lines(),
         })
     }
@@ -123,14 +138,14 @@ impl ProgramRunner {
         start(launcher.as_deref(), spec).await
     }
 
-    /// Waits for its end, and for its last words.
+    /// Waits for its end, and for its last words; why it was killed, if it was.
     async fn follow(
         &self,
         process: &SpawnedProcess,
         tail: &OutputTail,
         deadline: Option<Instant>,
         stop: impl Future<Output = ()>,
-    ) -> EndCause {
+    ) -> (EndCause, Option<String>) {
         let (name, pid) = (&*self.config.name, process.pid);
         let line = |text: &str| tail.push_line(text);
         let log = |event: OutputEvent| log_output(name, pid, &event);
@@ -164,12 +179,15 @@ impl ProgramRunner {
             }
         };
         let cause = words.read_beside(first).await;
+        let mut kill = None;
         if cause != EndCause::Itself {
             // A process that is gone already needs no signal.
             let _ = process.handle().terminate();
             let stopped = words.read_beside(ended());
             let stopped = clock::timeout(self.config.stop_timeout, stopped).await;
             if stopped.is_none() {
+                let limit = self.config.stop_timeout;
+                kill = Some(stop_timeout::describe_kill(limit, &self.stop_option));
                 let _ = process.handle().kill();
                 ended().await;
             }
@@ -178,7 +196,7 @@ impl ProgramRunner {
             // Something that it has started may hold its pipes open for ever.
             clock::timeout(LAST_OUTPUT_TIMEOUT, &mut words.reading).await;
         }
-        cause
+        (cause, kill)
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 use crate::executor::setup::AppResources;
 use crate::interpreter::program_environment;
 use crate::program::ProgramRunner;
+use crate::stop_timeout;
 
 /// Runs the command.
 #[derive(Debug)]
@@ -78,6 +79,11 @@ impl ReleaseCommand {
             upstream: None,
             ..self.config.clone()
         };
-        Ok(ProgramRunner::new(program, self.resources.clone()))
+        let stop_option = stop_timeout::option_name(&self.config);
+        Ok(ProgramRunner::new(
+            program,
+            stop_option,
+            self.resources.clone(),
+        ))
     }
 }

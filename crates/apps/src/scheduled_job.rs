@@ -21,7 +21,8 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::executor::setup::AppResources;
-use crate::program::{ProgramRun, ProgramRunner};
+use crate::program::{EndCause, ProgramRun, ProgramRunner};
+use crate::stop_timeout;
 
 /// A job and its task.
 #[derive(Debug)]
@@ -69,6 +70,8 @@ struct JobState {
     running: Option<(SystemTime, u32)>,
     last: Option<LastRun>,
     counts: JobCounts,
+    /// Runs that were killed as they did not end when asked to.
+    killed: u64,
 }
 
 /// How often a job has run.
@@ -147,7 +150,11 @@ impl ScheduledJob {
         let is_running = is_running.unwrap_or_default();
         let state = Arc::<Mutex<JobState>>::default();
         let task = JobTask {
-            runner: ProgramRunner::new(config.program.clone(), resources.clone()),
+            runner: ProgramRunner::new(
+                config.program.clone(),
+                stop_timeout::option_name(&config.program),
+                resources.clone(),
+            ),
             config: config.clone(),
             state: Arc::clone(&state),
             orders,
@@ -179,6 +186,18 @@ impl ScheduledJob {
         // Without its task there is nothing to end.
         let _ = self.order.send(JobOrder::Stop);
         self.order.closed().await;
+    }
+
+    /// What to tell the operator about a run that [`Self::stop`] killed, if there is one.
+    #[must_use]
+    pub fn describe_stop_kills(&self) -> Option<String> {
+        let killed = self.state.lock().killed;
+        let program = &self.config.program;
+        (killed > 0).then(|| {
+            let option = stop_timeout::option_name(program);
+            let told = stop_timeout::describe_kills(killed, program.stop_timeout, &option);
+            format!("{}: {told}", program.name)
+        })
     }
 
     /// What it does now.
@@ -271,6 +290,8 @@ impl JobTask {
         let run = self.runner.run(self.config.timeout, stop, started).await;
         let took = clock::now().saturating_duration_since(since);
         let (outcome, succeeded) = outcome_of(run.as_ref(), self.config.timeout);
+        let is_stop_kill = |run: &ProgramRun| run.cause == EndCause::Stop && run.kill.is_some();
+        let was_killed = run.as_ref().is_ok_and(is_stop_kill);
         let last_lines = match run {
             Ok(run) if !succeeded => end_of(&run.last_lines).to_owned(),
             _ => String::new(),
@@ -281,6 +302,7 @@ impl JobTask {
         }
         let mut state = self.state.lock();
         state.running = None;
+        state.killed += u64::from(was_killed);
         match succeeded {
             true => state.counts.succeeded += 1,
             false => state.counts.failed += 1,
@@ -410,6 +432,7 @@ mod tests {
             Ok(ProgramRun {
                 exit: Some(exit),
                 cause,
+                kill: None,
                 last_lines: String::new(),
             })
         };

@@ -4,19 +4,39 @@
 //! - The file means what the folder means without it (`tests`).
 //! - Values of the folder's `.env` are not copied: the file names `.env`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use penstock_config::{App, AppKind, Config, Processes, Route};
 
 use crate::draft::{Draft, DraftSite, DraftTable};
 use crate::toml_value::{TomlTable, TomlValue};
 
+/// What is in a folder beside what a start serves: the file has it as comments.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FolderHints {
+    /// Files that will have a route.
+    pub unserved: Vec<UnservedFiles>,
+    /// The module of a Celery application, as `celery -A` takes it.
+    pub celery: Option<String>,
+}
+
+/// Files of the application that are not there yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnservedFiles {
+    /// Why they are not served, and what to do.
+    pub why: String,
+    /// Their path, with a slash at both ends.
+    pub prefix: String,
+    /// Their folder, where that is known.
+    pub root: Option<PathBuf>,
+}
+
 /// Writes the configuration of a folder that has no file.
 ///
 /// `config` is what a start makes of it, `without_env` the same without the folder's `.env`. Both
 /// have the paths of one folder.
 #[must_use]
-pub fn write_folder_config(config: &Config, without_env: &Config) -> String {
+pub fn write_folder_config(config: &Config, without_env: &Config, hints: &FolderHints) -> String {
     let folder = Folder(&config.base_dir);
     let mut draft = Draft::default();
     let head = [
@@ -42,13 +62,40 @@ pub fn write_folder_config(config: &Config, without_env: &Config) -> String {
     for site in &config.sites {
         let mut table = DraftTable::default();
         let hint = "For HTTPS, with listeners on :80 and :443: hosts = [\"www.example.com\"] and \
-                    tls = \"auto\"";
+                    tls = \"auto\"; on this machine: hosts = [\"localhost\"] and tls = \"local\"";
         table.comment(hint);
         let routes = site.routes.iter().map(|route| folder.route(route));
-        let routes = routes.collect();
+        let mut routes: Vec<DraftTable> = routes.collect();
+        // In front of the other routes, where theirs will be.
+        if let Some(first) = routes.first_mut() {
+            for files in &hints.unserved {
+                folder.comment_unserved(first, files);
+            }
+        }
         draft.sites.push(DraftSite { table, routes });
     }
+    if let Some(module) = &hints.celery {
+        let owner = without_env
+            .apps
+            .values()
+            .find(|app| app.kind != AppKind::Job);
+        draft.tail = celery_comments(module, owner.map(|app| app.name.as_str()));
+    }
     draft.to_toml()
+}
+
+/// The job of a Celery application, which a start of the folder alone does not run.
+fn celery_comments(module: &str, owner: Option<&str>) -> Vec<String> {
+    let mut lines = vec![
+        format!("A Celery application is in {module}. Its worker beside the server:"),
+        "[jobs.celery]".to_owned(),
+        format!("command = \"celery -A {module} worker\""),
+    ];
+    lines.extend(owner.map(|name| format!("app = \"{name}\"")));
+    lines.push(
+        "stop_timeout = \"60s\" # the longest task; one that takes longer is killed".to_owned(),
+    );
+    lines
 }
 
 /// Processes and threads, where they are not the usual ones.
@@ -76,6 +123,20 @@ impl Folder<'_> {
             true => ".".to_owned(),
             false => escaped(&below.to_string_lossy()),
         }
+    }
+
+    /// Comments the route of files that are not there yet.
+    fn comment_unserved(&self, table: &mut DraftTable, files: &UnservedFiles) {
+        let prefix = files.prefix.trim_end_matches('/');
+        let root = files.root.as_deref().map_or_else(
+            || prefix.trim_start_matches('/').to_owned(),
+            |root| self.path(root),
+        );
+        table.comment(format!("{}. Then:", files.why));
+        table.comment("[[sites.routes]]");
+        table.comment(format!("path = \"{prefix}/*\""));
+        table.comment(format!("files = {{ root = \"{root}\" }}"));
+        table.comment(format!("rewrite = {{ strip_prefix = \"{prefix}\" }}"));
     }
 
     fn write_app(&self, table: &mut DraftTable, app: &App) {
@@ -246,7 +307,7 @@ mod tests {
         for (name, files, part) in rows {
             let project = Project::new(name, files);
             let bare = project.resolve(false);
-            let text = write_folder_config(&bare, &project.resolve(true));
+            let text = write_folder_config(&bare, &project.resolve(true), &FolderHints::default());
             assert!(text.contains(part), "{name}: no {part}\n{text}");
             assert!(!text.contains("tell-nobody"), "{text}");
             assert!(text.lines().count() < 30, "{text}");
@@ -264,5 +325,55 @@ mod tests {
             };
             assert_eq!(plain(made), plain(bare), "{name}\n{text}");
         }
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test has no loop to block")]
+    fn the_comments_are_what_will_be_needed() {
+        const APP: &str = "from flask import Flask\napp = Flask(__name__)\n";
+        let project = Project::new("hints", &[("app.py", APP), ("static/a.css", "")]);
+        let bare = project.resolve(false);
+        let hints = FolderHints {
+            unserved: vec![UnservedFiles {
+                why: "static files: /static/ not served: static is missing: collect them".into(),
+                prefix: "/static/".into(),
+                root: Some(project.0.join("static")),
+            }],
+            celery: Some("shop".into()),
+        };
+        let text = write_folder_config(&bare, &bare, &hints);
+        for part in [
+            "tls = \"local\"",
+            "# static files: /static/ not served: static is missing: collect them. Then:\n",
+            "# path = \"/static/*\"\n# files = { root = \"static\" }\n",
+            "# [jobs.celery]\n# command = \"celery -A shop worker\"\n# app = \"shop\"\n",
+        ] {
+            assert!(text.contains(part), "no {part}\n{text}");
+        }
+        // Without the marks they are configuration.
+        let is_text = |line: &str| line.starts_with("# ") && line.ends_with([':', '\'']);
+        let words = [
+            "# What",
+            "# Check",
+            "# For HTTPS",
+            "# A Celery",
+            "# static files",
+        ];
+        let active: Vec<&str> = text
+            .lines()
+            .filter(|line| !is_text(line) && !words.iter().any(|word| line.starts_with(word)))
+            .map(|line| line.strip_prefix("# ").unwrap_or(line))
+            .collect();
+        std::fs::write(project.0.join("penstock.toml"), active.join("\n")).unwrap();
+        let made = project.resolve(false);
+        assert_eq!(
+            made.apps["celery"].command.join(" "),
+            "celery -A shop worker"
+        );
+        let route = &made.sites[0].routes[0];
+        assert!(
+            route.files.is_some() && route.path.to_string() == "/static/*",
+            "{text}"
+        );
     }
 }

@@ -35,7 +35,7 @@ mod units;
 pub use answers::{Product, known_words};
 pub use explain::{Explanation, explain_word, similar_words};
 pub use include::IncludeReader;
-pub use init::write_folder_config;
+pub use init::{FolderHints, UnservedFiles, write_folder_config};
 pub use kind::ServerKind;
 pub use report::{Coverage, CoverageReport, DirectiveReport};
 

@@ -99,15 +99,22 @@ impl AdminOperations for AdminBackend {
         self.change(|server| async move { server.reload().await })
     }
 
-    fn restart_app(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>> {
-        let app = self.server.upgrade().and_then(|server| {
+    fn restart_app(&self, app: &str) -> BoxFuture<'static, Option<Result<Option<String>, String>>> {
+        let found = self.server.upgrade().and_then(|server| {
             let live = server.live_state();
             let apps = &live.components.apps;
-            apps.get(app).map(|app| AppWithJobs::find(app, apps))
+            let app = apps.get(app)?;
+            let old_config = live.config_error.as_deref().map(describe_old_config);
+            Some((AppWithJobs::find(app, apps), old_config))
         });
         Box::pin(async move {
-            let app = app?;
-            run_detached(async move { app.restart().await }).await
+            let (app, old_config) = found?;
+            let done = run_detached(async move { app.restart().await }).await?;
+            Some(match (done, old_config) {
+                (Ok(()), old_config) => Ok(old_config),
+                (Err(error), None) => Err(error),
+                (Err(error), Some(old_config)) => Err(format!("{error}\n{old_config}")),
+            })
         })
     }
 
@@ -208,6 +215,16 @@ impl AdminOperations for AdminBackend {
         }
     }
 
+    fn stop_report(&self) -> BoxFuture<'static, Vec<String>> {
+        let report = self.server.upgrade().map(|server| server.stop_report());
+        Box::pin(async move {
+            match report {
+                Some(report) => report.await,
+                None => Vec::new(),
+            }
+        })
+    }
+
     fn check_ready(&self) -> Result<(), String> {
         let server = self.server.upgrade().ok_or(STOPPED_ERROR)?;
         if server.is_draining() {
@@ -233,6 +250,14 @@ impl AdminOperations for AdminBackend {
             None => Ok(()),
         }
     }
+}
+
+/// What a restart says while the configuration file has changes that the server has refused.
+fn describe_old_config(error: &str) -> String {
+    format!(
+        "with the old configuration: the last reload did not take over the file\n{}",
+        error.trim_end()
+    )
 }
 
 /// Runs `work` in its own task and awaits its result.
@@ -275,6 +300,7 @@ fn snapshot(server: &Server) -> Snapshot {
             .path
             .as_ref()
             .map(|path| path.display().to_string()),
+        folder: server.invocation.cwd.display().to_string(),
         event_loops: server.loops.handles().len(),
         connections: LimitUsage::new(connections, server.edge.max_connections()),
         connections_limited_by: server.edge.connection_limit_reason(),

@@ -177,13 +177,13 @@ fn warnings<'c>(
         if !not_held.is_empty() {
             let names = names(&not_held);
             warnings.push(format!(
-                "{key} of {names} is not enforced: {reason} (docs/isolation.md)"
+                "{key} of {names} is not enforced: {reason} (penstock config explain {key})"
             ));
         }
         if !by_user.is_empty() {
             let names = names(&by_user);
             warnings.push(format!(
-                "{key} of {names} counts all processes of the user: {reason} (docs/isolation.md)"
+                "{key} of {names} counts all processes of the user: {reason} (penstock config explain {key})"
             ));
         }
     }
@@ -275,16 +275,18 @@ mod tests {
         assert_eq!(
             warnings(apps.values(), &missing, |app| app.name == "shop"),
             [
-                "max_tasks of blog is not enforced: no rights (docs/isolation.md)",
-                "max_tasks of shop counts all processes of the user: no rights (docs/isolation.md)",
-                "max_total_memory of shop is not enforced: no rights (docs/isolation.md)",
+                "max_tasks of blog is not enforced: no rights (penstock config explain max_tasks)",
+                "max_tasks of shop counts all processes of the user: no rights (penstock config explain max_tasks)",
+                "max_total_memory of shop is not enforced: no rights (penstock config explain max_total_memory)",
             ]
         );
         assert!(warnings(apps.values(), &[], |_| true).is_empty());
         // The user is the server's own, which has no bound.
         assert_eq!(
             warnings(apps.values(), &missing[..1], |_| false),
-            ["max_tasks of blog, shop is not enforced: no rights (docs/isolation.md)"]
+            [
+                "max_tasks of blog, shop is not enforced: no rights (penstock config explain max_tasks)"
+            ]
         );
     }
 }

@@ -6,18 +6,22 @@
 //! - A verb prints its result to standard output and its errors to standard error.
 
 mod admin;
+mod celery;
 mod certificates;
 mod check;
 mod completions;
 mod config;
 mod familiar;
 mod foreign_file;
+mod framework_words;
+mod hash_password;
 mod import;
 mod init;
 mod jobs_text;
 mod man;
 mod publish;
 mod run;
+mod running_servers;
 mod serve;
 mod start_report;
 mod status_text;
@@ -116,8 +120,8 @@ enum Verb {
     },
     /// Reload an application's code, without refusing a request
     Restart {
-        /// The application's name
-        app: String,
+        /// The application's or job's name [default: the only application]
+        app: Option<String>,
         #[command(flatten)]
         to: ServerLocation,
     },
@@ -190,6 +194,13 @@ enum Verb {
     Config {
         #[command(subcommand)]
         topic: ConfigTopic,
+    },
+    /// Print the line of a user for the file that `basic_auth.users` names
+    ///
+    /// Asks for the password, or reads it from standard input. The hash is one of bcrypt.
+    HashPassword {
+        /// The user's name [default: print the hash alone]
+        user: Option<String>,
     },
     /// Print completions of this command line for a shell
     Completions {
@@ -341,6 +352,9 @@ struct ProcessArguments {
     /// Server log file
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// File for the process id, from when everything is ready until the stop
+    #[arg(long = "pid", alias = "pidfile", value_name = "FILE")]
+    pid_file: Option<PathBuf>,
     /// Write a line to this file descriptor when everything is ready
     #[arg(long, value_name = "FD")]
     ready_fd: Option<i32>,
@@ -414,6 +428,7 @@ enum ConfigTopic {
 use self::familiar::{FamiliarArguments, ThreadCount};
 
 pub(crate) use check::resolve_and_validate;
+pub(crate) use running_servers::{RunningServer, describe_process, find_running_servers};
 
 /// The exit code for wrong usage or configuration.
 const USAGE_EXIT_CODE: u8 = 2;
@@ -513,6 +528,7 @@ fn run_verb(arguments: Arguments) -> Result<String, CliError> {
         Verb::Config { topic } => return config::run(&topic),
         Verb::Man { page, all } => return man::run(&page, all.as_deref()),
         Verb::Completions { shell } => completions::run(shell),
+        Verb::HashPassword { user } => hash_password::run(user.as_deref()),
         Verb::Status { json, to } => admin::status(&to, json),
         Verb::Top { once, to } => top::run(&to, once),
         Verb::Certificates { json, to } => certificates::run(&to, json),
@@ -521,7 +537,7 @@ fn run_verb(arguments: Arguments) -> Result<String, CliError> {
         Verb::Stop { to } => admin::stop(&to),
         Verb::Upgrade { binary, to } => admin::upgrade(&to, binary.as_deref()),
         Verb::Reopen { to } => admin::reopen(&to),
-        Verb::Restart { app, to } => admin::restart(&to, &app),
+        Verb::Restart { app, to } => admin::restart(&to, app.as_deref()),
         Verb::Pause { name, max_wait, to } => traffic::pause(&to, &name, max_wait),
         Verb::Resume { name, to } => traffic::resume(&to, &name),
         Verb::Maintenance { what, to } => traffic::maintenance(&to, &what),
@@ -581,6 +597,7 @@ impl ProcessArguments {
             min_threads: self.threads.map(|count| count.min),
             kind: self.kind,
             log: self.log.clone(),
+            pid_file: self.pid_file.clone(),
             ignores_env_file: self.no_env_file,
             without_jobs: self.no_jobs,
             cwd: std::env::current_dir()?,

@@ -82,10 +82,13 @@ fn candidate_dirs(uid: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<S
     all
 }
 
-/// The control sockets in the places where a verb looks for them.
+/// The control sockets in the places where a verb looks for them: folders in which only root and
+/// this user can create files.
 pub(crate) fn existing_sockets() -> Vec<PathBuf> {
+    let uid = account::effective_ids().0;
     let folders = candidate_dirs_for_user().into_iter().map(|it| it.path);
     let folders = folders.chain([PathBuf::from("/run/penstock")]);
+    let folders = folders.filter(|folder| is_private(folder, uid).is_ok());
     let files = folders.filter_map(|folder| std::fs::read_dir(folder).ok());
     let files = files.flatten().flatten().map(|entry| entry.path());
     let mut sockets: Vec<PathBuf> = files

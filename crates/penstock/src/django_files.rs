@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penstock_config::{App, Config, Files, PathPattern, Rewrite, Route};
+use penstock_import::UnservedFiles;
 use penstock_runtime::loops;
 use serde::Deserialize;
 
@@ -94,6 +95,14 @@ impl DjangoFiles {
         }
     }
 
+    /// The files that have no route as they are not there yet. Looks at folders: blocks.
+    pub(crate) fn unserved(&self) -> Vec<UnservedFiles> {
+        let settings = self.settings.as_ref();
+        let routes = settings
+            .map(|settings| FileRoutes::from_settings(settings, &self.dir, self.development));
+        routes.unwrap_or_default().unserved
+    }
+
     /// Adds the routes to the only site of a configuration, before that of the application. Looks
     /// at folders: blocks.
     pub(crate) fn apply(&self, config: &mut Config) {
@@ -111,6 +120,8 @@ struct FileRoutes {
     /// Whether Django looks for static files itself, as `runserver` does.
     uses_finders: bool,
     notes: Vec<String>,
+    /// Those that have no route yet.
+    unserved: Vec<UnservedFiles>,
 }
 
 impl FileRoutes {
@@ -127,7 +138,7 @@ impl FileRoutes {
             ));
         } else {
             let root = settings.static_root.as_deref();
-            let mend = "run python manage.py collectstatic";
+            let mend = "penstock run manage.py collectstatic";
             files.add("static files", ("STATIC", mend), (static_url, root), dir);
         }
         let media = (
@@ -153,19 +164,28 @@ impl FileRoutes {
         };
         let Some(root) = root.filter(|root| !root.is_empty()) else {
             if name == "STATIC" {
-                self.notes.push(format!(
+                let why = format!(
                     "{what}: {prefix} left to the application: set STATIC_ROOT in the settings, \
                      and {mend}"
-                ));
+                );
+                self.notes.push(why.clone());
+                let root = None;
+                self.unserved.push(UnservedFiles { why, prefix, root });
             }
             return;
         };
         let root = dir.join(root);
         let note = if !root.is_dir() {
-            format!(
+            let why = format!(
                 "{what}: {prefix} not served: {} is missing: {mend}",
                 root.display()
-            )
+            );
+            self.unserved.push(UnservedFiles {
+                why: why.clone(),
+                prefix,
+                root: Some(root),
+            });
+            why
         } else if holds_code(&root, dir) {
             format!(
                 "{what}: {prefix} not served: {} holds the project's code: give {name}_ROOT a \
@@ -303,7 +323,10 @@ mod tests {
         assert!(notes.contains("(DEBUG)"), "{notes}");
         for (root, words) in [
             ("", "set STATIC_ROOT"),
-            ("missing", "is missing: run python manage.py collectstatic"),
+            (
+                "missing",
+                "is missing: penstock run manage.py collectstatic",
+            ),
             (".", "holds the project's code"),
             ("..", "holds the project's code"),
             ("package", "holds the project's code"),

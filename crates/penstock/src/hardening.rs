@@ -34,7 +34,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
             false => "the server and its applications run",
         };
         warnings.push(format!(
-            "{whose} as root: start it as an ordinary user, or set server.user to one (docs/isolation.md)"
+            "{whose} as root: start it as an ordinary user, or set server.user to one (penstock config explain server.user)"
         ));
     }
     if config.programs().any(|app| app.isolation) {
@@ -54,5 +54,5 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
 
 fn describe(part: &isolation::MissingIsolation) -> String {
     let isolation::MissingIsolation { name, allows } = part;
-    format!("this kernel or sandbox has no {name}: {allows} (docs/isolation.md)")
+    format!("this kernel or sandbox has no {name}: {allows} (penstock config explain isolation)")
 }

@@ -60,12 +60,17 @@ impl AppWithJobs {
     /// # Errors
     /// Why new code failed; what could not be restarted goes on with its old code.
     pub(crate) async fn restart(&self) -> Result<(), String> {
-        self.app.restart().await?;
+        let kept = |error| {
+            let name = self.name();
+            format!("application `{name}` continues to serve with its old code\n{error}")
+        };
+        self.app.restart().await.map_err(kept)?;
         let mut failed = Vec::new();
         for job in &self.jobs {
             if let Err(error) = job.restart().await {
                 failed.push(format!(
-                    "the application serves, but its job `{}` goes on with its old code\n{error}",
+                    "application `{}` serves, but its job `{}` goes on with its old code\n{error}",
+                    self.name(),
                     job.name()
                 ));
             }

@@ -38,6 +38,8 @@ pub(crate) struct SocketSource<'s> {
     pub(crate) removed: Vec<&'s Listener>,
     /// Sockets that were passed to this process.
     pub(crate) inherited: InheritedListeners,
+    /// Whether the process only starts, and may wait for an answer of the server that has an address.
+    pub(crate) is_start: bool,
 }
 
 /// Default permissions of a Unix socket: front ends run as other users.
@@ -209,7 +211,8 @@ pub(crate) fn open_listener(
     source: &mut SocketSource<'_>,
     loops: usize,
 ) -> Result<Listener, String> {
-    let say = |error| format!("cannot listen on {wanted}: {error}");
+    let name = printed_name(wanted, kind.role, kind.has_tls);
+    let say = |error| format!("cannot listen on {name}: {error}");
     let access = match wanted {
         ListenAddr::Unix(path) => socket_access(kind.role, path, source.config)?,
         ListenAddr::Tcp(_) | ListenAddr::Port(_) => SocketAccess::default(),
@@ -218,6 +221,7 @@ pub(crate) fn open_listener(
     let SocketSource {
         removed: going,
         inherited,
+        is_start,
         ..
     } = source;
     let replaced = |old: &&Listener| {
@@ -251,10 +255,11 @@ pub(crate) fn open_listener(
     let shares_port = shares_port || is_wider || inherited.overlaps(wanted);
     let (sockets, address) = bind(wanted, loops, shares_port, access).map_err(|error| {
         let other = match kind.role {
-            ListenerRole::Http => suggest_other_address(wanted, &error),
+            ListenerRole::Http => suggest_other_address(wanted, "`listen`, or --listen", &error),
+            ListenerRole::Admin => suggest_other_address(wanted, "--admin", &error),
             _ => String::new(),
         };
-        let cause = explain_listen_error(wanted, &error);
+        let cause = explain_listen_error(wanted, &name, &error, *is_start);
         format!("cannot listen on {cause}{other}")
     })?;
     let mut listener = Listener::new(wanted, kind, address, sockets);
@@ -326,6 +331,21 @@ fn adopt_inherited(
     Ok(listener)
 }
 
+/// The name of a listener as it is printed, with the scheme of its clients.
+pub(crate) fn printed_name(address: &ListenAddr, role: ListenerRole, has_tls: bool) -> String {
+    let name = address.to_string();
+    let scheme = match (role, has_tls) {
+        (ListenerRole::Tcp, false) => "tcp",
+        (ListenerRole::Tcp, true) => "tls",
+        (_, false) => "http",
+        (_, true) => "https",
+    };
+    match name.strip_prefix("http://") {
+        Some(authority) => format!("{scheme}://{authority}"),
+        None => name,
+    }
+}
+
 fn with_real_port(wanted: &ListenAddr, real: Option<SocketAddr>) -> ListenAddr {
     match (wanted, real) {
         (_, None) => wanted.clone(),
@@ -387,17 +407,7 @@ impl Listener {
             proxy_protocol,
             has_tls,
         } = kind;
-        let name = with_real_port(wanted, address).to_string();
-        let scheme = match (role, has_tls) {
-            (ListenerRole::Tcp, false) => "tcp",
-            (ListenerRole::Tcp, true) => "tls",
-            (_, false) => "http",
-            (_, true) => "https",
-        };
-        let name = match name.strip_prefix("http://") {
-            Some(authority) => format!("{scheme}://{authority}"),
-            None => name,
-        };
+        let name = printed_name(&with_real_port(wanted, address), role, has_tls);
         let info = ListenerInfo {
             scheme: if has_tls { "https" } else { "http" },
             address,

@@ -25,6 +25,7 @@ mod jobs;
 mod key_sets;
 mod listeners;
 mod logs;
+mod pid_file;
 mod preflight;
 mod publishing;
 mod refused_syscalls;

@@ -45,7 +45,7 @@ use penstock_sys::process::successor::SignalTarget;
 use penstock_sys::{account, daemon, process};
 use penstock_tls::ServerSessions;
 use rustls::pki_types::UnixTime;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 pub(crate) use self::announce::ReadyFd;
 use self::bound_listeners::BoundListeners;
@@ -66,6 +66,7 @@ use crate::hub_service::HubService;
 use crate::inherited_listeners::{InheritedListeners, ListenerRole};
 use crate::listeners::{self, Listener};
 use crate::logs;
+use crate::pid_file::PidFile;
 use crate::publishing::PublishSetup;
 use crate::refused_syscalls;
 use crate::service_manager::ServiceNotifier;
@@ -111,6 +112,8 @@ pub(crate) struct Options {
     pub(crate) start_dir: std::path::PathBuf,
     /// Whether the process goes to the background: its standard streams go to the log.
     pub(crate) daemonize: bool,
+    /// The file with the process id; opened before the switch to another user.
+    pub(crate) pid_file: Option<Arc<PidFile>>,
     /// Exposed control interfaces, a line each; found at the start, before the switch to another
     /// user.
     pub(crate) exposures: Vec<String>,
@@ -140,7 +143,7 @@ struct StartResources {
 
 #[derive(Debug)]
 pub(crate) struct Server {
-    invocation: Invocation,
+    pub(crate) invocation: Invocation,
     pub(crate) options: Options,
     pub(crate) loops: EventLoops,
     pub(crate) edge: Arc<Edge>,
@@ -162,6 +165,8 @@ pub(crate) struct Server {
     pub(crate) watchdog: Watchdog,
     /// Wakes the main task to shut down.
     stop_requested: Notify,
+    /// What the shutdown had to kill, once all processes have ended.
+    stop_report: watch::Sender<Option<Vec<String>>>,
     draining: AtomicBool,
     /// The process of the server that this one replaced.
     pub(crate) predecessor: Option<u32>,
@@ -204,6 +209,8 @@ pub(crate) struct LiveState {
     pub(crate) reloads: u64,
     /// The error of the last reload; `None` after one that worked.
     pub(crate) reload_error: Option<String>,
+    /// Why the last reload has not taken over the configuration; `None` once one has.
+    pub(crate) config_error: Option<String>,
 }
 
 impl LiveState {
@@ -232,12 +239,18 @@ pub(crate) fn run(
     let upstream_tls = upstream_tls::load(&config)?;
     // Before the switch to another user, which may be the one to warn about.
     options.exposures = control::exposure_warnings(&config);
-    let bound_listeners = prepare_process(
+    let predecessor = predecessor.map(|mut old| {
+        let pid_file = old.pid_file.take();
+        (old, pid_file)
+    });
+    let (predecessor, inherited_pid_file) = predecessor.unzip();
+    let (bound_listeners, pid_file) = prepare_process(
         &config,
         &invocation,
-        (sockets, predecessor.is_some()),
+        (sockets, predecessor.is_some(), inherited_pid_file.flatten()),
         server_account,
     )?;
+    options.pid_file = pid_file.map(Arc::new);
     if config.server.log != LogTarget::Stderr {
         let log = logs::open_log_target(&config.server.log)
             .map_err(|error| format!("server.log: {error}"))?;
@@ -290,15 +303,20 @@ pub(crate) fn run(
 fn prepare_process(
     config: &Config,
     invocation: &Invocation,
-    (sockets, follows): (InheritedListeners, bool),
+    (sockets, follows, pid_file): (InheritedListeners, bool, Option<PidFile>),
     server_account: Option<ServerAccount>,
-) -> Result<BoundListeners, String> {
+) -> Result<(BoundListeners, Option<PidFile>), String> {
     raise_open_files(config.server.max_open_files)?;
     process::allow_priority_restore();
     if let Some(mask) = config.server.umask {
         account::set_umask(mask);
     }
     let bound_listeners = BoundListeners::open(config, sockets, follows)?;
+    let pid_file = match (&config.server.pid_file, pid_file) {
+        (Some(path), Some(inherited)) if inherited.path() == path => Some(inherited),
+        (Some(path), _) => Some(PidFile::open(path)?),
+        (None, _) => None,
+    };
     if let Some(server_account) = server_account {
         server_account.give_certificate_folder(config)?;
         server_account.switch_user_and_check(
@@ -312,7 +330,7 @@ fn prepare_process(
         std::env::set_current_dir(folder)
             .map_err(|error| format!("server.dir: {}: {error}", folder.display()))?;
     }
-    Ok(bound_listeners)
+    Ok((bound_listeners, pid_file))
 }
 
 fn remove_abandoned_folders(config: &Config) {
@@ -514,6 +532,7 @@ impl Server {
                 loops,
                 started: clock::now(),
                 stop_requested: Notify::new(),
+                stop_report: watch::Sender::default(),
                 draining: AtomicBool::new(false),
                 predecessor: predecessor.map(|old| old.pid),
                 token_digest,
@@ -530,6 +549,7 @@ impl Server {
                     listeners: Vec::new(),
                     reloads: 0,
                     reload_error: None,
+                    config_error: None,
                 }),
                 join_front_end: JoinListener::default(),
                 join_sessions,

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! old: hello, socket (one for each), app_size, admin_token_digest, publish_secret,
-//! ticket_keys, pause, maintenance, stderr, hub,
+//! ticket_keys, pause, maintenance, pid_file, stderr, hub,
 //!      end
 //! new: ready
 //! old: go                 from here on both accept
@@ -26,6 +26,7 @@
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use penstock_apps::AppSize;
@@ -38,6 +39,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::components::AppSizes;
 use crate::inherited_listeners::{InheritedListener, InheritedListeners, ListenerRole};
+use crate::pid_file::PidFile;
 
 /// The variable with the descriptor number of the new server's end.
 pub(crate) const UPGRADE_FD_VAR: &str = "PENSTOCK_HANDOVER";
@@ -90,6 +92,8 @@ pub(crate) enum UpgradeMessage {
     },
     /// A site that is in maintenance, or all of them.
     Maintenance(MaintenanceRule),
+    /// Carries the open file with the process id, and its path. Sent only where one is configured.
+    PidFile(PathBuf),
     /// Carries the stream for errors.
     Stderr,
     /// Carries the socket by which the hub moves ([`penstock_hub::HubTransfer`]).
@@ -274,6 +278,8 @@ pub(crate) struct Predecessor {
     pub(crate) publish_secret: Option<[u8; 32]>,
     /// The keys of its TLS session tickets.
     pub(crate) ticket_keys: Option<SecretBytes>,
+    /// The file with the process id.
+    pub(crate) pid_file: Option<PidFile>,
     pub(crate) pid: u32,
 }
 
@@ -300,6 +306,7 @@ impl Predecessor {
             token_digest: None,
             publish_secret: None,
             ticket_keys: None,
+            pid_file: None,
             pid: std::os::unix::process::parent_id(),
         };
         let mut listeners: Vec<(usize, InheritedListener)> = Vec::new();
@@ -377,6 +384,9 @@ impl Predecessor {
                     old.pauses.push((name, remaining));
                 }
                 (UpgradeMessage::Maintenance(rule), _) => old.maintenance.push(rule),
+                (UpgradeMessage::PidFile(path), Some(file)) => {
+                    old.pid_file = Some(PidFile::inherit(&path, file));
+                }
                 (UpgradeMessage::Stderr, Some(errors)) => old.stderr = Some(errors),
                 (UpgradeMessage::Hub, Some(socket)) => old.hub = Some(socket),
                 (UpgradeMessage::End, _) => break,

@@ -23,6 +23,7 @@ use penstock_exchange::{Fault, FaultKind, Request};
 use penstock_runtime::blocking::Pool;
 
 use self::password_hash::PasswordHash;
+pub use self::password_hash::hash_password;
 use self::verified_passwords::FieldDigest;
 use crate::admission::{Admission, AdmissionRule, Decision};
 use crate::failed_attempts::FailedAttempts;

@@ -188,11 +188,7 @@ impl AdminHandler {
     fn respond_to_change(&self, what: ChangeRoute<'_>, body: RequestBody) -> HandlerProgress {
         let operations = Arc::clone(&self.operations);
         let work: BoxFuture<'static, _> = match what {
-            ChangeRoute::Stop => {
-                operations.stop();
-                let outcome = ChangeOutcome::succeeded(None);
-                return self.respond_now(json_response(Status::ACCEPTED, &outcome));
-            }
+            ChangeRoute::Stop => Box::pin(handle_stop(operations, body)),
             ChangeRoute::Reload => {
                 let work = operations.reload();
                 Box::pin(async move { message_response(work.await) })
@@ -208,7 +204,7 @@ impl AdminHandler {
                 Box::pin(async move {
                     let done = work.await.ok_or_else(|| ChangeError::not_found(unknown));
                     let done = done.and_then(|done| done.map_err(ChangeError::conflict));
-                    change_response(done.map(|()| ChangeOutcome::succeeded(None)))
+                    change_response(done.map(ChangeOutcome::succeeded))
                 })
             }
             ChangeRoute::Servers(upstream) => {
@@ -382,6 +378,30 @@ async fn read_body(body: RequestBody) -> Result<Result<Vec<u8>, ChangeError>, Fa
         status: Status::CONTENT_TOO_LARGE,
         text: format!("more than {MAX_BODY_BYTES} bytes"),
     }))
+}
+
+/// Begins to stop. The response comes at once, or, where the body asks for that, when all
+/// processes have ended.
+async fn handle_stop(
+    source: Arc<dyn AdminOperations>,
+    body: RequestBody,
+) -> Result<Response, Fault> {
+    #[derive(Default, serde::Deserialize)]
+    struct Wanted {
+        #[serde(default, rename = "wait")]
+        waits: bool,
+    }
+    // A stop needs no body, and no body is a reason not to stop.
+    let text = read_body(body).await?.unwrap_or_default();
+    let wanted: Wanted = serde_json::from_slice(&text).unwrap_or_default();
+    let report = source.stop_report();
+    source.stop();
+    if !wanted.waits {
+        return json_response(Status::ACCEPTED, &ChangeOutcome::succeeded(None));
+    }
+    let report = report.await;
+    let message = (!report.is_empty()).then(|| report.join("\n"));
+    json_response(Status::OK, &ChangeOutcome::succeeded(message))
 }
 
 /// Reads the path of the new program, if there is one, and starts the upgrade.

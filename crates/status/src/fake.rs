@@ -323,6 +323,7 @@ impl AdminOperations for FakeServer {
             listeners: vec!["http://127.0.0.1:8080".into()],
             control_socket: Some("unix:/run/penstock/127.0.0.1_8080.sock".into()),
             config: Some("/srv/penstock.toml".into()),
+            folder: "/srv".into(),
             event_loops: 2,
             connections: LimitUsage { used: 5, max: 100 },
             connections_limited_by: "limits.connections".into(),
@@ -509,7 +510,7 @@ impl AdminOperations for FakeServer {
         })
     }
 
-    fn restart_app(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>> {
+    fn restart_app(&self, app: &str) -> BoxFuture<'static, Option<Result<Option<String>, String>>> {
         self.record_call(&format!("restart {app}"));
         let is_broken = self.is_broken.load(Ordering::Relaxed);
         let is_known = app == "guestbook";
@@ -518,7 +519,7 @@ impl AdminOperations for FakeServer {
                 if is_broken {
                     Err("ImportError: \"x\"".into())
                 } else {
-                    Ok(())
+                    Ok(None)
                 }
             })
         })
@@ -652,6 +653,12 @@ impl AdminOperations for FakeServer {
 
     fn stop(&self) {
         self.record_call("stop");
+    }
+
+    fn stop_report(&self) -> BoxFuture<'static, Vec<String>> {
+        Box::pin(std::future::ready(vec![
+            "mail: 1 process was killed".to_owned(),
+        ]))
     }
 
     fn check_ready(&self) -> Result<(), String> {

@@ -73,13 +73,14 @@ pub trait AdminOperations: Send + Sync + Debug {
     /// All errors; the old configuration stays in use.
     fn reload(&self) -> BoxFuture<'static, Result<String, String>>;
 
-    /// Restarts an application with its current code; `None` if there is no such application.
+    /// Restarts an application with its current code and returns a sentence if its configuration
+    /// is not that of the file; `None` if there is no such application.
     ///
     /// Cancel safety: as `reload`.
     ///
     /// # Errors
     /// Why the restart was aborted; the old code stays in use.
-    fn restart_app(&self, app: &str) -> BoxFuture<'static, Option<Result<(), String>>>;
+    fn restart_app(&self, app: &str) -> BoxFuture<'static, Option<Result<Option<String>, String>>>;
 
     /// Changes the servers of an upstream and returns a sentence on the result.
     ///
@@ -163,6 +164,10 @@ pub trait AdminOperations: Send + Sync + Debug {
 
     /// Begins the graceful shutdown and returns at once.
     fn stop(&self);
+
+    /// Waits until a shutdown has ended all processes; what to tell the operator about those that
+    /// did not end by themselves, a sentence each.
+    fn stop_report(&self) -> BoxFuture<'static, Vec<String>>;
 
     /// Checks whether the server accepts new requests.
     ///

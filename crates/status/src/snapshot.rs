@@ -46,6 +46,8 @@ pub struct Snapshot {
     pub control_socket: Option<String>,
     /// The configuration file, if there is one.
     pub config: Option<String>,
+    /// The folder that it was started in.
+    pub folder: String,
     /// Event loops.
     pub event_loops: usize,
     /// Open client connections.

@@ -160,7 +160,8 @@ fn program_folders(
     if program.leads_through(write) || write.contains(&program.real) {
         return Err(format!(
             "its program {} is within `write_paths`, so the application could replace it: name \
-             folders in `write_paths` that the program is not in, or move it (docs/isolation.md)",
+             folders in `write_paths` that the program is not in, or move it (penstock config \
+             explain write_paths)",
             program.real.display()
         ));
     }

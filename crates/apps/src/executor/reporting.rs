@@ -20,6 +20,7 @@ use super::{ChildProcess, Executor, RestartInProgress};
 use crate::app::WorkerSnapshot;
 use crate::interpreter::{MISSING_MODULE, missing_packages_hint};
 use crate::shared::{Refusal, WorkerView};
+use crate::stop_timeout;
 use crate::supervisor::{
     AppState, ExitSummary, KillReason, ReplaceReason, SupervisorReport, Worker, WorkerState,
 };
@@ -86,13 +87,18 @@ impl Executor {
             }
             SupervisorReport::Killed { pid: p, reason } => {
                 self.shared.metrics.killed_workers[kill_reason_index(reason)].increment();
-                let level = match reason {
-                    KillReason::StopTimedOut => log::Level::Warn,
-                    _ => log::Level::Error,
+                let (level, why) = match reason {
+                    KillReason::StopTimedOut { limit } => {
+                        let option = stop_timeout::option_name(&self.config);
+                        (
+                            log::Level::Warn,
+                            stop_timeout::describe_kill(limit, &option),
+                        )
+                    }
+                    _ => (log::Level::Error, reason.to_string()),
                 };
-                log::log!(level, "{name}[{}]: worker killed: {reason}", pid(p));
-                self.last_failure =
-                    Some(with_date(&format!("process {} killed: {reason}", pid(p))));
+                log::log!(level, "{name}[{}]: worker killed: {why}", pid(p));
+                self.last_failure = Some(with_date(&format!("process {} killed: {why}", pid(p))));
             }
             SupervisorReport::RestartBegan { generation } => {
                 log::info!("{name}: restart to generation {generation}");
@@ -295,13 +301,16 @@ fn replace_reason_index(why: ReplaceReason) -> usize {
     }
 }
 
+/// The index of [`KillReason::StopTimedOut`] among the labels of killed workers.
+pub(crate) const STOP_TIMED_OUT: usize = 3;
+
 /// The index of a reason among the labels of killed workers.
 fn kill_reason_index(reason: KillReason) -> usize {
     match reason {
         KillReason::BootTimedOut => 0,
         KillReason::ResponseTimedOut => 1,
         KillReason::ProtocolBroken => 2,
-        KillReason::StopTimedOut => 3,
+        KillReason::StopTimedOut { .. } => STOP_TIMED_OUT,
         KillReason::MemoryExceeded { .. } => 4,
     }
 }

@@ -51,7 +51,8 @@ impl Supervisor {
         let next = |s: &Self| s.workers().find(is_overdue).map(|w| (w.id, w.state));
         while let Some((id, state)) = next(self) {
             if state != WorkerState::Booting {
-                self.kill_worker(now, id, KillReason::StopTimedOut);
+                let limit = self.policy.stop_timeout;
+                self.kill_worker(now, id, KillReason::StopTimedOut { limit });
                 continue;
             }
             let limit = self.policy.boot_timeout;

@@ -70,8 +70,8 @@ pub(crate) enum KillReason {
     ResponseTimedOut,
     /// It sent something that is not the worker protocol.
     ProtocolBroken,
-    /// It was asked to terminate and did not.
-    StopTimedOut,
+    /// It was asked to terminate and did not within this time.
+    StopTimedOut { limit: Duration },
     /// It used more memory than it may.
     MemoryExceeded { bytes: u64, max: u64 },
 }
@@ -139,7 +139,7 @@ impl fmt::Display for KillReason {
             Self::BootTimedOut => f.write_str("boot took too long"),
             Self::ResponseTimedOut => f.write_str("a response took too long"),
             Self::ProtocolBroken => f.write_str("it broke the worker protocol"),
-            Self::StopTimedOut => f.write_str("it did not terminate when asked"),
+            Self::StopTimedOut { limit } => write!(f, "it did not end within {limit:?}"),
             Self::MemoryExceeded { bytes, max } => {
                 let (used, max) = (mebibytes(*bytes), mebibytes(*max));
                 write!(f, "it used {used} of memory and may use {max}")

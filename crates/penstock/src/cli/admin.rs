@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use penstock_client::Client;
+use penstock_client::{Client, ClientError};
 use penstock_runtime::loops::block_on;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -85,10 +85,38 @@ pub(super) fn reload(to: &ServerLocation) -> Result<String, String> {
     Ok("reloaded".to_owned())
 }
 
-pub(super) fn restart(to: &ServerLocation, app: &str) -> Result<String, String> {
+pub(super) fn restart(to: &ServerLocation, app: Option<&str>) -> Result<String, String> {
+    let target = target::locate_write_target(to)?;
+    let app = match app {
+        Some(app) => app.to_owned(),
+        None => only_app(&target.fetch_status()?)?,
+    };
     let path = format!("/apps/{app}/restart");
-    target::locate_write_target(to)?.send("POST", &path, "", CHANGE_TIMEOUT)?;
-    Ok(format!("{app}: restarted"))
+    let answer = target.send("POST", &path, "", CHANGE_TIMEOUT)?;
+    Ok(match message_of_change(&answer) {
+        Some(message) => format!("{app}: restarted {message}"),
+        None => format!("{app}: restarted"),
+    })
+}
+
+/// The only application of a server.
+///
+/// # Errors
+/// There is none, or the commands of which one is meant.
+fn only_app(status: &Value) -> Result<String, String> {
+    let apps = status["apps"].as_array().into_iter().flatten();
+    let name = |app: &Value| app["name"].as_str().map(str::to_owned);
+    let is_job = |app: &&Value| app["kind"] == "job";
+    let (jobs, apps): (Vec<_>, Vec<_>) = apps.partition(is_job);
+    if let [app] = apps[..] {
+        return name(app).ok_or_else(|| "the server does not name its application".to_owned());
+    }
+    let all = apps.into_iter().chain(jobs).filter_map(name);
+    let commands: Vec<_> = all.map(|name| format!("penstock restart {name}")).collect();
+    match commands.is_empty() {
+        true => Err("the server has no application".to_owned()),
+        false => Err(format!("which application? {}", commands.join(", "))),
+    }
 }
 
 /// Upgrades, and waits until the new server answers: at the same address, or at the one in its
@@ -151,7 +179,13 @@ pub(super) fn sleep_briefly() {
 
 pub(super) fn stop(to: &ServerLocation) -> Result<String, String> {
     let target = target::locate_write_target(to)?;
-    target.send("POST", "/stop", "", RESPONSE_TIMEOUT)?;
+    let body = json!({ "wait": true }).to_string();
+    let report = match target.try_send("POST", "/stop", &body, STOP_TIMEOUT) {
+        Ok(response) => message_of_change(&target::read_response(&response)?),
+        Err(error @ ClientError::Connect(_)) => return Err(target.explain_error(&error)),
+        // A second stop request ends the server before it responds.
+        Err(_) => None,
+    };
     let deadline = Instant::now() + STOP_TIMEOUT;
     // The admin interface closes last.
     let mut client = Client::new(target.connect_address());
@@ -161,7 +195,16 @@ pub(super) fn stop(to: &ServerLocation) -> Result<String, String> {
         }
         sleep_briefly();
     }
-    Ok("stopped".to_owned())
+    Ok(match report {
+        Some(report) => format!("stopped\n{report}"),
+        None => "stopped".to_owned(),
+    })
+}
+
+/// What a response says beyond success.
+fn message_of_change(answer: &str) -> Option<String> {
+    let value: Value = serde_json::from_str(answer).unwrap_or_default();
+    value["message"].as_str().map(str::to_owned)
 }
 
 pub(super) fn purge(
@@ -184,5 +227,32 @@ pub(super) fn purge(
     match value["objects"].as_u64() {
         Some(objects) => Ok(format!("purged {}", pluralize(objects, "object"))),
         None => Err(format!("unreadable response: {answer}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_application_needs_no_name() {
+        let app = |name: &str| json!({ "name": name, "kind": "wsgi" });
+        let job = json!({ "name": "mail", "kind": "job" });
+        let of = |apps: &[Value]| only_app(&json!({ "apps": apps }));
+        assert_eq!(of(&[app("shop")]), Ok("shop".to_owned()));
+        assert_eq!(of(&[job.clone(), app("shop")]), Ok("shop".to_owned()));
+        assert_eq!(
+            of(&[app("shop"), job.clone(), app("blog")]),
+            Err(
+                "which application? penstock restart shop, penstock restart blog, \
+                 penstock restart mail"
+                    .to_owned()
+            )
+        );
+        assert_eq!(
+            of(&[job]),
+            Err("which application? penstock restart mail".to_owned())
+        );
+        assert_eq!(of(&[]), Err("the server has no application".to_owned()));
     }
 }

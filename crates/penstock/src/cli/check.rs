@@ -62,6 +62,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<String, CliError> {
     let from = config.path.as_ref().map(|path| path.display().to_string());
     let name = from.unwrap_or_else(|| "this folder".to_owned());
     let mut lines = config.start_notes.clone();
+    lines.extend(findings.notes);
     lines.push(format!("{name}: good ({})", describe_contents(&config)));
     Ok(lines.join("\n"))
 }
@@ -72,7 +73,7 @@ fn check_machine(
     config: &Config,
     cwd: &Path,
 ) -> std::io::Result<()> {
-    findings.check_addresses(config);
+    findings.check_addresses(config, cwd);
     findings.check_token(config);
     findings.check_certificates(config);
     findings.check_descriptors(config);

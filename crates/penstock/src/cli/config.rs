@@ -3,7 +3,7 @@
 
 use penstock_import::{Explanation, Product};
 
-use super::{CliError, ConfigTopic, init};
+use super::{CliError, ConfigTopic, framework_words, init};
 
 pub(super) fn run(topic: &ConfigTopic) -> Result<String, CliError> {
     let text = match topic {
@@ -12,7 +12,8 @@ pub(super) fn run(topic: &ConfigTopic) -> Result<String, CliError> {
         ConfigTopic::Schema => penstock_config::json_schema(),
         ConfigTopic::Explain { key } => match penstock_config::explain_key(key) {
             Some(text) => text,
-            None => explain_foreign_word(key)
+            None => framework_words::explain(key)
+                .or_else(|| explain_foreign_word(key))
                 .or_else(|| list_hits(key))
                 .ok_or_else(|| CliError::Usage(unknown_word(key)))?,
         },
@@ -45,6 +46,11 @@ fn explain_foreign_word(word: &str) -> Option<String> {
                 keys.push(key.clone());
             }
         }
+    }
+    if !found.is_empty() {
+        text.push_str(
+            "The documents are in share/doc/penstock of the packages, and in the sources.\n",
+        );
     }
     let mut explained: Vec<String> = Vec::new();
     for key in &keys {

@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use penstock_config::{Config, FILE_NAME, Invocation};
+use penstock_config::{App, AppKind, Config, FILE_NAME, Invocation};
+use penstock_import::FolderHints;
 
 use super::import::write_file;
-use super::{CliError, check};
+use super::{CliError, celery, check};
 use crate::django_files::DjangoFiles;
 
 /// The arguments of `init`.
@@ -42,11 +43,27 @@ pub(super) fn run(arguments: &InitArguments) -> Result<String, CliError> {
         check::resolve_and_validate(&invocation).map_err(CliError::Usage)
     };
     let mut config = resolve(false)?;
-    DjangoFiles::ask(&config, false).apply(&mut config);
-    let text = penstock_import::write_folder_config(&config, &resolve(true)?);
+    let django_files = DjangoFiles::ask(&config, false);
+    django_files.apply(&mut config);
+    let hints = FolderHints {
+        unserved: django_files.unserved(),
+        celery: find_celery(&config),
+    };
+    let text = penstock_import::write_folder_config(&config, &resolve(true)?, &hints);
     if arguments.print {
         return Ok(text.trim_end().to_owned());
     }
     write_file(&file, &text, false)?;
     Ok(format!("wrote {}\n\n{}", file.display(), text.trim_end()))
+}
+
+/// The module of the project's Celery application, unless its Procfile runs Celery already.
+fn find_celery(config: &Config) -> Option<String> {
+    let is_python = |app: &&App| matches!(app.kind, AppKind::Wsgi | AppKind::Asgi);
+    let app = config.apps.values().find(is_python)?;
+    let is_run = |program: &App| program.command.iter().any(|word| word.contains("celery"));
+    match config.programs().any(is_run) {
+        true => None,
+        false => celery::find_module(&app.dir),
+    }
 }

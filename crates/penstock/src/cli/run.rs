@@ -1,10 +1,12 @@
 //! `penstock run`: a command in the place of an application, as its processes run: folder,
 //! variables, interpreter first in `PATH`.
 //!
-//! The command takes the place of this process, so that it has the terminal and its status is the
+//! A Python file of the folder that is no program by itself, such as `manage.py`, is run by the
+//! interpreter of the application. The command takes the place of this process, so that it has the terminal and its status is the
 //! status of the verb.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -39,12 +41,35 @@ pub(super) fn run(arguments: &RunArguments) -> Result<String, CliError> {
         .args(rest)
         .current_dir(&app.dir)
         .envs(variables.iter());
-    let error = command.exec();
+    let mut error = command.exec();
+    if let Some(script) = python_script(app, Path::new(program), &error) {
+        let interpreter = penstock_apps::find_interpreter(app);
+        let interpreter = interpreter.map_err(|error| CliError::Failed(format!("run: {error}")))?;
+        let mut command = Command::new(interpreter);
+        command
+            .arg(script)
+            .args(rest)
+            .current_dir(&app.dir)
+            .envs(variables.iter());
+        error = command.exec();
+    }
     Err(CliError::Failed(format!(
         "run: {}: {error} (looked up in the PATH of application `{}`)",
         Path::new(program).display(),
         app.name
     )))
+}
+
+/// The Python file of the application's folder that a command names which is no program by itself,
+/// such as `manage.py`.
+fn python_script<'p>(app: &App, program: &'p Path, error: &io::Error) -> Option<&'p Path> {
+    let is_no_program = matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+    );
+    let is_python = program.extension().is_some_and(|ending| ending == "py");
+    let is_script = is_no_program && is_python && app.dir.join(program).is_file();
+    (is_script && matches!(app.kind, AppKind::Wsgi | AppKind::Asgi)).then_some(program)
 }
 
 /// The application that is meant: the one that is named, or the only one.
@@ -94,4 +119,35 @@ fn environment(app: &App) -> BTreeMap<String, String> {
     all.extend(own.map(|(name, value)| (name.clone(), value.clone())));
     all.extend(penstock_apps::program_environment(app, false));
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_python_file_of_the_folder_has_the_interpreter() {
+        let folder = std::env::temp_dir().join(format!("penstock-run-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("bin")).unwrap();
+        for file in ["manage.py", "tool.rb", "bin/x.py"] {
+            let made = std::fs::File::create(folder.join(file));
+            made.unwrap();
+        }
+        let app = |kind| App::new("shop", folder.clone(), kind, "");
+        let absent = || io::Error::from(io::ErrorKind::NotFound);
+        let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+        for (kind, program, error, expected) in [
+            (AppKind::Wsgi, "manage.py", absent(), true),
+            (AppKind::Asgi, "./manage.py", denied(), true),
+            (AppKind::Wsgi, "bin/x.py", absent(), true),
+            (AppKind::Wsgi, "other.py", absent(), false),
+            (AppKind::Wsgi, "tool.rb", absent(), false),
+            (AppKind::Rack, "manage.py", absent(), false),
+            (AppKind::Wsgi, "manage.py", io::Error::other("x"), false),
+        ] {
+            let found = python_script(&app(kind), Path::new(program), &error);
+            assert_eq!(found.is_some(), expected, "{kind:?} {program} {error}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

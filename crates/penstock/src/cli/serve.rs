@@ -107,6 +107,7 @@ pub(super) fn run(
         program_path: program,
         start_dir,
         daemonize: daemonizes,
+        pid_file: None,
         exposures: Vec::new(),
     };
     let beginning = StartInput {

@@ -15,13 +15,14 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penstock_client::{Address, Client, ClientError};
+use penstock_client::{Address, Client, ClientError, Response as ClientResponse};
 use penstock_config::{ControlSocket, Invocation, ListenAddr, Server};
 use penstock_runtime::loops::block_on;
 use penstock_sys::{account, peer_process};
 use serde_json::Value;
 
 use super::ServerLocation;
+use super::running_servers::{RunningServer, describe_servers, find_running_servers};
 use crate::{admin_token, control};
 
 /// How long a server may take to answer a query.
@@ -45,7 +46,7 @@ impl AdminTarget {
         }
     }
 
-    fn at_socket(path: PathBuf) -> Self {
+    pub(super) fn at_socket(path: PathBuf) -> Self {
         Self::without_token(ListenAddr::Unix(path))
     }
 
@@ -78,21 +79,25 @@ impl AdminTarget {
         body: &str,
         timeout: Duration,
     ) -> Result<String, String> {
+        let response = self.try_send(method, path, body, timeout);
+        read_response(&response.map_err(|error| self.explain_error(&error))?)
+    }
+
+    /// As [`Self::send`], for callers to which the way of a failure matters.
+    pub(super) fn try_send(
+        &self,
+        method: &str,
+        path: &str,
+        body: &str,
+        timeout: Duration,
+    ) -> Result<ClientResponse, ClientError> {
         let request = self.encode_request(method, path, body);
         let mut client = Client::new(self.connect_address());
         let exchange = async {
             client.connect(RESPONSE_TIMEOUT).await?;
             client.exchange(&request, timeout, MAX_RESPONSE_BYTES).await
         };
-        let response = block_on(exchange).map_err(ClientError::Connect).flatten();
-        let response = response.map_err(|error| self.explain_error(&error))?;
-        let text = String::from_utf8_lossy(&response.body).into_owned();
-        if response.status < 300 {
-            return Ok(text);
-        }
-        let value: Value = serde_json::from_str(&text).unwrap_or_default();
-        let error = value["error"].as_str();
-        Err(error.unwrap_or_else(|| text.trim_end()).to_owned())
+        block_on(exchange).map_err(ClientError::Connect).flatten()
     }
 
     /// Fetches the server's status.
@@ -113,6 +118,20 @@ impl AdminTarget {
     }
 }
 
+/// The body of a response.
+///
+/// # Errors
+/// The server's message, where it refuses.
+pub(super) fn read_response(response: &ClientResponse) -> Result<String, String> {
+    let text = String::from_utf8_lossy(&response.body).into_owned();
+    if response.status < 300 {
+        return Ok(text);
+    }
+    let value: Value = serde_json::from_str(&text).unwrap_or_default();
+    let error = value["error"].as_str();
+    Err(error.unwrap_or_else(|| text.trim_end()).to_owned())
+}
+
 /// Finds the target of commands that read.
 ///
 /// # Errors
@@ -121,12 +140,76 @@ pub(super) fn locate_read_target(to: &ServerLocation) -> Result<AdminTarget, Str
     if let Some(address) = &to.admin {
         return Ok(AdminTarget::without_token(address.clone()));
     }
-    let Some(server) = load_server(to)? else {
-        return Ok(AdminTarget::without_token(ListenAddr::loopback(8090)));
+    let server = load_server(to)?;
+    if let Some(own) = find_own_server(to)? {
+        return Ok(AdminTarget::at_socket(own.socket));
+    }
+    let admin = match &server {
+        Some(server) => server.admin.clone(),
+        None => Some(ListenAddr::loopback(8090)),
     };
-    match &server.admin {
-        Some(admin) => Ok(AdminTarget::without_token(admin.clone())),
-        None => control_socket_path(&server).map(AdminTarget::at_socket),
+    let found = match admin {
+        Some(admin) => check_listens(AdminTarget::without_token(admin)),
+        None => control_socket_path(&server.unwrap_or_default()).map(AdminTarget::at_socket),
+    };
+    found.map_err(|error| {
+        let others = describe_servers(&find_running_servers());
+        format!("{error}{others}")
+    })
+}
+
+/// Checks that a server listens at a target.
+///
+/// # Errors
+/// None does.
+fn check_listens(target: AdminTarget) -> Result<AdminTarget, String> {
+    let mut client = Client::new(target.connect_address());
+    match block_on(client.connect(RESPONSE_TIMEOUT))
+        .map_err(ClientError::Connect)
+        .flatten()
+    {
+        Ok(_) => Ok(target),
+        Err(error) => Err(target.explain_error(&error)),
+    }
+}
+
+/// The running server of the file that is named or is here, or else of this folder.
+///
+/// # Errors
+/// There are several.
+fn find_own_server(to: &ServerLocation) -> Result<Option<RunningServer>, String> {
+    let cwd = std::env::current_dir().map_err(|error| error.to_string())?;
+    let file = config_file(to, &cwd);
+    let mut all = find_running_servers();
+    all.retain(|server| server.serves(file.as_deref(), &cwd));
+    match all.len() {
+        0 | 1 => Ok(all.pop()),
+        several => Err(format!(
+            "{several} servers of {} run{}",
+            file.as_ref().unwrap_or(&cwd).display(),
+            describe_servers(&all)
+        )),
+    }
+}
+
+/// The configuration file that is named, or the one here.
+fn config_file(to: &ServerLocation, cwd: &Path) -> Option<PathBuf> {
+    let here = cwd.join(penstock_config::FILE_NAME);
+    let named = to.config.as_ref().map(|file| cwd.join(file));
+    named.or_else(|| here.exists().then_some(here))
+}
+
+/// Refuses to change a server of another folder while there are several, of which any may be meant.
+///
+/// # Errors
+/// The servers.
+fn refuse_choice(all: &[RunningServer]) -> Result<(), String> {
+    match all.len() {
+        0 | 1 => Ok(()),
+        several => Err(format!(
+            "{several} servers run, none of them of this folder{}",
+            describe_servers(all)
+        )),
     }
 }
 
@@ -141,12 +224,20 @@ pub(super) fn locate_write_target(to: &ServerLocation) -> Result<AdminTarget, St
         _ => load_server(to)?,
     };
     let token = server.as_ref().and_then(read_configured_token);
-    match (&to.admin, &server) {
-        (Some(ListenAddr::Unix(path)), _) => Ok(AdminTarget::at_socket(path.clone())),
-        (Some(address), _) => locate_over_tcp(address, token),
-        (None, None) => locate_configured_server(&Server::default(), token),
-        (None, Some(server)) => locate_configured_server(server, token),
+    match &to.admin {
+        Some(ListenAddr::Unix(path)) => return Ok(AdminTarget::at_socket(path.clone())),
+        Some(address) => return locate_over_tcp(address, token),
+        None => {}
     }
+    if let Some(own) = find_own_server(to)? {
+        return Ok(AdminTarget::at_socket(own.socket));
+    }
+    let all = find_running_servers();
+    if server.is_none() {
+        refuse_choice(&all)?;
+    }
+    let found = locate_configured_server(&server.unwrap_or_default(), token);
+    found.map_err(|error| format!("{error}{}", describe_servers(&all)))
 }
 
 /// Finds the server of a configuration: by its socket, else by its admin address.

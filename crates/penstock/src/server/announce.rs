@@ -54,7 +54,7 @@ impl ReadyFd {
 
 impl Server {
     /// Prints the addresses, then each application as it becomes ready.
-    pub(super) async fn announce_ready(&self) {
+    pub(super) async fn announce_ready(self: &Arc<Self>) {
         let announce = &self.options.announce;
         let (lines, apps): (Vec<String>, Vec<Arc<App>>) = {
             let live = self.live_state();
@@ -92,14 +92,21 @@ impl Server {
         let is_development = self.options.development;
         for app in apps {
             let (announced, announce) = (announced.clone(), announce.clone());
+            let server = Arc::downgrade(self);
             loops::spawn_here(async move {
-                announce_app(&app, &announce, is_development).await;
+                // One that is stopped before it is ready has not failed.
+                let is_stopping = || server.upgrade().is_none_or(|server| server.is_draining());
+                announce_app(&app, &announce, is_development, is_stopping).await;
                 drop(announced);
             });
         }
         drop(announced);
         // Ends when every application has been announced.
         let _ = left.recv().await;
+        if self.is_draining() {
+            return;
+        }
+        self.write_pid_file().await;
         self.options.manager.notify_ready(&self.status_line());
         let ready = self.options.ready_fd.lock();
         let ready = ready.unwrap_or_else(PoisonError::into_inner).take();
@@ -118,6 +125,18 @@ impl Server {
             if let Err(error) = written.flatten() {
                 log::error!("server: --ready-fd {number}: cannot write: {error}");
             }
+        }
+    }
+
+    /// Writes the process id to the file for it, if there is one.
+    async fn write_pid_file(&self) {
+        let Some(file) = self.options.pid_file.clone() else {
+            return;
+        };
+        let pool = default_pool(&self.live_state().components.pools);
+        let written = pool.run(move || file.write(std::process::id())).await;
+        if let Err(error) = written.map_err(|error| error.to_string()).flatten() {
+            log::error!("server: {error}");
         }
     }
 
@@ -188,9 +207,15 @@ fn describe_upstream(upstream: &Upstream) -> String {
 }
 
 /// Prints how an application starts: a failure first, if there is one, and its readiness.
-async fn announce_app(app: &App, announce: &LogWriter, is_development: bool) {
+async fn announce_app(
+    app: &App,
+    announce: &LogWriter,
+    is_development: bool,
+    is_stopping: impl Fn() -> bool,
+) {
     let name = app.name();
-    if let BootStatus::Failed { .. } = app.wait_for_boot().await {
+    let boot = app.wait_for_boot().await;
+    if matches!(boot, BootStatus::Failed { .. }) && !is_stopping() {
         let kind = app.kind();
         let line = format!("app {name}: {kind}, does not start yet; see the log\n");
         announce.write(line.into_bytes());

@@ -44,6 +44,7 @@ impl BoundListeners {
             config,
             removed: Vec::new(),
             inherited,
+            is_start: true,
         };
         let mut all = listeners::open_missing(&[], &mut source, config.server.threads.max(1))?;
         let first = all.first().filter(|it| it.role == ListenerRole::Http);
@@ -56,7 +57,7 @@ impl BoundListeners {
             let role = ListenerRole::Admin.into();
             let opened = listeners::open_listener(admin, role, &mut source, 1);
             all.push(opened.map_err(|error| {
-                format!("{error} (the admin interface: --admin or server.admin)")
+                format!("the admin interface (server.admin or --admin): {error}")
             })?);
         }
         let control = control::open_control_socket(config, first.as_ref(), &mut source, follows)?;

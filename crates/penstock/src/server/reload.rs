@@ -79,9 +79,13 @@ impl Server {
         }
         self.options.manager.notify_reloading();
         let result = match self.try_reload().await {
-            Ok(done) => self.restart_changed_apps(done).await,
+            Ok(done) => {
+                self.live_state().config_error = None;
+                self.restart_changed_apps(done).await
+            }
             Err(error) => {
                 log::error!("reload: failed, the configuration is unchanged\n{error}");
+                self.live_state().config_error = Some(error.clone());
                 Err(error)
             }
         };
@@ -115,6 +119,7 @@ impl Server {
                 config: &config,
                 removed: removed.filter(|it| it.is_removed_by(&config)).collect(),
                 inherited: InheritedListeners::default(),
+                is_start: false,
             };
             let opened = listeners::open_missing(&live.listeners, &mut source, count)?;
             let kept = live.listeners.iter();
@@ -209,9 +214,7 @@ impl Server {
             let name = app.name();
             match app.restart().await {
                 Ok(()) => all.push(format!("application {name} restarted")),
-                Err(error) => failed.push(format!(
-                    "application `{name}` continues to serve with its old code\n{error}"
-                )),
+                Err(error) => failed.push(error),
             }
         }
         // Restarts alone are the result.
@@ -447,6 +450,7 @@ fn keys_needing_restart(
         ("admin_token", old.admin_token != new.admin_token),
         ("probes", old.probes != new.probes),
         ("log", old.log != new.log),
+        ("pid_file", old.pid_file != new.pid_file),
         ("log_format", old.log_format != new.log_format),
         ("log_mask", old.log_mask != new.log_mask),
         ("user", old.user != new.user),

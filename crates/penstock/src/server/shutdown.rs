@@ -11,6 +11,7 @@
 //! - After an upgrade, long requests and streams have the longer `upgrade_timeout`: the new server
 //!   serves already.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -113,10 +114,11 @@ impl Server {
             log::warn!("server: {left} connections closed before their requests were complete");
         }
         tokio::select! {
-            () = self.drain_apps(deadline) => {}
+            report = self.drain_apps(deadline) => drop(self.stop_report.send_replace(Some(report))),
             // Processes that still run die with this process.
             () = signals.wait_for_second_stop(&self) => log::warn!("server: stopping now: second stop request"),
         }
+        self.remove_pid_file().await;
         self.tls.stop_acme().await;
         let trace_export = Arc::clone(&self.live_state().components.trace_export);
         trace_export.flush().await;
@@ -146,6 +148,21 @@ impl Server {
         let successor_pid = Some(self.successor_pid()).filter(|&successor_pid| successor_pid != 0);
         penstock_apps::end_orphans(successor_pid.as_slice());
         log::info!("server: stopped");
+    }
+
+    /// Removes the file with the process id, unless a successor has written its own.
+    async fn remove_pid_file(&self) {
+        let Some(file) = self.options.pid_file.clone() else {
+            return;
+        };
+        let pool = default_pool(&self.live_state().components.pools);
+        let name = file.path().display().to_string();
+        let removed = pool.run(move || file.remove(std::process::id())).await;
+        match removed {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => log::warn!("server: {name} is not removed: {error}"),
+            Err(error) => log::warn!("server: {name} is not removed: {error}"),
+        }
     }
 
     /// Keeps the hub's histories for the next start, where they are kept. A successor has them.
@@ -210,7 +227,9 @@ impl Server {
         }
     }
 
-    async fn drain_apps(&self, deadline: Instant) {
+    /// Ends all applications and jobs; returns a sentence about each whose processes had to be
+    /// killed.
+    async fn drain_apps(&self, deadline: Instant) -> Vec<String> {
         let apps: Vec<Arc<App>> = {
             let live = self.live_state();
             let leaving = live.draining_apps.iter().filter_map(Weak::upgrade);
@@ -233,15 +252,16 @@ impl Server {
         let patience = patience.chain(of_jobs).max();
         let until = deadline.max(clock::now()) + patience.unwrap_or_default() + APPS_TIMEOUT_SLACK;
         let (running, mut ended) = mpsc::channel::<()>(1);
-        for job in jobs {
-            let running = running.clone();
+        let kills_before: Vec<_> = apps.iter().map(|app| app.stop_kills()).collect();
+        for job in &jobs {
+            let (job, running) = (Arc::clone(job), running.clone());
             loops::spawn_here(async move {
                 job.stop().await;
                 drop(running);
             });
         }
-        for app in apps {
-            let running = running.clone();
+        for app in &apps {
+            let (app, running) = (Arc::clone(app), running.clone());
             loops::spawn_here(async move {
                 app.drain(deadline).await;
                 drop(running);
@@ -253,6 +273,22 @@ impl Server {
             log::error!(
                 "server: application processes did not exit, the server exits without them"
             );
+        }
+        let of_apps = apps.iter().zip(kills_before);
+        let of_apps = of_apps.filter_map(|(app, before)| app.describe_stop_kills(before));
+        let of_jobs = jobs.iter().filter_map(|job| job.describe_stop_kills());
+        // A replaced application that drains counts with the one that has its name.
+        let all: BTreeSet<String> = of_apps.chain(of_jobs).collect();
+        all.into_iter().collect()
+    }
+
+    /// The sentences about what a stop had to kill, once it has ended all processes; none if that
+    /// is not reached.
+    pub(crate) fn stop_report(&self) -> impl Future<Output = Vec<String>> + use<> {
+        let mut report = self.stop_report.subscribe();
+        async move {
+            let told = report.wait_for(Option::is_some).await;
+            told.map_or_else(|_| Vec::new(), |told| told.clone().unwrap_or_default())
         }
     }
 
@@ -297,7 +333,8 @@ impl Server {
                 let finished = clock::timeout_at(late, self.requests_finished());
                 let apps = async {
                     clock::timeout_at(late, self.wait_for_empty_queues()).await;
-                    self.drain_apps(late).await;
+                    // Their processes are old ones, whose successors serve.
+                    let _ = self.drain_apps(late).await;
                 };
                 tokio::join!(finished, apps);
             }

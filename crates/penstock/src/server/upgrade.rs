@@ -373,6 +373,10 @@ impl Server {
         for message in self.traffic_messages() {
             line.send(&message, None).await?;
         }
+        if let Some(file) = &self.options.pid_file {
+            let message = UpgradeMessage::PidFile(file.path().to_owned());
+            line.send(&message, Some(file.as_fd())).await?;
+        }
         line.send(&UpgradeMessage::Stderr, Some(std::io::stderr().as_fd()))
             .await
     }

@@ -257,3 +257,43 @@ fn a_run_in_progress_is_asked_to_end_when_the_server_stops() {
         server.log()
     );
 }
+
+#[test]
+fn a_stop_names_the_option_that_a_job_was_killed_by() {
+    let script = "import signal, threading\n\
+                  signal.signal(signal.SIGTERM, signal.SIG_IGN)\n\
+                  print('works', flush=True)\n\
+                  threading.Event().wait()\n";
+    let site = Site::new()
+        .file("shop/app.py", APP)
+        .file("shop/worker.py", script)
+        .file("shop/tick.py", script);
+    let toml = TOML.replace(
+        "processes = 2\n",
+        "processes = 1\nstop_timeout = \"300ms\"\n",
+    ) + "[jobs.tick]\ncommand = \"python3 tick.py\"\napp = \"shop\"\nevery = \"100ms\"\n\
+           stop_timeout = \"200ms\"\n";
+    let server = site.config(&toml).serve(&[]);
+    server.wait_all_ready(&["shop", "mailer"]);
+    for name in ["mailer[", "tick["] {
+        eventually(PATIENCE, name, || {
+            let log = server.log();
+            log.lines()
+                .any(|line| line.contains(name) && line.ends_with("works"))
+        });
+    }
+    let control = format!("unix:{}", server.control_path().display());
+    let output = server.site().run(&["stop", "--admin", &control]);
+    let (told, _) = texts(&output);
+    assert_eq!(
+        told,
+        "stopped\n\
+         mailer: 1 process was killed 300ms after SIGTERM: a longer \
+         jobs.mailer.stop_timeout gives more time\n\
+         tick: 1 process was killed 200ms after SIGTERM: a longer \
+         jobs.tick.stop_timeout gives more time\n"
+    );
+    server.wait_exit(PATIENCE);
+    server.wait_log("it did not end within 300ms of SIGTERM (jobs.mailer.stop_timeout)");
+    server.wait_log("it did not end within 200ms of SIGTERM (jobs.tick.stop_timeout)");
+}

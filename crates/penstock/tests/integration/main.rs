@@ -41,6 +41,7 @@ mod environment;
 mod error_pages;
 mod faults;
 mod files;
+mod first_steps;
 mod found_apps;
 mod guarded_paths;
 mod half_closed;

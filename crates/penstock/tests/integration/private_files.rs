@@ -237,7 +237,7 @@ fn a_folder_that_is_not_understood_is_refused_with_the_command_that_would_work()
             "write `web: npm start` to a file Procfile",
         ),
         (&["public/style.css", "go.mod"], "serve --files"),
-        (&["composer.json"], "docs/php.md"),
+        (&["composer.json"], "write its folder to penstock.toml"),
         (&["README.md", "backend/config.ru"], "/backend\n"),
         (&["a.txt"], "serve --files"),
         (&["a.txt", "dist/index.html"], "/dist\n"),

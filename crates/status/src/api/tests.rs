@@ -933,3 +933,23 @@ fn pauses_and_maintenance_are_changes() {
         assert!(calls.contains(expected), "{expected}: {calls}");
     }
 }
+
+#[test]
+fn a_stop_that_is_waited_for_answers_with_what_was_killed() {
+    for (body, status, expected) in [
+        (
+            r#"{"wait": true}"#,
+            200,
+            r#"{"ok":true,"message":"mail: 1 process was killed"}"#,
+        ),
+        (r#"{"wait": false}"#, 202, r#"{"ok":true}"#),
+        // No body is a reason not to stop.
+        ("now", 202, r#"{"ok":true}"#),
+    ] {
+        let (source, admin) = admin_without_authorization();
+        let response = post_change(&admin, "/stop", whole_piece(body));
+        assert_eq!(response.status.code(), status, "{body}");
+        assert_eq!(body_text(&response), expected, "{body}");
+        assert_eq!(source.recorded_calls(), ["stop"], "{body}");
+    }
+}

@@ -129,7 +129,7 @@ const KEYS: &str = "\
     machine.load_average machine.tcp_buffer_bytes pid pools[].active_threads
     pools[].max_queue_time_seconds pools[].max_queued pools[].max_threads pools[].name
     pools[].oldest_running_seconds pools[].queued pools[].refused problems[].part
-    problems[].severity problems[].text reload_error resident_bytes worker_bytes
+    folder problems[].severity problems[].text reload_error resident_bytes worker_bytes
     maintenance.refused maintenance.rules[].allow[] maintenance.rules[].retry_after_seconds
     maintenance.rules[].site pauses[].kind pauses[].max_waiting pauses[].name
     pauses[].paused_seconds pauses[].refused pauses[].remaining_seconds pauses[].waiting
