@@ -70,6 +70,7 @@ def lay_share(root):
     """Puts what the binary says about itself where Debian looks for it."""
     share = root / "usr/share"
     project.share(share)
+    project.share_documents(share)
     for page in share.glob("man/man*/*"):
         compress(page)
     (share / "zsh/site-functions").rename(share / "zsh/vendor-completions")

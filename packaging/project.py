@@ -85,18 +85,16 @@ def share(folder):
     }
     for shell, name in completions.items():
         write(folder / name, run(program, "completions", shell))
-    # What messages name.
-    for page in documents():
-        install(page, folder / "doc/penstock" / page.relative_to(ROOT))
     own = folder / "penstock"
     write(own / "penstock.schema.json", run(program, "config", "schema"))
     write(own / "penstock.toml.example", run(program, "config", "example"))
 
 
-def documents():
-    """The documents for users, without pictures and measurements."""
-    folders = ("docs", "docs/quickstart", "docs/migrate", "docs/migrate/from")
-    return [page for folder in folders for page in sorted((ROOT / folder).glob("*.md"))]
+def share_documents(folder):
+    """Writes the documents for users, without pictures and measurements, below PREFIX/share."""
+    for part in ("docs", "docs/quickstart", "docs/migrate", "docs/migrate/from"):
+        for page in sorted((ROOT / part).glob("*.md")):
+            install(page, folder / "doc/penstock" / page.relative_to(ROOT))
 
 
 def write(path, text, mode=0o644):

@@ -26,6 +26,7 @@ def make(triple):
     folder = project.fresh_folder(name)
     project.install(project.binary(triple), folder / "bin/penstock", 0o755)
     project.share(folder / "share")
+    project.share_documents(folder / "share")
     for source in ("LICENSE", "README.md", "CHANGELOG.md"):
         project.install(project.ROOT / source, folder / source)
     project.install(project.ROOT / "packaging/install.sh", folder / "install.sh", 0o755)

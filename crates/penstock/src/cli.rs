@@ -428,7 +428,7 @@ enum ConfigTopic {
 use self::familiar::{FamiliarArguments, ThreadCount};
 
 pub(crate) use check::resolve_and_validate;
-pub(crate) use running_servers::{RunningServer, describe_process, find_running_servers};
+pub(crate) use running_servers::{RunningServer, find_running_servers};
 
 /// The exit code for wrong usage or configuration.
 const USAGE_EXIT_CODE: u8 = 2;

@@ -166,7 +166,7 @@ impl FileRoutes {
             if name == "STATIC" {
                 let why = format!(
                     "{what}: {prefix} left to the application: set STATIC_ROOT in the settings, \
-                     and {mend}"
+                     then {mend}"
                 );
                 self.notes.push(why.clone());
                 let root = None;

@@ -49,7 +49,8 @@ fn explain_foreign_word(word: &str) -> Option<String> {
     }
     if !found.is_empty() {
         text.push_str(
-            "The documents are in share/doc/penstock of the packages, and in the sources.\n",
+            "The documents are in share/doc/penstock of the Debian package and the tarball, and in \
+             the sources.\n",
         );
     }
     let mut explained: Vec<String> = Vec::new();

@@ -60,14 +60,6 @@ pub(crate) fn find_running_servers() -> Vec<RunningServer> {
     all
 }
 
-/// Describes a process that is one of these servers, as an apposition to its number. Blocks.
-pub(crate) fn describe_process(pid: u32) -> Option<String> {
-    let all = find_running_servers();
-    let found = all.iter().find(|server| server.pid == pid)?;
-    let place = found.config.as_ref().or(found.folder.as_ref())?;
-    Some(format!("penstock of {}", place.display()))
-}
-
 fn query(socket: &Path) -> Option<RunningServer> {
     let target = AdminTarget::at_socket(socket.to_owned());
     let response = target.try_send("GET", "/status.json", "", QUERY_TIMEOUT);
@@ -100,6 +92,25 @@ impl RunningServer {
         })
     }
 
+    /// Its name for a message: `penstock of /srv/shop/penstock.toml`.
+    pub(crate) fn name(&self) -> String {
+        match self.config.as_ref().or(self.folder.as_ref()) {
+            Some(place) => format!("penstock of {}", place.display()),
+            None => "penstock".to_owned(),
+        }
+    }
+
+    /// Whether it has an address, alone or with others.
+    pub(crate) fn listens_at(&self, address: &ListenAddr) -> bool {
+        self.listeners.iter().any(|name| {
+            let authority = name
+                .split_once("://")
+                .map_or(name.as_str(), |(_, rest)| rest);
+            let own = authority.trim_start_matches('*').parse::<ListenAddr>();
+            own.is_ok_and(|own| own == *address || own.overlaps(address))
+        })
+    }
+
     /// Whether it serves this configuration file, or without one this folder.
     pub(crate) fn serves(&self, config: Option<&Path>, folder: &Path) -> bool {
         match config {
@@ -121,14 +132,13 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
 pub(super) fn describe_servers(servers: &[RunningServer]) -> String {
     let mut text = String::new();
     for server in servers {
-        let place = server.config.as_ref().or(server.folder.as_ref());
-        let place = place.map_or_else(String::new, |place| format!(" of {}", place.display()));
         // The control socket is what the option names.
         let socket = ListenAddr::Unix(server.socket.clone()).to_string();
         let others = server.listeners.iter().filter(|name| **name != socket);
         let addresses: Vec<&str> = others.map(String::as_str).collect();
         text.push_str(&format!(
-            "\n  process {}{place} at {}: --admin {socket}",
+            "\n  {} (process {}) at {}: --admin {socket}",
+            server.name(),
             server.pid,
             addresses.join(", ")
         ));
@@ -174,6 +184,22 @@ mod tests {
     }
 
     #[test]
+    fn a_server_has_the_addresses_that_overlap_with_its_own() {
+        let listeners = ["https://127.0.0.1:443", "tcp://*:25", "unix:/run/a.sock"];
+        let server = server(&json!({ "pid": 8, "listeners": listeners }));
+        for (address, expected) in [
+            ("127.0.0.1:443", true),
+            (":443", true),
+            ("127.0.0.2:443", false),
+            ("127.0.0.1:25", true),
+            (":26", false),
+        ] {
+            let address: ListenAddr = address.parse().unwrap();
+            assert_eq!(server.listens_at(&address), expected, "{address}");
+        }
+    }
+
+    #[test]
     fn each_server_is_listed_with_the_option_that_names_it() {
         assert_eq!(describe_servers(&[]), "");
         let listeners = ["http://127.0.0.1:80", "unix:/run/penstock/80.sock"];
@@ -182,8 +208,8 @@ mod tests {
         assert_eq!(
             describe_servers(&[server(&of_folder), server(&older)]),
             "\nrunning servers, and the option that names each:\
-             \n  process 8 of /srv/a at http://127.0.0.1:80: --admin unix:/run/penstock/80.sock\
-             \n  process 9 at http://127.0.0.1:81: --admin unix:/run/penstock/80.sock"
+             \n  penstock of /srv/a (process 8) at http://127.0.0.1:80: --admin unix:/run/penstock/80.sock\
+             \n  penstock (process 9) at http://127.0.0.1:81: --admin unix:/run/penstock/80.sock"
         );
     }
 

@@ -13,7 +13,7 @@ use penstock_sys::net;
 use penstock_sys::port_owner::{PortOwner, find_port_owners};
 
 use super::PreflightReport;
-use crate::cli::{describe_process, find_running_servers};
+use crate::cli::{RunningServer, find_running_servers};
 use crate::inherited_listeners::ListenerRole;
 use crate::listeners;
 
@@ -91,12 +91,20 @@ impl PreflightReport {
             let Err(error) = probed else {
                 continue;
             };
-            let owner = find_owner(checked.address);
-            let is_in_use = error.kind() == io::ErrorKind::AddrInUse;
-            let own = owner.as_ref().filter(|_| is_in_use);
-            match own.filter(|owner| self.is_of_configuration(owner, config, folder)) {
-                Some(owner) => held.push((owner.pid, checked.name())),
-                None => self.report_address(checked, &error, owner.as_ref()),
+            if error.kind() != io::ErrorKind::AddrInUse {
+                let text = explain_bind(&checked.name(), &error, None);
+                self.errors.push(format!("{}: {text}", checked.key));
+                continue;
+            }
+            let owner = AddressOwner::find(checked.address, || {
+                self.running.get_or_insert_with(find_running_servers)
+            });
+            let file = config.path.as_deref();
+            match owner {
+                AddressOwner::Server(server) if server.serves(file, folder) => {
+                    held.push((server.pid, checked.name()));
+                }
+                owner => self.report_address(checked, &error, &owner),
             }
         }
         if let Some((pid, _)) = held.first() {
@@ -108,39 +116,21 @@ impl PreflightReport {
         }
     }
 
-    /// Whether the owner of an address is the running server of this configuration.
-    fn is_of_configuration(&mut self, owner: &PortOwner, config: &Config, folder: &Path) -> bool {
-        if !is_this_program(owner.pid) {
-            return false;
-        }
-        let running = self.running.get_or_insert_with(find_running_servers);
-        let mut running = running.iter();
-        let file = config.path.as_deref();
-        running.any(|server| server.pid == owner.pid && server.serves(file, folder))
-    }
-
     fn report_address(
         &mut self,
         checked: CheckedAddress<'_>,
         error: &io::Error,
-        owner: Option<&PortOwner>,
+        owner: &AddressOwner,
     ) {
-        let CheckedAddress { key, .. } = checked;
-        let owner_name = owner.map(|owner| describe_owner(owner, true));
-        let text = format!(
-            "{key}: {}",
-            explain_bind(&checked.name(), error, owner_name)
-        );
-        let running = self.running.iter().flatten();
-        let is_other = |owner: &PortOwner| running.clone().any(|server| server.pid == owner.pid);
+        let text = explain_bind(&checked.name(), error, owner.describe());
+        let text = format!("{}: {text}", checked.key);
         let note = match owner {
-            _ if error.kind() != io::ErrorKind::AddrInUse => None,
-            Some(owner) if is_service_manager(owner) => {
+            AddressOwner::Process(owner) if is_service_manager(owner) => {
                 Some("for a socket unit, which passes it to its service")
             }
             // A server of another configuration keeps it.
-            Some(owner) if is_other(owner) => None,
-            Some(owner) if !is_this_program(owner.pid) => None,
+            AddressOwner::Server(_) => None,
+            AddressOwner::Process(owner) if !is_this_program(owner.pid) => None,
             _ => Some("a running penstock keeps it over `reload` and `upgrade`"),
         };
         match note {
@@ -171,14 +161,57 @@ pub(crate) fn explain_listen_error(
 ) -> String {
     match address {
         ListenAddr::Tcp(_) | ListenAddr::Port(_) if error.kind() == io::ErrorKind::AddrInUse => {
-            let owner = find_owner(address);
-            explain_bind(name, error, owner.map(|it| describe_owner(&it, is_start)))
+            let mut running = Vec::new();
+            let owner = AddressOwner::find(address, || {
+                if is_start {
+                    running = find_running_servers();
+                }
+                &running
+            });
+            explain_bind(name, error, owner.describe())
         }
         ListenAddr::Tcp(_) | ListenAddr::Port(_) => explain_bind(name, error, None),
         ListenAddr::Unix(_) if error.kind() == io::ErrorKind::AddrInUse => {
             format!("{address}: {error}: another program listens there")
         }
         ListenAddr::Unix(_) => format!("{address}: {error}"),
+    }
+}
+
+/// What listens on an address that is in use.
+#[derive(Debug, Clone)]
+enum AddressOwner {
+    /// A server that answers at its control socket.
+    Server(RunningServer),
+    /// A process that `/proc` shows.
+    Process(PortOwner),
+    Unknown,
+}
+
+impl AddressOwner {
+    /// Finds the owner; `running` are the servers that answer, asked only where one may be it.
+    /// The descriptors of a server are hidden from other processes of its user. Blocks.
+    fn find<'r>(address: &ListenAddr, running: impl FnOnce() -> &'r Vec<RunningServer>) -> Self {
+        let process = find_owner(address);
+        let server = match &process {
+            Some(owner) if !is_this_program(owner.pid) => None,
+            Some(owner) => running().iter().find(|server| server.pid == owner.pid),
+            None => running().iter().find(|server| server.listens_at(address)),
+        };
+        match (server, process) {
+            (Some(server), _) => Self::Server(server.clone()),
+            (None, Some(process)) => Self::Process(process),
+            (None, None) => Self::Unknown,
+        }
+    }
+
+    /// Its name for a message, with the process; a server with its configuration.
+    fn describe(&self) -> Option<String> {
+        match self {
+            Self::Server(server) => Some(format!("{} (process {})", server.name(), server.pid)),
+            Self::Process(PortOwner { pid, name }) => Some(format!("`{name}` (process {pid})")),
+            Self::Unknown => None,
+        }
     }
 }
 
@@ -241,16 +274,6 @@ fn explain_bind(address: &str, error: &io::Error, owner: Option<String>) -> Stri
         _ => String::new(),
     };
     format!("{address}: {error}{hint}")
-}
-
-/// A process by its name and number; a server of Penstock with its configuration, if it may be asked.
-fn describe_owner(owner: &PortOwner, asks: bool) -> String {
-    let PortOwner { pid, name } = owner;
-    let is_asked = asks && is_this_program(*pid);
-    match is_asked.then(|| describe_process(*pid)).flatten() {
-        Some(description) => format!("{description} (process {pid})"),
-        None => format!("`{name}` (process {pid})"),
-    }
 }
 
 fn select_owner(owners: Vec<PortOwner>) -> Option<PortOwner> {
