@@ -64,7 +64,7 @@ test-workers:
 	@echo "== Python worker: with its native part"
 	@mkdir -p $(BIN)/native
 	@cc -O2 -Wall -Wextra -Wno-missing-field-initializers -fPIC -fvisibility=hidden -shared -nostdlib \
-	  -o $(BIN)/native/python.so crates/apps/workers/native/python.c
+	  -o $(BIN)/native/python.so $(addprefix crates/apps/workers/native/,python.c asgi_*.c)
 	@PENSTOCK_NATIVE=$(abspath $(BIN))/native/python.so \
 	  .venv/bin/python -B -m unittest discover -s crates/apps/workers/python/tests
 	@echo "== Ruby worker"

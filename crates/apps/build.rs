@@ -1,5 +1,5 @@
-//! Compiles the native part of the Python worker: `workers/native/python.c`, a shared library that
-//! goes into the binary with the scripts.
+//! Compiles the native part of the Python worker: `workers/native/python.c` and `asgi_*.c`, a shared
+//! library that goes into the binary with the scripts.
 //!
 //! It needs no headers of Python, and links nothing: every symbol is one of the interpreter that
 //! loads it or of the C library of that interpreter. One file serves all of them, whatever the C
@@ -9,7 +9,15 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const SOURCE: &str = "workers/native/python.c";
+const FOLDER: &str = "workers/native";
+const SOURCES: [&str; 6] = [
+    "python.c",
+    "asgi_call.c",
+    "asgi_channel.c",
+    "asgi_http.c",
+    "asgi_scope.c",
+    "asgi_types.c",
+];
 
 #[expect(clippy::disallowed_methods, reason = "a build has no loop to block")]
 fn main() -> ExitCode {
@@ -19,7 +27,7 @@ fn main() -> ExitCode {
     // With the flags of the target, such as the prefix for paths where packages are built.
     let mut build = cc::Build::new();
     build
-        .file(SOURCE)
+        .files(SOURCES.map(|name| format!("{FOLDER}/{name}")))
         .opt_level(2)
         .debug(false)
         .pic(true)
@@ -46,6 +54,6 @@ fn main() -> ExitCode {
 }
 
 fn fail(problem: &str) -> ExitCode {
-    println!("cargo::error={SOURCE}: {problem}");
+    println!("cargo::error={FOLDER}: {problem}");
     ExitCode::FAILURE
 }

@@ -1,5 +1,5 @@
-/* The part of CPython's stable ABI (3.10 and later) that `python.c` uses, declared here so that no
- * headers of Python are needed to compile it. Signatures are those of the C API's reference; the
+/* The part of CPython's stable ABI (3.10 and later) that the native part of the Python worker uses,
+ * declared here so that no headers of Python are needed to compile it. Signatures are those of the C API's reference; the
  * numbers of slots and member kinds are fixed by PEP 384. */
 
 #ifndef PENSTOCK_ABI3_H
@@ -19,6 +19,7 @@ typedef struct _object {
 typedef PyObject *(*PyCFunction)(PyObject *, PyObject *);
 typedef int (*visitproc)(PyObject *, void *);
 typedef void (*freefunc)(void *);
+typedef PyObject *(*PyCFunctionFast)(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
 
 typedef struct {
     const char *name;
@@ -34,6 +35,14 @@ typedef struct {
     int flags;
     const char *doc;
 } PyMemberDef;
+
+typedef struct {
+    const char *name;
+    PyObject *(*get)(PyObject *, void *);
+    int (*set)(PyObject *, PyObject *, void *);
+    const char *doc;
+    void *closure;
+} PyGetSetDef;
 
 typedef struct {
     int slot;
@@ -64,31 +73,68 @@ typedef struct {
     void *slots, *traverse, *clear, *free;
 } PyModuleDef;
 
-enum { METH_VARARGS = 1, METH_KEYWORDS = 2, METH_NOARGS = 4 };
+enum { METH_VARARGS = 1, METH_KEYWORDS = 2, METH_NOARGS = 4, METH_O = 8, METH_FASTCALL = 128 };
 enum { MEMBER_INT = 1, MEMBER_OBJECT = 6, MEMBER_BOOL = 14, MEMBER_LONG_LONG = 17, MEMBER_SSIZE = 19 };
-enum { SLOT_DEALLOC = 52, SLOT_CLEAR = 51, SLOT_MEMBERS = 72, SLOT_METHODS = 64, SLOT_FREE = 74, SLOT_TRAVERSE = 71 };
-enum { TYPE_DEFAULT = 1 << 18, TYPE_BASE = 1 << 10, TYPE_GC = 1 << 14 };
+enum {
+    SLOT_CLEAR = 51,
+    SLOT_DEALLOC = 52,
+    SLOT_ITER_NEXT = 63,
+    SLOT_METHODS = 64,
+    SLOT_TRAVERSE = 71,
+    SLOT_MEMBERS = 72,
+    SLOT_GET_SET = 73,
+    SLOT_FREE = 74,
+    SLOT_AM_AWAIT = 77,
+    SLOT_FINALIZE = 80,
+    SLOT_AM_SEND = 81,
+};
+enum { TYPE_DEFAULT = 1 << 18, TYPE_BASE = 1 << 10, TYPE_GC = 1 << 14, TYPE_EXCEPTION = 1 << 30 };
 
-extern PyObject _Py_NoneStruct;
-extern PyTypeObject PyList_Type, PyBytes_Type, PyTuple_Type, PyUnicode_Type;
+/* What `PyIter_Send` returns. */
+typedef enum { SEND_RETURN = 0, SEND_ERROR = -1, SEND_NEXT = 1 } SendResult;
+
+extern PyObject _Py_NoneStruct, _Py_TrueStruct, _Py_FalseStruct;
+extern PyTypeObject PyList_Type, PyBytes_Type, PyTuple_Type, PyUnicode_Type, PyDict_Type, PyLong_Type;
+extern PyObject *PyExc_RuntimeError, *PyExc_StopIteration, *PyExc_TypeError, *PyExc_ValueError;
+extern PyObject *PyExc_GeneratorExit;
 
 void Py_IncRef(PyObject *);
 void Py_DecRef(PyObject *);
 PyObject *PyModule_Create2(PyModuleDef *, int);
 int PyModule_AddObjectRef(PyObject *, const char *, PyObject *);
 PyObject *PyType_FromSpec(PyType_Spec *);
+unsigned long PyType_GetFlags(PyTypeObject *);
 void *PyType_GetSlot(PyTypeObject *, int);
 PyObject *PyType_GenericAlloc(PyTypeObject *, Py_ssize_t);
 void PyObject_GC_UnTrack(void *);
 PyObject *PyCFunction_NewEx(PyMethodDef *, PyObject *, PyObject *);
 int PyArg_ParseTuple(PyObject *, const char *, ...);
 PyObject *PyObject_CallFunctionObjArgs(PyObject *, ...);
+PyObject *PyObject_CallMethodObjArgs(PyObject *, PyObject *, ...);
+PyObject *PyObject_GetAttr(PyObject *, PyObject *);
 PyObject *PyObject_GetAttrString(PyObject *, const char *);
+PyObject *PyObject_SelfIter(PyObject *);
+SendResult PyIter_Send(PyObject *, PyObject *, PyObject **);
+PyObject *PyImport_ImportModule(const char *);
+PyObject *PyBool_FromLong(long);
+PyObject *PyLong_FromLong(long);
+long PyLong_AsLong(PyObject *);
+PyObject *PyLong_FromLongLong(long long);
 PyObject *PyObject_Call(PyObject *, PyObject *, PyObject *);
+PyObject *PyDict_New(void);
 PyObject *PyDict_Copy(PyObject *);
+Py_ssize_t PyDict_Size(PyObject *);
+int PyDict_DelItem(PyObject *, PyObject *);
+PyObject *PyDict_GetItemWithError(PyObject *, PyObject *);
 int PyDict_SetItem(PyObject *, PyObject *, PyObject *);
+PyObject *PyList_New(Py_ssize_t);
+int PyList_Append(PyObject *, PyObject *);
+int PyList_SetItem(PyObject *, Py_ssize_t, PyObject *);
+int PyList_SetSlice(PyObject *, Py_ssize_t, Py_ssize_t, PyObject *);
 Py_ssize_t PyList_Size(PyObject *);
 PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
+PyObject *PyTuple_New(Py_ssize_t);
+int PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *);
 Py_ssize_t PyTuple_Size(PyObject *);
 PyObject *PyTuple_GetItem(PyObject *, Py_ssize_t);
 PyObject *PyBytes_FromStringAndSize(const char *, Py_ssize_t);
@@ -99,11 +145,18 @@ Py_ssize_t PyByteArray_Size(PyObject *);
 PyObject *PyUnicode_FromStringAndSize(const char *, Py_ssize_t);
 PyObject *PyUnicode_InternFromString(const char *);
 const char *PyUnicode_AsUTF8AndSize(PyObject *, Py_ssize_t *);
+int PyUnicode_CompareWithASCIIString(PyObject *, const char *);
 void PyErr_Clear(void);
 int PyErr_CheckSignals(void);
 void PyErr_Fetch(PyObject **, PyObject **, PyObject **);
 void PyErr_NormalizeException(PyObject **, PyObject **, PyObject **);
+void PyErr_Restore(PyObject *, PyObject *, PyObject *);
+int PyErr_ExceptionMatches(PyObject *);
+PyObject *PyErr_Occurred(void);
 void PyErr_SetNone(PyObject *);
+void PyErr_SetObject(PyObject *, PyObject *);
+void PyErr_SetString(PyObject *, const char *);
+void PyErr_WriteUnraisable(PyObject *);
 int PyException_SetTraceback(PyObject *, PyObject *);
 void *PyEval_SaveThread(void);
 void PyEval_RestoreThread(void *);

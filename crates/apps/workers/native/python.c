@@ -1,6 +1,7 @@
-/* The hot path of a WSGI worker: takes plain requests off a slot, calls the application and answers
- * with the usual response, a list of one `bytes`. Everything else is left to `wire.py` and `wsgi.py`,
- * which share the state of slots and responses with this file and do all of it without it.
+/* The native part of the Python worker: the module, and the hot path of a WSGI worker, which takes
+ * plain requests off a slot, calls the application and answers with the usual response, a list of one
+ * `bytes`. Everything else is left to `wire.py` and `wsgi.py`, which share the state of slots and
+ * responses with this file and do all of it without it. `asgi_*.c` is the same for ASGI.
  *
  * Invariants:
  * - A frame that is not plain (whole, no flags, no upgrade) is not touched: `serve` returns, and the
@@ -12,23 +13,14 @@
  */
 
 #include <errno.h>
-#include <stdint.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
-#include <time.h>
 
-#include "abi3.h"
+#include "shared.h"
 
 enum {
     REQUEST = 1,
     HEAD = 17,
-    FLAG_END = 1,
-    MAX_PAYLOAD_BYTES = 64 << 20,
-    MAX_HEAD_BYTES = 256 << 10,
-    MAX_JOIN_BYTES = 64 << 10,
     BUFFER_BYTES = 64 << 10,
-    FRAME_HEADER = 8,
     KEY_PLACES = 256,
     MAX_KEY = 64,
 };
@@ -54,95 +46,18 @@ typedef struct {
  * place of the old one. */
 static PyObject *keys[KEY_PLACES];
 
-/* Counts forks of this process by the application. */
-static unsigned forks;
+unsigned forks;
 
 static PyObject *body_key;
 
-static uint32_t word(const unsigned char *at)
-{
-    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-}
-
-static void put_word(unsigned char *at, uint32_t value)
-{
-    for (int n = 0; n < 4; n++) {
-        at[n] = (unsigned char)(value >> 8 * n);
-    }
-}
-
-static PyObject *none(void)
-{
-    Py_IncRef(&_Py_NoneStruct);
-    return &_Py_NoneStruct;
-}
-
-static long long now_nanos(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
-
 /* ---- environments ---- */
 
-static int is_seven_bit(const unsigned char *at, Py_ssize_t size)
-{
-    uint64_t all = 0;
-    for (; size >= 8; size -= 8, at += 8) {
-        uint64_t eight;
-        memcpy(&eight, at, 8);
-        all |= eight;
-    }
-    for (; size > 0; size--, at++) {
-        all |= *at;
-    }
-    return (all & 0x8080808080808080u) == 0;
-}
-
-/* Text of the form that `crates/wire/src/environ.rs` writes: short ASCII (`z`), ASCII (`a`), UTF-8
- * (`u`). Sets `text` and `size`; gives the byte behind it, or NULL. */
-static const unsigned char *read_text(
-    const unsigned char *at, const unsigned char *stop, const char **text, Py_ssize_t *size)
-{
-    if (stop - at < 2) {
-        return NULL;
-    }
-    int is_ascii = *at != 'u';
-    if (*at == 'z') {
-        *size = at[1];
-        at += 2;
-    } else if ((*at == 'a' || *at == 'u') && stop - at >= 5) {
-        uint32_t length = word(at + 1);
-        if (length > MAX_PAYLOAD_BYTES) {
-            return NULL;
-        }
-        *size = length;
-        at += 5;
-    } else {
-        return NULL;
-    }
-    if (stop - at < *size) {
-        return NULL;
-    }
-    if (is_ascii && !is_seven_bit(at, *size)) {
-        return NULL;
-    }
-    *text = (const char *)at;
-    return at + *size;
-}
-
-/* A name as text; most are the same in each request. */
-static PyObject *key_object(const char *text, Py_ssize_t size)
+PyObject *key_object(const char *text, Py_ssize_t size)
 {
     if (size > MAX_KEY || size == 0) {
         return PyUnicode_FromStringAndSize(text, size);
     }
-    uint32_t hash = 2166136261u;
-    for (Py_ssize_t n = 0; n < size; n++) {
-        hash = (hash ^ (unsigned char)text[n]) * 16777619u;
-    }
-    PyObject **place = &keys[(hash ^ hash >> 16) % KEY_PLACES];
+    PyObject **place = &keys[place_of(text, size, KEY_PLACES)];
     if (*place != NULL) {
         Py_ssize_t known_size;
         const char *known = PyUnicode_AsUTF8AndSize(*place, &known_size);
@@ -566,7 +481,7 @@ static PyObject *after_fork(PyObject *module, PyObject *args)
 
 /* ---- types ---- */
 
-static void free_object(PyObject *self)
+void free_object(PyObject *self)
 {
     PyTypeObject *type = self->type;
     ((freefunc)PyType_GetSlot(type, SLOT_FREE))(self);
@@ -681,7 +596,7 @@ __attribute__((visibility("default"))) PyObject *PyInit__native(void)
     body_key = PyUnicode_InternFromString("wsgi.input");
     if (module == NULL || slot == NULL || response == NULL || body_key == NULL
         || PyModule_AddObjectRef(module, "SlotState", slot) < 0
-        || PyModule_AddObjectRef(module, "ResponseState", response) < 0) {
+        || PyModule_AddObjectRef(module, "ResponseState", response) < 0 || add_asgi(module) < 0) {
         return NULL;
     }
     return module;

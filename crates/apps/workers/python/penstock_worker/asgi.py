@@ -13,13 +13,16 @@ of them together at the end of each turn of the loop.
 from __future__ import annotations
 
 import asyncio
+import asyncio.tasks
 import contextlib
 import socket
+import sys
 import traceback
+import types
 from time import perf_counter_ns
 from typing import Any, Awaitable, Callable, Dict, List, Optional, Set
 
-from . import channel, task_stacks, thread_stacks
+from . import channel, native, task_stacks, thread_stacks
 from .asgi_http import HttpRequest
 from .asgi_stream import AsgiStream
 from .asgi_websocket import WebSocket
@@ -37,6 +40,29 @@ HTTP_SPEC_VERSION_STREAMED = "2.4"
 
 # No answer waits longer for others that are to leave with it (in one turn of the loop).
 MAX_GATHER_NS = 1_000_000
+
+# asyncio's own, whatever the application puts in its place; an interpreter may have none.
+try:
+    from _asyncio import Task as _OwnTask
+except ImportError:
+    _OwnTask = None  # type: ignore[assignment, misc]
+_has_eager_tasks = sys.version_info >= (3, 12)
+
+if native.module:
+    native.module.asgi_setup(
+        types.CoroutineType,
+        asyncio.tasks,
+        _OwnTask,
+        {"version": "3.0", "spec_version": HTTP_SPEC_VERSION},
+        {"type": "http.request", "body": b"", "more_body": False},
+    )
+
+
+class _ScriptReactorState:
+    """What the native part has of a reactor, where there is no native part."""
+
+
+ReactorState: Any = native.module.ReactorState if native.module else _ScriptReactorState
 
 
 class AsgiRunner:
@@ -91,8 +117,8 @@ class AsgiRunner:
                     traceback.print_exc()
 
 
-class AsgiReactor:
-    """The channel and its streams. Nobody but the loop's thread calls it."""
+class AsgiReactor(ReactorState):
+    """The channel and its streams. Only the loop's thread calls it."""
 
     def __init__(
         self,
@@ -114,14 +140,26 @@ class AsgiReactor:
         self._streams: Dict[int, AsgiStream] = {}
         # Their responses have ended and their ids are in use again, but the application goes on.
         self._ended_running: Set[AsgiStream] = set()
+        # Their tasks are still to be made.
+        self._opened: List[AsgiStream] = []
+        self._request_type = HttpRequest
         channel_socket.setblocking(False)
         self._fd = channel_socket.fileno()
         self._frame_reader = channel.FrameReader(channel_socket)
         self._frame_writer = channel.FrameWriter(channel_socket)
-        self._will_flush = self._is_blocked = False
+        self._will_flush = self._is_blocked = self._is_stopped = False
         self._gathering_since = 0
         self._room_waiters: List[asyncio.Future[None]] = []
-        loop.add_reader(self._fd, self._on_readable)
+        self._task_options: Dict[str, Any] = {"loop": loop}
+        self._is_catching = False
+        if _has_eager_tasks:
+            self._task_options["eager_start"] = True
+        elif native.module:
+            # Takes the first step of a new task off the loop, to run it at once.
+            self._is_catching = True
+            self._call_soon = loop.call_soon
+            loop.call_soon = self.catch_call_soon  # type: ignore[method-assign]
+        loop.add_reader(self._fd, self.read_channel if native.module else self._on_readable)
 
     def queue_frame(self, frame: bytes, now: int) -> None:
         """Sends a frame with others of this turn of the loop; `now` is `perf_counter_ns()`."""
@@ -156,17 +194,29 @@ class AsgiReactor:
         streams = [*self._streams.values(), *self._ended_running]
         for stream in streams:
             stream.disconnect()
-        return [stream.task for stream in streams]
+        return [stream.task for stream in streams if stream.task]
 
     def close(self) -> None:
         """Closes both sockets."""
         self._stop()
+        if self._is_catching:
+            self._is_catching = False
+            del self.loop.call_soon  # type: ignore[method-assign]
         self._socket.close()
         self._files.close()
 
     def _on_readable(self) -> None:
+        self._take_frames(self._frame_reader.receive)
+        if self._opened:
+            self._start_opened()
+
+    def _take_buffered(self) -> None:
+        """Takes the frames that the native part has received and left."""
+        self._take_frames(self._frame_reader.split)
+
+    def _take_frames(self, receive: Callable[[], Optional[List[channel.Frame]]]) -> None:
         try:
-            frames = self._frame_reader.receive()
+            frames = receive()
             if frames is None:
                 self._stop()
                 return
@@ -179,12 +229,53 @@ class AsgiReactor:
                         self._dispatch_frame(stream, kind, flags, at, stop)
         except (WireError, ValueError, EOFError, TypeError) as error:
             self._stop(error if isinstance(error, WireError) else WireError(str(error)))
-            return
-        if frames and not self._will_flush:
+
+    def _start_opened(self) -> None:
+        """Makes the task of each new stream and runs its first step; what they have answered leaves
+        together."""
+        if asyncio.tasks.Task is not _OwnTask or self.loop.get_task_factory() is not None:
+            self._start_later()
+        elif native.module:
+            self.start_opened()
+        elif _has_eager_tasks:
+            self._start_now()
+        else:
+            self._start_later()
+
+    def _start_later(self) -> None:
+        while self._opened:
+            stream = self._opened.pop(0)
+            stream.task = self.loop.create_task(stream.run(self._app))
+        if not self._will_flush:
             # Behind the first step of every task that was just made, within the same turn.
-            self._will_flush = True
-            self._gathering_since = perf_counter_ns()
+            self._gather()
             self.loop.call_soon(self._flush)
+
+    def _start_now(self) -> None:
+        has_flush = self._will_flush
+        if not has_flush:
+            self._gather()
+        try:
+            while self._opened:
+                stream = self._opened.pop(0)
+                stream.task = _OwnTask(stream.run(self._app), **self._task_options)
+        except BaseException:
+            self._start_rest_soon()
+            raise
+        finally:
+            if not has_flush:
+                self._will_flush = False
+        self._send()
+
+    def _start_rest_soon(self) -> None:
+        """Goes on after an exception that asyncio lets through."""
+        if self._opened:
+            self.loop.call_soon(self._start_opened)
+        self.loop.call_soon(self._send)
+
+    def _gather(self) -> None:
+        self._will_flush = True
+        self._gathering_since = perf_counter_ns()
 
     def _open(self, flags: int, stream_id: int, at: int, stop: int) -> None:
         if stream_id in self._streams:
@@ -212,7 +303,7 @@ class AsgiReactor:
             if flags & FLAG_BODY_FILE:
                 request.set_body_file(channel.receive_fd(self._files, stream_id))
         self._streams[stream_id] = stream
-        stream.task = self.loop.create_task(stream.run(self._app))
+        self._opened.append(stream)
 
     def _dispatch_frame(
         self, stream: AsgiStream, kind: int, flags: int, at: int, stop: int
@@ -262,6 +353,7 @@ class AsgiReactor:
     def _stop(self, error: Optional[WireError] = None) -> None:
         if self.closed.done():
             return
+        self._is_stopped = True
         self.loop.remove_reader(self._fd)
         self.loop.remove_writer(self._fd)
         if error is None:

@@ -31,16 +31,7 @@ FILE_CHUNK_BYTES = 64 << 10
 class HttpRequest(AsgiStream):
     """Its body, its response, and how much of it was sent."""
 
-    __slots__ = (
-        "_body",
-        "_string_count",
-        "_file",
-        "_has_more",
-        "_head",
-        "_is_head_sent",
-        "_is_pull_pending",
-        "_file_bytes_left",
-    )
+    __slots__ = ()
 
     def __init__(
         self, reactor: AsgiReactor, stream_id: int, scope: Dict[str, Any], body: bytes
@@ -50,7 +41,7 @@ class HttpRequest(AsgiStream):
         self.scope = scope
         self.window = WINDOW_BYTES
         self.is_disconnected = self.is_ended = self._is_head_sent = self._has_more = False
-        self.receivers = self.senders = None
+        self.receivers = self.senders = self.task = None
         self._body: Optional[bytes] = body
         self._file: Optional[int] = None
         self._head: Optional[bytes] = None

@@ -16,7 +16,7 @@ import asyncio
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, List, Optional, Tuple
 
-from . import channel, forks
+from . import channel, forks, native
 from .tracebacks import format_app_traceback, write_error
 from .wire import FLAG_PROTOCOL_ERROR
 
@@ -37,13 +37,22 @@ class ClientDisconnected(OSError):
     """Raised out of `send` when the client has left."""
 
 
-class AsgiStream:
-    """One stream of the channel."""
+class _ScriptStreamState:
+    """What the native part has of a stream, where there is no native part: some of it is for requests
+    only."""
 
     __slots__ = (
+        "_body",
+        "_file",
+        "_file_bytes_left",
+        "_has_more",
+        "_head",
+        "_is_head_sent",
+        "_is_pull_pending",
+        "_string_count",
         "id",
-        "is_ended",
         "is_disconnected",
+        "is_ended",
         "reactor",
         "receivers",
         "scope",
@@ -53,11 +62,20 @@ class AsgiStream:
         "window",
     )
 
+
+StreamState: Any = native.module.StreamState if native.module else _ScriptStreamState
+
+
+class AsgiStream(StreamState):
+    """One stream of the channel."""
+
+    __slots__ = ()
+
     reactor: AsgiReactor
     id: int
     scope: Dict[str, Any]
     started: int
-    task: asyncio.Task[None]
+    task: Optional[asyncio.Task[None]]
     # Bytes that may be sent.
     window: int
     # The client has left, or wants no more.
@@ -68,20 +86,16 @@ class AsgiStream:
     senders: Optional[List[asyncio.Future[None]]]
 
     async def run(self, app: App) -> None:
-        """The task: the application's call and whatever comes of it."""
+        """The task: the application's call and whatever comes of it. The native part has its own for
+        requests."""
         self.started = perf_counter_ns()
         try:
             await app(self.scope, self.receive, self.send)
         # Whatever it is: a request ends by it, the server ends processes.
         except BaseException as error:
-            forks.exit_if_forked_by_app(error)
-            self._handle_exception(error)
+            self._end_raised(error)
         else:
-            forks.exit_if_forked_by_app()
-            if not self.is_ended:
-                self.finish()
-        self.close()
-        self.reactor.remove_stream(self)
+            self._end_returned()
 
     async def receive(self) -> Dict[str, Any]:
         raise NotImplementedError
@@ -167,10 +181,29 @@ class AsgiStream:
                 waiting.remove(future)
             raise
 
+    @staticmethod
+    async def _await(awaitable: Awaitable[Any]) -> None:
+        """Awaits what an application has returned that is no coroutine."""
+        await awaitable
+
+    def _end_returned(self) -> None:
+        forks.exit_if_forked_by_app()
+        if not self.is_ended:
+            self.finish()
+        self.close()
+        self.reactor.remove_stream(self)
+
+    def _end_raised(self, error: BaseException) -> None:
+        forks.exit_if_forked_by_app(error)
+        self._handle_exception(error)
+        self.close()
+        self.reactor.remove_stream(self)
+
     def _handle_exception(self, error: BaseException) -> None:
         is_silent = self.reactor.is_shutting_down and isinstance(error, asyncio.CancelledError)
         if not is_silent and not (self.is_disconnected and _is_client_disconnect(error)):
-            self.log_error(format_app_traceback(error))
+            # The native part calls the application from no frame.
+            self.log_error(format_app_traceback(error, keeps_last=False))
         if self.is_ended:
             return
         if isinstance(error, AppProtocolError) and not self.has_started_response():

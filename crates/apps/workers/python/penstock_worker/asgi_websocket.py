@@ -52,7 +52,7 @@ class WebSocket(AsgiStream):
         self.scope = scope
         self.window = WINDOW_BYTES
         self.is_disconnected = self.is_ended = self._is_accepted = self._is_connected = False
-        self.receivers = self.senders = None
+        self.receivers = self.senders = self.task = None
         self._messages: Deque[Tuple[int, bytes]] = deque()
         self._window_owed = 0
         self._close: Tuple[int, str] = (ABNORMAL_CLOSURE, "")

@@ -19,6 +19,7 @@ import socket
 import struct
 from typing import Any, Dict, List, Optional, Tuple
 
+from . import native
 from .wire import (
     FLAG_BODY_FILE,
     FLAG_END,
@@ -72,10 +73,26 @@ _pack_window = struct.Struct("<BBHIII").pack
 _pack_close = struct.Struct("<BBHIIH").pack
 
 
-class FrameReader:
+class _ScriptReaderState:
+    """What the native part has of a reader, where there is no native part."""
+
+    __slots__ = ("_end", "_start", "buffer")
+
+
+class _ScriptWriterState:
+    """The same of a writer."""
+
+    __slots__ = ("_frames", "size")
+
+
+ReaderState: Any = native.module.ReaderState if native.module else _ScriptReaderState
+WriterState: Any = native.module.WriterState if native.module else _ScriptWriterState
+
+
+class FrameReader(ReaderState):
     """What has come on the channel socket."""
 
-    __slots__ = ("_end", "_recv_into", "_start", "buffer", "view")
+    __slots__ = ("_recv_into", "view")
 
     def __init__(self, sock: socket.socket) -> None:
         self._recv_into = sock.recv_into
@@ -95,8 +112,12 @@ class FrameReader:
             return None
         if not got:
             return None
-        self._end = end = self._end + got
-        buffer, at = self.buffer, self._start
+        self._end += got
+        return self.split()
+
+    def split(self) -> List[Frame]:
+        """All frames that are complete in the buffer. Raises WireError."""
+        buffer, at, end = self.buffer, self._start, self._end
         frames: List[Frame] = []
         while end - at >= 12:
             kind, flags, count, length, stream_id = _unpack_frame(buffer, at)
@@ -145,10 +166,10 @@ class FrameReader:
         self._start, self._end = 0, left
 
 
-class FrameWriter:
+class FrameWriter(WriterState):
     """What is on its way to the server, in order."""
 
-    __slots__ = ("_frames", "_send", "_sendmsg", "size")
+    __slots__ = ("_send", "_sendmsg")
 
     def __init__(self, sock: socket.socket) -> None:
         self._send = sock.send
@@ -179,6 +200,11 @@ class FrameWriter:
         except (BlockingIOError, InterruptedError):
             return False
         return True
+
+    def drop_sent(self, sent: int) -> None:
+        """So many bytes have been sent."""
+        self.size -= sent
+        self._drop_sent(sent)
 
     def _drop_sent(self, sent: int) -> None:
         frames, at = self._frames, 0

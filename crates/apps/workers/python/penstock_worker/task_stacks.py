@@ -15,6 +15,7 @@ import traceback
 from types import FrameType
 from typing import Any, Iterator, List, Tuple
 
+from . import native
 from .asgi_stream import AsgiStream
 from .tracebacks import write_error
 
@@ -33,9 +34,12 @@ def describe(loop: asyncio.AbstractEventLoop) -> str:
     tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
     parts = [f"stack of every task (pid {os.getpid()}): {len(tasks)}\n"]
     for task in tasks[:MAX_TASKS]:
-        frames = list(_frames(task.get_coro()))
+        coroutine = task.get_coro()
+        frames = list(_frames(coroutine))
         label = task.get_name()
-        if frames and frames[0][0].f_code is AsgiStream.run.__code__:
+        if _is_native_call(coroutine) and coroutine.__name__ == "run":
+            label = coroutine.stream.describe()
+        elif frames and frames[0][0].f_code is AsgiStream.run.__code__:
             # Our own part of the stack says nothing.
             label = frames.pop(0)[0].f_locals["self"].describe()
         parts.append(f"{label}\n")
@@ -45,13 +49,20 @@ def describe(loop: asyncio.AbstractEventLoop) -> str:
     return "".join(parts)
 
 
+def _is_native_call(awaited: Any) -> bool:
+    return native.module is not None and type(awaited) is native.module.Call
+
+
 def _frames(awaited: Any) -> Iterator[Tuple[FrameType, int]]:
     """Frames of a coroutine and of what it awaits, outermost first."""
     seen: List[int] = []
     while awaited is not None and id(awaited) not in seen:
         seen.append(id(awaited))
-        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
-        frame = frame or getattr(awaited, "ag_frame", None)
+        frame = None
+        # One that is native has the frame of what it awaits.
+        if not _is_native_call(awaited):
+            frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+            frame = frame or getattr(awaited, "ag_frame", None)
         if frame is not None:
             yield frame, frame.f_lineno
         inner = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)

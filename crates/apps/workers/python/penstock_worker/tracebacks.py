@@ -21,10 +21,11 @@ def write_error(text: str) -> None:
         sys.stderr.flush()
 
 
-def format_app_traceback(error: BaseException) -> str:
-    """The traceback without the worker's own call of the application, if it begins with that."""
+def format_app_traceback(error: BaseException, keeps_last: bool = True) -> str:
+    """The traceback without the worker's own call of the application, if it begins with that; of one
+    that has nothing else, the last call is kept unless `keeps_last` is false."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None and _is_own(trace):
+    while trace is not None and _is_own(trace) and (trace.tb_next or not keeps_last):
         trace = trace.tb_next
     return format_traceback(error, trace)
 
