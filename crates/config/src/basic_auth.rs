@@ -43,6 +43,7 @@ pub(crate) fn read(route: &Section<'_>) -> Option<BasicAuth> {
     if !table.has("users") {
         table.report_missing("users");
     }
+    let users = users.filter(|users| users.has("file") || !users.has_unknown_keys());
     let file = users?.path("file")?;
     auth.users = read_file(&table, &file);
     Some(auth)

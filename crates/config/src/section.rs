@@ -73,6 +73,12 @@ impl<'a> Section<'a> {
         self.subtable.contains_key(key)
     }
 
+    /// Whether it has keys that there are not, which were reported.
+    pub(crate) fn has_unknown_keys(&self) -> bool {
+        let mut keys = self.subtable.keys();
+        keys.any(|key| options::find_option(self.name, key.get_ref()).is_none())
+    }
+
     /// Adds a problem at an offset.
     pub(crate) fn report(&self, at: usize, problem: impl Into<String>) {
         self.findings.add_problem(at, problem);

@@ -99,6 +99,15 @@ pub(crate) fn existing_sockets() -> Vec<PathBuf> {
     sockets
 }
 
+/// Whether a socket is in a folder that only servers of Penstock use. A service's own runtime
+/// directory may have sockets of other programs.
+pub(crate) fn is_in_own_folder(socket: &Path) -> bool {
+    let mut own = candidate_dirs_for_user().into_iter();
+    let folder = socket.parent();
+    folder == Some(Path::new("/run/penstock"))
+        || own.any(|dir| dir.mode.is_some() && Some(dir.path.as_path()) == folder)
+}
+
 fn candidate_dirs_for_user() -> Vec<SocketDir> {
     candidate_dirs(account::effective_ids().0, |name| {
         std::env::var_os(name).map(PathBuf::from)

@@ -253,10 +253,13 @@ pub(crate) fn open_listener(
             .any(|old| old.configured_address.overlaps(wanted));
     // With the listener that this one replaces, or a server that shares the port.
     let shares_port = shares_port || is_wider || inherited.overlaps(wanted);
+    let admin = source.config.server.admin.as_ref().filter(|_| *is_start);
     let (sockets, address) = bind(wanted, loops, shares_port, access).map_err(|error| {
         let other = match kind.role {
-            ListenerRole::Http => suggest_other_address(wanted, "`listen`, or --listen", &error),
-            ListenerRole::Admin => suggest_other_address(wanted, "--admin", &error),
+            ListenerRole::Http => {
+                suggest_other_address(wanted, "`listen`, or --listen", &error, admin)
+            }
+            ListenerRole::Admin => suggest_other_address(wanted, "--admin", &error, None),
             _ => String::new(),
         };
         let cause = explain_listen_error(wanted, &name, &error, *is_start);

@@ -6,14 +6,16 @@
 //! # Invariants
 //!
 //! - No more than [`MAX_SERVERS`] are asked, each for at most [`QUERY_TIMEOUT`].
-//! - A socket's file is removed only where no process listens, in a folder that only root and this
-//!   user can write to, and not when it is new: a server that starts makes it before it listens.
+//! - A socket's file is removed only where no process listens, in a folder of control sockets, which
+//!   root and this user alone can write to, and not when it is new: a server that starts makes it
+//!   before it listens.
 
-use std::io::ErrorKind;
-use std::os::unix::net::UnixStream;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use penstock_client::ClientError;
 use penstock_config::ListenAddr;
 use serde_json::Value;
 
@@ -47,29 +49,49 @@ pub(crate) fn find_running_servers() -> Vec<RunningServer> {
     let sockets = control::existing_sockets().into_iter().take(MAX_SERVERS);
     let mut all: Vec<RunningServer> = Vec::new();
     for socket in sockets {
-        match UnixStream::connect(&socket) {
-            Ok(_) => all.extend(query(&socket)),
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+        match query(&socket) {
+            // Its admin interface may be another socket.
+            Ok(Some(found)) if all.iter().any(|server| server.pid == found.pid) => {}
+            Ok(found) => all.extend(found),
+            Err(error)
+                if error.kind() == ErrorKind::ConnectionRefused
+                    && control::is_in_own_folder(&socket) =>
+            {
                 remove_dead(&socket, SystemTime::now());
             }
-            // Of another user.
+            // Of another user, or of another program.
             Err(_) => {}
         }
     }
-    all.dedup_by_key(|server| server.pid);
     all
 }
 
-fn query(socket: &Path) -> Option<RunningServer> {
+/// Asks the server behind a socket; `None` if what answers is none.
+///
+/// # Errors
+/// It cannot be connected to.
+fn query(socket: &Path) -> io::Result<Option<RunningServer>> {
     let target = AdminTarget::at_socket(socket.to_owned());
-    let response = target.try_send("GET", "/status.json", "", QUERY_TIMEOUT);
-    let status: Value = serde_json::from_slice(&response.ok()?.body).ok()?;
-    RunningServer::from_status(&status, socket)
+    match target.try_send("GET", "/status.json", "", QUERY_TIMEOUT) {
+        Ok(response) => {
+            let status = serde_json::from_slice::<Value>(&response.body).ok();
+            Ok(status.and_then(|status| RunningServer::from_status(&status, socket)))
+        }
+        Err(ClientError::Connect(error)) => Err(error),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Removes the socket of a server that was killed.
 fn remove_dead(socket: &Path, now: SystemTime) {
-    let made = socket.symlink_metadata().and_then(|of| of.modified());
+    let Ok(about) = socket.symlink_metadata() else {
+        return;
+    };
+    // A connection to any other file is refused, too.
+    if !about.file_type().is_socket() {
+        return;
+    }
+    let made = about.modified();
     let age = made.map(|made| now.duration_since(made).unwrap_or_default());
     if age.is_ok_and(|age| age > MIN_DEAD_AGE) {
         // Without the right to, it stays: the next start at its address replaces it.
@@ -222,5 +244,9 @@ mod tests {
         assert!(path.exists(), "it may be one of a server that starts");
         remove_dead(&path, SystemTime::now() + MIN_DEAD_AGE * 2);
         assert!(!path.exists());
+        std::fs::File::create(&path).unwrap();
+        remove_dead(&path, SystemTime::now() + MIN_DEAD_AGE * 2);
+        assert!(path.exists(), "it is no socket");
+        std::fs::remove_file(&path).unwrap();
     }
 }

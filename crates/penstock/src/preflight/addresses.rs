@@ -216,17 +216,31 @@ impl AddressOwner {
 }
 
 /// What to do about an address that cannot be listened on as it is in use: another one, by these
-/// options. Empty for another error.
+/// options, and another `admin` address where that is in use as well. Empty for another error.
 pub(crate) fn suggest_other_address(
     address: &ListenAddr,
     options: &str,
     error: &io::Error,
+    admin: Option<&ListenAddr>,
 ) -> String {
     let is_in_use = error.kind() == io::ErrorKind::AddrInUse;
-    match address_beside(address).filter(|_| is_in_use) {
-        Some(other) => format!(" (for another address: {options} {other})"),
-        None => String::new(),
-    }
+    let Some(other) = address_beside(address).filter(|_| is_in_use) else {
+        return String::new();
+    };
+    let admin = admin.filter(|admin| is_taken(admin));
+    let admin = admin.and_then(address_beside);
+    let admin = admin.map_or_else(String::new, |other| format!(" --admin {other}"));
+    format!(" (for another address: {options} {other}{admin})")
+}
+
+/// Whether another process listens on an address.
+fn is_taken(address: &ListenAddr) -> bool {
+    let probed = match address {
+        ListenAddr::Tcp(address) => net::check_tcp_free(*address),
+        ListenAddr::Port(port) => net::check_port_free(*port),
+        ListenAddr::Unix(_) => Ok(()),
+    };
+    probed.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
 /// An address beside this one. `None` beyond the highest port.
@@ -340,10 +354,26 @@ mod tests {
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);
         for (address, expected) in rows {
             let address: ListenAddr = address.parse().unwrap();
-            let text = suggest_other_address(&address, "--listen", &in_use);
+            let text = suggest_other_address(&address, "--listen", &in_use, None);
             assert!(text.ends_with(expected), "{address}: {text}");
             assert_eq!(text.is_empty(), expected.is_empty(), "{address}: {text}");
-            assert_eq!(suggest_other_address(&address, "--listen", &denied), "");
+            assert_eq!(
+                suggest_other_address(&address, "--listen", &denied, None),
+                ""
+            );
         }
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let admin = ListenAddr::loopback(port);
+        let address = ListenAddr::loopback(8080);
+        let text = suggest_other_address(&address, "--listen", &in_use, Some(&admin));
+        let beside = address_beside(&admin).unwrap();
+        assert!(
+            text.ends_with(&format!("127.0.0.1:8081 --admin {beside})")),
+            "{text}"
+        );
+        drop(taken);
+        let text = suggest_other_address(&address, "--listen", &in_use, Some(&admin));
+        assert!(text.ends_with("127.0.0.1:8081)"), "{text}");
     }
 }

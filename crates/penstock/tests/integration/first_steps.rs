@@ -53,6 +53,11 @@ fn a_check_beside_the_running_server_is_fine() {
     assert!(code == Some(2) && told.contains(&owner), "{told}");
     let (code, told) = run(&site, &["serve", "-c", "other.toml"]);
     assert!(code == Some(1) && told.contains(&owner), "{told}");
+    // What would do is an address beside each.
+    assert!(
+        told.contains("--listen 127.0.0.1:") && told.contains(" --admin 127.0.0.1:"),
+        "{told}"
+    );
 }
 
 #[test]
