@@ -50,7 +50,9 @@ static int call_method(PyObject *object, int name)
 /* Adds to a scope what the server does not send; false with an exception. */
 static int complete_scope(ReactorState *reactor, PyObject *scope)
 {
-    PyObject *versions = PyDict_Copy(asgi_versions), *state = PyDict_Copy(reactor->state);
+    PyObject *versions = PyDict_Copy(asgi_versions), *state;
+    /* Most applications have none. */
+    state = PyDict_Size(reactor->state) == 0 ? PyDict_New() : PyDict_Copy(reactor->state);
     PyObject *extensions = NULL;
     int done = versions != NULL && state != NULL
         && PyDict_SetItem(scope, names[NAME_ASGI], versions) == 0
@@ -105,7 +107,9 @@ static int open_request(ReactorState *reactor, const unsigned char *payload, uin
     PyObject *body =
         PyBytes_FromStringAndSize((const char *)middle, length - 8 - scope_size);
     int is_new = id != NULL && body != NULL
-        && PyDict_GetItemWithError(reactor->streams, id) == NULL && PyErr_Occurred() == NULL;
+        && (PyDict_Size(reactor->streams) == 0
+            || PyDict_GetItemWithError(reactor->streams, id) == NULL)
+        && PyErr_Occurred() == NULL;
     if (!is_new || !complete_scope(reactor, scope)) {
         Py_DecRef(id);
         Py_DecRef(body);

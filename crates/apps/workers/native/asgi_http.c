@@ -16,8 +16,24 @@ enum {
 
 /* ---- heads ---- */
 
+/* Whether none of eight bytes is below a space, or 127. May be false for others as well: a borrow
+ * reaches the next byte only from one that is below. */
+static int are_eight_plain(const char *text)
+{
+    const uint64_t ones = 0x0101010101010101u, highest = 0x80 * ones;
+    uint64_t eight;
+    memcpy(&eight, text, 8);
+    uint64_t below = (eight - 0x20 * ones) & ~eight, deleted = eight ^ 0x7f * ones;
+    return ((below | ((deleted - ones) & ~deleted)) & highest) == 0;
+}
+
+/* Whether text has no control character but tabs. */
 static int is_plain(const char *text, Py_ssize_t size)
 {
+    while (size >= 8 && are_eight_plain(text)) {
+        text += 8;
+        size -= 8;
+    }
     for (Py_ssize_t n = 0; n < size; n++) {
         unsigned char byte = (unsigned char)text[n];
         if (byte == 127 || (byte < 32 && byte != '\t')) {

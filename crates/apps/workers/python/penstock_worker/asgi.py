@@ -47,6 +47,8 @@ try:
 except ImportError:
     _OwnTask = None  # type: ignore[assignment, misc]
 _has_eager_tasks = sys.version_info >= (3, 12)
+# Whether the first step of a task can be run where the task is made.
+_can_start_here = _has_eager_tasks or native.module is not None
 
 if native.module:
     native.module.asgi_setup(
@@ -233,14 +235,16 @@ class AsgiReactor(ReactorState):
     def _start_opened(self) -> None:
         """Makes the task of each new stream and runs its first step; what they have answered leaves
         together."""
-        if asyncio.tasks.Task is not _OwnTask or self.loop.get_task_factory() is not None:
+        if (
+            not _can_start_here
+            or asyncio.tasks.Task is not _OwnTask
+            or self.loop.get_task_factory() is not None
+        ):
             self._start_later()
         elif native.module:
             self.start_opened()
-        elif _has_eager_tasks:
-            self._start_now()
         else:
-            self._start_later()
+            self._start_now()
 
     def _start_later(self) -> None:
         while self._opened:

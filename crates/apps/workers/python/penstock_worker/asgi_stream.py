@@ -95,7 +95,11 @@ class AsgiStream(StreamState):
         except BaseException as error:
             self._end_raised(error)
         else:
-            self._end_returned()
+            if self.is_ended and not forks.is_forked_by_app:
+                self.close()
+                self.reactor.remove_stream(self)
+            else:
+                self._end_returned()
 
     async def receive(self) -> Dict[str, Any]:
         raise NotImplementedError

@@ -32,7 +32,7 @@ _fork, _waitpid = os.fork, os.waitpid
 _sockets: List[Any] = []
 _is_guarding = False
 _is_own_fork = False
-_is_forked_by_app = False
+is_forked_by_app = False
 _intermediate_pid = 0
 _prctl: Optional[Callable[..., int]] = None
 
@@ -64,7 +64,7 @@ def close_guarded(kept: Any = None) -> None:
 
 def exit_if_forked_by_app(error: Optional[BaseException] = None) -> None:
     """Ends this process if the application has forked it; `error` is what it came back with."""
-    if not _is_forked_by_app:
+    if not is_forked_by_app:
         return
     code = 1
     # The application may have closed its standard error.
@@ -155,10 +155,10 @@ def _watch_parent(server: int) -> None:
 
 
 def _after_fork() -> None:
-    global _is_forked_by_app
+    global is_forked_by_app
     if _is_own_fork:
         return
-    _is_forked_by_app = True
+    is_forked_by_app = True
     if native.module:
         native.module.after_fork()
     if signal.getsignal(signal.SIGINT) is _ignore_signal:

@@ -531,6 +531,23 @@ class InThisProcess(unittest.TestCase):
         self.assertEqual([answers[8], answers[size + 8]], [1, 2])
         self.assertEqual(self.reactor._streams, {})
 
+    def test_a_task_factory_of_the_application_makes_the_tasks(self):
+        made = []
+
+        def factory(loop, coroutine, **options):
+            made.append(asyncio.Task(coroutine, loop=loop, **options))
+            return made[-1]
+
+        self.loop.set_task_factory(factory)
+        self.ours.sendall(open_frame(1) + open_frame(2))
+        self.ours.setblocking(False)
+        answers = b""
+        while answers.count(b"hello") < 2:
+            self.turn()
+            with contextlib.suppress(BlockingIOError):
+                answers += self.ours.recv(1 << 16)
+        self.assertEqual(len(made), 2)
+
     def test_the_loop_has_its_own_call_soon_back_afterwards(self):
         self.reactor.close()
         self.assertNotIn("call_soon", vars(self.loop))
