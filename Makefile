@@ -67,8 +67,12 @@ test-workers:
 	  -o $(BIN)/native/python.so $(addprefix crates/apps/workers/native/,python.c asgi_*.c)
 	@PENSTOCK_NATIVE=$(abspath $(BIN))/native/python.so \
 	  .venv/bin/python -B -m unittest discover -s crates/apps/workers/python/tests
-	@echo "== Ruby worker"
-	@ruby crates/apps/workers/ruby/test/all.rb
+	@echo "== Ruby worker: the scripts alone"
+	@PENSTOCK_NATIVE=off ruby crates/apps/workers/ruby/test/all.rb
+	@echo "== Ruby worker: with its native part"
+	@cc -O2 -Wall -Wextra -Wno-missing-field-initializers -fPIC -fvisibility=hidden -shared -nostdlib -Wl,-z,now \
+	  -o $(BIN)/native/ruby.so crates/apps/workers/native/ruby.c
+	@PENSTOCK_NATIVE=$(abspath $(BIN))/native/ruby.so ruby crates/apps/workers/ruby/test/all.rb
 
 test-real: build
 	@scripts/setup test

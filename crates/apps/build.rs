@@ -1,16 +1,16 @@
-//! Compiles the native part of the Python worker: `workers/native/python.c` and `asgi_*.c`, a shared
-//! library that goes into the binary with the scripts.
+//! Compiles the native parts of the workers: `workers/native/python.c` with `asgi_*.c`, and
+//! `workers/native/ruby.c`, shared libraries that go into the binary with the scripts.
 //!
-//! It needs no headers of Python, and links nothing: every symbol is one of the interpreter that
-//! loads it or of the C library of that interpreter. One file serves all of them, whatever the C
-//! library of the server is. (On processors of 32 bits the interpreter refuses it, as a division is
-//! missing, and the scripts serve.)
+//! They need no headers of Python or Ruby, and link nothing: every symbol is one of the interpreter
+//! that loads them or of the C library of that interpreter. One file serves all of them, whatever
+//! the C library of the server is. (On processors of 32 bits the interpreter refuses the one for
+//! Python, as a division is missing, and the scripts serve.)
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const FOLDER: &str = "workers/native";
-const SOURCES: [&str; 6] = [
+const PYTHON_SOURCES: [&str; 6] = [
     "python.c",
     "asgi_call.c",
     "asgi_channel.c",
@@ -18,16 +18,31 @@ const SOURCES: [&str; 6] = [
     "asgi_scope.c",
     "asgi_types.c",
 ];
+const RUBY_SOURCES: [&str; 1] = ["ruby.c"];
 
-#[expect(clippy::disallowed_methods, reason = "a build has no loop to block")]
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=workers/native");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
+    let libraries = [
+        (&PYTHON_SOURCES[..], "python.so"),
+        (&RUBY_SOURCES[..], "ruby.so"),
+    ];
+    for (sources, library) in libraries {
+        if let Err(problem) = compile(sources, &out.join(library)) {
+            println!("cargo::error={FOLDER}: {library}: {problem}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+#[expect(clippy::disallowed_methods, reason = "a build has no loop to block")]
+fn compile(sources: &[&str], library: &Path) -> Result<(), String> {
     // With the flags of the target, such as the prefix for paths where packages are built.
     let mut build = cc::Build::new();
     build
-        .files(SOURCES.map(|name| format!("{FOLDER}/{name}")))
+        .files(sources.iter().map(|name| format!("{FOLDER}/{name}")))
         .opt_level(2)
         .debug(false)
         .pic(true)
@@ -35,25 +50,20 @@ fn main() -> ExitCode {
         .flag("-Wno-missing-field-initializers")
         .warnings(true)
         .extra_warnings(true);
-    let objects = match build.try_compile_intermediates() {
-        Ok(objects) => objects,
-        Err(error) => return fail(&error.to_string()),
-    };
-    // Apart, as some compilers have no headers of a C library that is not linked.
+    let objects = build
+        .try_compile_intermediates()
+        .map_err(|error| error.to_string())?;
+    // Apart, as some compilers have no headers of a C library that is not linked. A symbol that the
+    // interpreter lacks is found when it loads the library (`now`), and not at the first call.
     let mut command = build.get_compiler().to_command();
     command
-        .args(["-shared", "-nostdlib", "-Wl,-s"])
+        .args(["-shared", "-nostdlib", "-Wl,-s", "-Wl,-z,now"])
         .args(objects)
         .arg("-o")
-        .arg(out.join("python.so"));
+        .arg(library);
     match command.status() {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        Ok(status) => fail(&format!("{command:?}: {status}")),
-        Err(error) => fail(&format!("{command:?}: {error}: a C compiler is needed")),
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{command:?}: {status}")),
+        Err(error) => Err(format!("{command:?}: {error}: a C compiler is needed")),
     }
-}
-
-fn fail(problem: &str) -> ExitCode {
-    println!("cargo::error={FOLDER}: {problem}");
-    ExitCode::FAILURE
 }

@@ -110,7 +110,8 @@ fn comma_separated(numbers: &[i32]) -> String {
     words.join(",")
 }
 
-/// All modules of one language: for each `name_len u32, name, source_len u32, source`.
+/// All modules of one language, and its native part: for each `name_len u32, name, source_len u32,
+/// source`.
 pub(crate) fn encode_script_bundle(dialect: Dialect) -> Vec<u8> {
     let mut out = Vec::new();
     let mut push = |name: &str, content: &[u8]| {
@@ -123,9 +124,8 @@ pub(crate) fn encode_script_bundle(dialect: Dialect) -> Vec<u8> {
     for (name, source) in modules(dialect) {
         push(name, source.as_bytes());
     }
-    if dialect == Dialect::Python {
-        push("_native.so", NATIVE_PYTHON);
-    }
+    let (name, library) = native_part(dialect);
+    push(name, library);
     out
 }
 
@@ -133,6 +133,21 @@ fn modules(dialect: Dialect) -> &'static [(&'static str, &'static str)] {
     match dialect {
         Dialect::Python => PYTHON_MODULES,
         Dialect::Ruby => RUBY_MODULES,
+    }
+}
+
+/// The library that goes with the modules, and its name. Compiled by `build.rs`; loaded by
+/// `native.py` and `native.rb`.
+fn native_part(dialect: Dialect) -> (&'static str, &'static [u8]) {
+    match dialect {
+        Dialect::Python => (
+            "_native.so",
+            include_bytes!(concat!(env!("OUT_DIR"), "/python.so")),
+        ),
+        Dialect::Ruby => (
+            "penstock_native.so",
+            include_bytes!(concat!(env!("OUT_DIR"), "/ruby.so")),
+        ),
     }
 }
 
@@ -192,6 +207,7 @@ const RUBY_MODULES: &[(&str, &str)] = scripts!(
     "streaming_body.rb",
     "threads.rb",
     "response.rb",
+    "native.rb",
     "rack_app.rb",
     "channel.rb",
     "fiber_stream.rb",
@@ -203,9 +219,6 @@ const RUBY_MODULES: &[(&str, &str)] = scripts!(
     "boot.rb",
     "worker.rb",
 );
-
-/// Compiled by `build.rs`; loaded by `native.py`.
-const NATIVE_PYTHON: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/python.so"));
 
 const PYTHON_STUB: &str = include_str!("../workers/python/stub.py");
 const RUBY_STUB: &str = include_str!("../workers/ruby/stub.rb");
@@ -233,10 +246,9 @@ mod tests {
             let mut listed: Vec<&[u8]> = scripts
                 .flat_map(|(name, source)| [name.as_bytes(), source.as_bytes()])
                 .collect();
-            if dialect == Dialect::Python {
-                assert!(NATIVE_PYTHON.starts_with(b"\x7fELF"));
-                listed.extend([&b"_native.so"[..], NATIVE_PYTHON]);
-            }
+            let (name, library) = native_part(dialect);
+            assert!(library.starts_with(b"\x7fELF"));
+            listed.extend([name.as_bytes(), library]);
             assert_eq!(parts, listed);
         }
     }

@@ -118,6 +118,7 @@ module PenstockWorker
     Fibers.prepare if options.reactor
     hooks.run(:boot)
     Forks.exit_if_forked_by_app
+    NativePart.load unless options.reactor
     app
   # Also SystemExit: a file that exits while it is loaded has not booted.
   rescue Exception => error # rubocop:disable Lint/RescueException

@@ -121,6 +121,7 @@ module PenstockWorker
       return if @own_fork
 
       @forked_by_app = true
+      Native.after_fork if NativePart.is_loaded
       restore_interrupts
       close_guarded
     end

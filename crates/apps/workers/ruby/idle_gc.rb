@@ -60,5 +60,9 @@ module PenstockWorker
       @idle_gc.count_request
       super
     end
+
+    def count_request
+      @idle_gc.count_request
+    end
   end
 end

@@ -81,6 +81,12 @@ module PenstockWorker
     # The beginning of a request's body, whose rest is to be pulled.
     class PartialBody < String; end
 
+    # Variables that nearly every request has: their values come first, in this order.
+    COMMON_NAMES = %w[
+      REQUEST_METHOD PATH_INFO REQUEST_URI SERVER_NAME SERVER_PORT REMOTE_ADDR REMOTE_PORT HTTP_HOST
+      HTTP_X_REQUEST_START
+    ].map(&:-@).freeze
+
     CONTROL_CHARS = "\x00-\x08\x0a-\x1f\x7f"
 
     module_function
@@ -169,6 +175,22 @@ module PenstockWorker
     end
   end
 
+  # `rack.hijack` of one request.
+  class Hijacker
+    def initialize(slot, request)
+      @slot = slot
+      @request = request
+    end
+
+    def call
+      @slot.hijack(@request)
+    end
+
+    def to_proc
+      method(:call).to_proc
+    end
+  end
+
   # One slot socket: requests in, responses out. One thread receives and answers; only
   # `mark_as_io_bound`, `extend_timeout` and `pull` may be called from others as well, as long as
   # the response has not ended.
@@ -198,6 +220,7 @@ module PenstockWorker
       @socket.sync = true
       @seq = @ended_seq = @io_bound_seq = @streaming_seq = -1
       @hijacked = false
+      @plain = nil
       @buffer = String.new(capacity: BUFFER_BYTES + 1)
       @receive_buffer = String.new
       @start = @limit = @scanned_to = 0
@@ -240,6 +263,7 @@ module PenstockWorker
     def cancelled?
       return cancelled_beside_body? if @has_streamed_body
 
+      @plain&.hand_over
       receive_waiting if @limit < BUFFER_BYTES
       at = [@scanned_to, @start].max
       while @limit - at >= 12
@@ -377,9 +401,21 @@ module PenstockWorker
 
     # `rack.hijack` of the request received last.
     def hijacker
-      request = @seq
-      -> { hijack(request) }
+      Hijacker.new(self, @seq)
     end
+
+    # The native part's side of this slot. It has the bytes that have come, and hands them over.
+    def plain_slot(rack_major)
+      @plain ||= Native::PlainSlot.new(self, @socket.fileno, @base, StringIO, Hijacker, rack_major)
+    end
+
+    # Whether the response to the request received last has ended.
+    def ended?
+      @ended_seq == @seq
+    end
+
+    # Called for each request that the native part has received.
+    def count_request; end
 
     # The call of a hijacked request is over.
     def end_hijacked_call

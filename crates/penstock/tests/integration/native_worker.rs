@@ -1,4 +1,4 @@
-//! The native part of the Python worker is in use where it can be, and not needed.
+//! The native parts of the Python and the Ruby worker are in use where they can be, and not needed.
 
 use crate::support::{Site, texts};
 
@@ -17,6 +17,26 @@ entry = "app:application"
 kind = "wsgi"
 processes = 1
 "#;
+
+const RACK_APP: &str = "\
+run ->(_env) { [200, {}, [PenstockWorker::NativePart.is_loaded.to_s]] }
+";
+
+const RACK_TOML: &str = r#"
+[server]
+threads = 1
+[apps.site]
+entry = "config.ru"
+kind = "rack"
+processes = 1
+"#;
+
+fn is_native_in_ruby(more: &str) -> String {
+    let site = Site::new().file("config.ru", RACK_APP).file("up/x", "");
+    let server = site.config(&format!("{RACK_TOML}{more}")).serve(&[]);
+    server.wait_ready("site");
+    server.get("/").text()
+}
 
 fn is_native(more: &str) -> String {
     let site = Site::new().file("app.py", APP).file("up/x", "");
@@ -43,4 +63,22 @@ fn the_scripts_serve_without_it() {
     let site = Site::new().file("app.py", APP).config(TOML);
     let output = site.run(&["check"]);
     assert!(output.status.success(), "{:?}", texts(&output));
+}
+
+#[test]
+fn ruby_loads_it_too_by_a_link_in_a_directory_that_it_may_write_to() {
+    for (more, expected) in [
+        ("", "true"),
+        ("preload = false\n", "true"),
+        ("threads = 3\n", "true"),
+        ("isolation = { write_paths = [\"up\"] }\n", "true"),
+        // A directory that does not exist, and others that it may not write to.
+        (
+            "isolation = { write_paths = [\"up\"] }\nenv = { TMPDIR = \"/none\" }\n",
+            "false",
+        ),
+        ("env = { PENSTOCK_NATIVE = \"off\" }\n", "false"),
+    ] {
+        assert_eq!(is_native_in_ruby(more), expected, "{more}");
+    }
 }

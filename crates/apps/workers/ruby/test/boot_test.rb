@@ -205,16 +205,45 @@ class BootTest < Minitest::Test
   end
 
   def test_the_stub_runs_the_scripts_from_a_bundle
-    names = File.read("#{Harness::ROOT}/../../src/worker_scripts.rs")[/"ruby\/",(.*?)\)/m, 1].scan(/"([^"]+)"/).flatten
-    file = Tempfile.new("bundle")
-    names.each do |name|
-      [name, File.binread("#{Harness::ROOT}/#{name}")].each { |part| file.write([part.bytesize].pack("V"), part) }
-    end
-    file.flush
-    command = [RbConfig.ruby, "-e", File.read("#{Harness::ROOT}/stub.rb"), "--", file.fileno.to_s]
-    start("run ->(env) { [5, {}, []] }", command: command, fds: [file.fileno]) do |worker|
+    start_bundle("run ->(env) { [5, {}, []] }") do |worker|
       assert_equal Wire::FLAG_PROTOCOL_ERROR, worker.ready.ask(Harness.request).flags
       assert_match(%r{^penstock_worker/response\.rb:\d+:in}, worker.log)
     end
+  end
+
+  def test_the_native_part_of_a_bundle_leaves_nothing_and_is_not_needed
+    native = ENV.fetch("PENSTOCK_NATIVE", "off")
+    skip "PENSTOCK_NATIVE names no native part" if native == "off"
+
+    source = <<~'RUBY'
+      links = -> { Dir["#{ENV.fetch("TMPDIR")}/*"].size }
+      run ->(_env) { [200, {}, ["#{PenstockWorker::NativePart.is_loaded.inspect} #{links.call}"]] }
+    RUBY
+    library = File.binread(native)
+    # The second lacks a function of Ruby's.
+    unfit = [library.sub("ELF", "ELL"), library.sub("rb_hash_dup\0", "rb_hash_dux\0")]
+    cases = [[library, "", "true 0"], [library, "off", "false 0"], *unfit.map { |one| [one, "", "false 0"] }]
+    cases.each do |content, setting, expected|
+      Dir.mktmpdir do |folder|
+        env = { "PENSTOCK_NATIVE" => setting, "TMPDIR" => folder }
+        start_bundle(source, "penstock_native.so" => content, env: env) do |worker|
+          assert_equal expected, worker.ready.ask(Harness.request).body
+          assert_empty worker.log
+        end
+      end
+    end
+  end
+
+  private
+
+  # A worker of the scripts as the server packs them.
+  def start_bundle(source, env: {}, **more, &block)
+    names = File.read("#{Harness::ROOT}/../../src/worker_scripts.rs")[/"ruby\/",(.*?)\)/m, 1].scan(/"([^"]+)"/).flatten
+    parts = names.map { |name| [name, File.binread("#{Harness::ROOT}/#{name}")] } + more.to_a
+    file = Tempfile.new("bundle", binmode: true)
+    parts.flatten.each { |part| file.write([part.bytesize].pack("V"), part) }
+    file.flush
+    command = [RbConfig.ruby, "-e", File.read("#{Harness::ROOT}/stub.rb"), "--", file.fileno.to_s]
+    start(source, command: command, fds: [file.fileno], env: env, &block)
   end
 end
