@@ -11,10 +11,10 @@
  * this.
  *
  * Invariants:
- * - What is not plain is not touched: the scripts take it, in the same state.
+ * - Frames and events that are not plain are not touched: the scripts take them, in the same state.
  * - What the server can see is what the scripts would have sent (one table of tests runs on both).
  * - Nothing here waits.
- * - Code of the application runs in any call that may run Python: what is used behind it is held.
+ * - Code of the application runs in any call that may run Python: objects used behind it are held.
  */
 
 #ifndef PENSTOCK_ASGI_H
@@ -129,7 +129,7 @@ PyObject *catch_call_soon(
 PyObject *call_with(
     PyObject *callable, PyObject *const *args, Py_ssize_t count, PyObject *named);
 
-/* Sends what is queued at once, where it is little; the scripts do what is left of it. False with an
+/* Sends the queued frames at once, where they are few; the scripts send the rest. False with an
  * exception. */
 int flush(ReactorState *reactor);
 

@@ -66,7 +66,7 @@ static int end_returned(StreamState *stream)
     return result != NULL;
 }
 
-/* The application has raised what is set. False with an exception of ours. */
+/* The application has raised the exception that is set. False with an exception of ours. */
 static int end_raised(StreamState *stream)
 {
     PyObject *type, *value, *traceback;
@@ -151,7 +151,8 @@ static int is_ready(CallState *call)
         PyErr_SetString(PyExc_ValueError, "coroutine already executing");
         return 0;
     }
-    if (call->state == CLOSED) {
+    /* One that the collector has cleared holds nothing any more. */
+    if (call->state == CLOSED || call->stream == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "cannot reuse already awaited coroutine");
         return 0;
     }
@@ -329,7 +330,7 @@ static void call_finalize(PyObject *self)
 {
     CallState *call = (CallState *)self;
     PyObject *type, *value, *traceback;
-    if (call->state == CLOSED || call->state == RUNNING) {
+    if (call->state == CLOSED || call->state == RUNNING || call->stream == NULL) {
         return;
     }
     PyErr_Fetch(&type, &value, &traceback);
@@ -362,7 +363,7 @@ static void call_dealloc(PyObject *self)
 {
     CallState *call = (CallState *)self;
     PyObject_GC_UnTrack(self);
-    if (call->state != CLOSED) {
+    if (call->state != CLOSED && call->stream != NULL) {
         /* Code that runs now must find an object that is alive: another one. */
         CallState *heir = (CallState *)PyType_GenericAlloc(call_type, 0);
         if (heir == NULL) {

@@ -37,7 +37,7 @@ static void replace(PyObject **place, PyObject *object)
     Py_DecRef(before);
 }
 
-/* Calls a method whose result does not matter; false with an exception. */
+/* Calls a method for its effect; false with an exception. */
 static int call_method(PyObject *object, int name)
 {
     PyObject *result = PyObject_CallMethodObjArgs(object, names[name], NULL);

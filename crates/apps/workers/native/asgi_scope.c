@@ -2,8 +2,7 @@
  * `crates/wire/src/environ/asgi.rs` writes.
  *
  * Most of a scope is as it was in the request before. So its entries and header fields are compared
- * with those, place by place, as bytes: what is equal is the same object again, where it is one that
- * cannot change.
+ * with those, place by place, as bytes: an equal one is the same object again, if that cannot change.
  */
 
 #include "asgi.h"
