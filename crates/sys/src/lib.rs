@@ -33,6 +33,7 @@ pub mod port_owner;
 pub mod process;
 mod resource_limits;
 pub mod sd_notify;
+pub mod shared_ring;
 pub mod signals;
 pub mod timer;
 pub mod trusted_program;

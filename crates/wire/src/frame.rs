@@ -26,7 +26,7 @@ pub const FLAG_END: u8 = 1;
 pub const FLAG_INPUT_ABORTED: u8 = 2;
 /// HEAD: BODY, FILE or ABORT frames follow.
 pub const FLAG_STREAM: u8 = 2;
-/// FILE, HIJACK: one descriptor travels with this frame.
+/// FILE, HIJACK, ANSWER_RING: one descriptor travels with this frame.
 pub const FLAG_HAS_FD: u8 = 2;
 /// FAILED, RESET: the application broke the rules of its interface, as opposed to raising.
 pub const FLAG_PROTOCOL_ERROR: u8 = 1;
@@ -85,6 +85,7 @@ frame_kinds! {
     GarbageCollected = 24;
     Pull = 25;
     Hijack = 26, FLAG_HAS_FD;
+    AnswerRing = 27, FLAG_HAS_FD;
     Hello = 32;
     Ready = 33;
     BootFailed = 34;

@@ -5,7 +5,7 @@
 //! with the bytes received and not yet consumed. Events come in order, for requests in the order in
 //! which they were sent. Body bytes are returned as they arrive, so the caller needs a buffer no
 //! larger than a response head. The driver keeps received descriptors in order and takes one for
-//! every [`SlotEvent::File`] and [`SlotEvent::Hijack`].
+//! every [`SlotEvent::File`], [`SlotEvent::Hijack`] and [`SlotEvent::AnswerRing`].
 //!
 //! # Invariants
 //! - Every error is final: the socket is closed and the worker replaced.
@@ -62,6 +62,9 @@ pub enum SlotEvent<'b> {
     GarbageCollected,
     /// The application waits for the next piece of its request's body.
     Pull,
+    /// From now on answers may also come through memory that both sides share: the next received
+    /// descriptor.
+    AnswerRing,
 }
 
 impl SlotEvent<'_> {
@@ -73,6 +76,7 @@ impl SlotEvent<'_> {
             | Self::ExtendDeadline { .. }
             | Self::GarbageCollected
             | Self::Pull
+            | Self::AnswerRing
             | Self::Hijack => false,
             Self::Head { end, .. } | Self::Body { end, .. } | Self::File { end, .. } => *end,
             Self::Abort { .. } | Self::Failed { .. } => true,
@@ -206,7 +210,7 @@ impl SlotDecoder {
                 (0..=0, 0)
             }
             (FrameKind::ExtendDeadline, _) => (4..=4, 0),
-            (FrameKind::Hijack, Stage::Head) => (0..=0, FLAG_HAS_FD),
+            (FrameKind::Hijack | FrameKind::AnswerRing, Stage::Head) => (0..=0, FLAG_HAS_FD),
             (FrameKind::Body, Stage::Hijacked) => (0..=0, FLAG_END),
             (FrameKind::File, Stage::Stream) => (16..=16, FLAG_HAS_FD),
             (FrameKind::Failed, Stage::Head) | (FrameKind::Abort, Stage::Stream) => {
@@ -231,6 +235,7 @@ impl SlotDecoder {
             }
             FrameKind::IoBound => SlotEvent::IoBound,
             FrameKind::Pull => SlotEvent::Pull,
+            FrameKind::AnswerRing => SlotEvent::AnswerRing,
             FrameKind::ExtendDeadline => SlotEvent::ExtendDeadline {
                 seconds: read_u32(payload),
             },

@@ -1,7 +1,8 @@
 //! The driver of one slot: a task that owns the socket of one worker thread.
 //!
 //! It takes jobs from its mailbox, writes their frames, reads the responses and replies to the
-//! requests (`receive`). What ends by time is in `deadlines`; `closing` is the driver's end.
+//! requests (`receive`, and `answer_ring` for answers that come without a system call). What ends by
+//! time is in `deadlines`; `closing` is the driver's end.
 //!
 //! # Invariants
 //! - Responses belong to requests in the order in which these were sent.
@@ -11,6 +12,7 @@
 //! - A request whose client leaves before any of it is sent is not sent at all.
 //! - The queue gets a slot back only when its worker is at rest.
 
+mod answer_ring;
 mod closing;
 mod deadlines;
 mod receive;
@@ -35,6 +37,7 @@ use crate::dispatch::{Job, MAX_BATCH_REQUESTS, Mailbox, MailboxDelivery};
 use crate::reply::ReplyHead;
 use crate::shared::AppShared;
 
+use self::answer_ring::AnswerRing;
 use super::hijack::HijackProgress;
 use super::{DriverCore, DriverEnd};
 
@@ -47,6 +50,8 @@ pub(crate) struct SlotDriver {
     stream: Stream,
     decoder: SlotDecoder,
     descriptors: Vec<OwnedFd>,
+    /// Memory through which the worker also sends answers.
+    answer_ring: Option<AnswerRing>,
     /// Requests in the order in which they are answered.
     in_flight: VecDeque<InFlightRequest>,
     /// Empty: room for the jobs that a call takes.
@@ -137,6 +142,7 @@ impl SlotDriver {
             stream,
             decoder: SlotDecoder::new(),
             descriptors: Vec::new(),
+            answer_ring: None,
             in_flight: VecDeque::new(),
             taken_jobs: VecDeque::new(),
             control_frames: Vec::new(),
@@ -193,6 +199,11 @@ impl SlotDriver {
                 Poll::Ready(Ok(None)) => continue,
                 Poll::Ready(Err(end)) => return Poll::Ready(DriverStep::End(end)),
                 Poll::Pending => {}
+            }
+            match self.poll_answer_ring(cx) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(end) => return Poll::Ready(DriverStep::End(end)),
             }
             if self.in_flight.is_empty() {
                 return self.poll_idle(cx).map(DriverStep::End);

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <sys/uio.h>
 
+#include "answer_ring.h"
 #include "shared.h"
 
 enum {
@@ -28,9 +29,10 @@ enum {
 /* The state of `wire.Slot` that both sides use. */
 typedef struct {
     PyObject head;
-    Py_ssize_t start, end, seq, ended_seq, hijacked_seq, scanned_to;
+    Py_ssize_t start, end, seq, ended_seq, hijacked_seq, noticed_seq, scanned_to;
     PyObject *buffer;
-    char has_other_sender, has_streamed_body, is_pull_pending;
+    char has_other_sender, has_streamed_body, is_pull_pending, may_have_ring;
+    AnswerRing ring;
 } SlotState;
 
 /* The state of `wsgi.Response`. */
@@ -322,6 +324,33 @@ static int take_request(Work *work, PyObject **environ, PyObject **input)
     return 1;
 }
 
+/* Whether a plain request waits behind this one, so that an answer on the socket follows soon. */
+static int has_next(const SlotState *slot)
+{
+    Py_ssize_t here = slot->end - slot->start;
+    if (here < FRAME_HEADER) {
+        return 0;
+    }
+    const unsigned char *frame =
+        (const unsigned char *)PyByteArray_AsString(slot->buffer) + slot->start;
+    return frame[0] == REQUEST && !(frame[1] | frame[2] | frame[3])
+        && here - FRAME_HEADER >= (Py_ssize_t)word(frame + 4);
+}
+
+/* Whether an answer can go through the ring; makes it where it is missing. A request that has sent
+ * something by the socket is answered there, so that the server reads one behind the other. */
+static int has_ring(SlotState *slot, int fd)
+{
+    AnswerRing *ring = &slot->ring;
+    if (slot->noticed_seq == slot->seq) {
+        return 0;
+    }
+    if (ring->memory == NULL && slot->may_have_ring && !ring->is_refused) {
+        ring_make(ring, fd);
+    }
+    return ring->memory != NULL;
+}
+
 /* Sends the usual response in one frame. 1: sent; 0: the scripts must send it; -1: an exception. */
 static int send_usual(Work *work, ResponseState *response, PyObject *result)
 {
@@ -350,15 +379,20 @@ static int send_usual(Work *work, ResponseState *response, PyObject *result)
     put_word(prefix + 4, (uint32_t)(8 + head_size + body_size));
     put_word(prefix + 8, (uint32_t)((now_nanos() - response->started) / 1000));
     put_word(prefix + 12, (uint32_t)head_size);
+    size_t size = sizeof prefix + (size_t)head_size + (size_t)body_size;
+    struct iovec parts[3] = {
+        {prefix, sizeof prefix},
+        {PyBytes_AsString(response->head_bytes), head_size},
+        {PyBytes_AsString(body), body_size},
+    };
+    if (has_next(slot) && has_ring(slot, work->fd)
+        && ring_put(&slot->ring, (uint32_t)slot->seq, parts, 3, size)) {
+        return 1;
+    }
     /* While the socket is full another thread may change the application's list. */
     PyObject *head = response->head_bytes;
     Py_IncRef(head);
     Py_IncRef(body);
-    struct iovec parts[3] = {
-        {prefix, sizeof prefix},
-        {PyBytes_AsString(head), head_size},
-        {PyBytes_AsString(body), body_size},
-    };
     int sent = send_parts(work->fd, parts, 3);
     Py_DecRef(head);
     Py_DecRef(body);
@@ -491,6 +525,7 @@ void free_object(PyObject *self)
 static void slot_dealloc(PyObject *self)
 {
     Py_DecRef(((SlotState *)self)->buffer);
+    ring_free(&((SlotState *)self)->ring);
     free_object(self);
 }
 
@@ -502,11 +537,13 @@ static PyMemberDef slot_members[] = {
     SLOT_MEMBER("_seq", MEMBER_SSIZE, seq),
     SLOT_MEMBER("_ended_seq", MEMBER_SSIZE, ended_seq),
     SLOT_MEMBER("_hijacked_seq", MEMBER_SSIZE, hijacked_seq),
+    SLOT_MEMBER("_noticed_seq", MEMBER_SSIZE, noticed_seq),
     SLOT_MEMBER("_scanned_to", MEMBER_SSIZE, scanned_to),
     SLOT_MEMBER("_buffer", MEMBER_OBJECT, buffer),
     SLOT_MEMBER("_has_other_sender", MEMBER_BOOL, has_other_sender),
     SLOT_MEMBER("_has_streamed_body", MEMBER_BOOL, has_streamed_body),
     SLOT_MEMBER("_is_pull_pending", MEMBER_BOOL, is_pull_pending),
+    SLOT_MEMBER("_may_have_ring", MEMBER_BOOL, may_have_ring),
     {0},
 };
 

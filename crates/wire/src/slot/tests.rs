@@ -19,6 +19,7 @@ enum RecordedSlotEvent {
     Pull,
     Collected,
     Hijack,
+    AnswerRing,
     End,
 }
 
@@ -61,6 +62,7 @@ fn record(seen: &mut Vec<RecordedSlotEvent>, event: SlotEvent<'_>) {
         SlotEvent::GarbageCollected => seen.push(RecordedSlotEvent::Collected),
         SlotEvent::Pull => seen.push(RecordedSlotEvent::Pull),
         SlotEvent::Hijack => seen.push(RecordedSlotEvent::Hijack),
+        SlotEvent::AnswerRing => seen.push(RecordedSlotEvent::AnswerRing),
     }
     if event.is_last() {
         seen.push(RecordedSlotEvent::End);

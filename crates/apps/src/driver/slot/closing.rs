@@ -15,6 +15,11 @@ const ENVIRON_OFFSET: usize = HEADER_LEN + 4;
 impl SlotDriver {
     /// Fails the first request if its worker may have begun it, and gives the others back.
     pub(super) fn requeue_or_fail_all(&mut self, end: &DriverEnd) {
+        // What a worker has answered before its end is answered. After a breach of the protocol
+        // nothing is certain.
+        if *end == DriverEnd::WorkerDied {
+            let _ = self.take_ring_answers();
+        }
         let mut unbegun: Vec<DispatchedJob<Job>> = Vec::new();
         let mut line = std::mem::take(&mut self.in_flight).into_iter();
         if let Some(first) = line.next() {

@@ -38,12 +38,14 @@ impl SlotDriver {
         })
     }
 
-    fn handle_bytes(&mut self, bytes: &[u8]) -> Result<Option<DriverStep>, DriverEnd> {
+    pub(super) fn handle_bytes(&mut self, bytes: &[u8]) -> Result<Option<DriverStep>, DriverEnd> {
         let mut rest = bytes;
         let mut ended = 0;
         let mut step = None;
         self.progress_at = clock::now();
         loop {
+            // They were sent before what follows here, if it is their turn.
+            ended += self.take_ring_answers()?;
             let decoded = match self.decoder.decode(rest) {
                 Ok(Some(decoded)) => decoded,
                 Ok(None) => break,
@@ -57,19 +59,8 @@ impl SlotDriver {
                 self.handle_event(decoded.event)?;
             }
             if is_last {
-                self.open_response = None;
-                (self.cut_deadline, self.discarding_since) = (None, None);
-                self.slow_response = None;
-                self.end_request_body();
-                if self.deadline_extension.take().is_some() {
-                    *self.core.mailbox.deadline_extension.lock() = None;
-                }
-                self.in_flight.pop_front();
+                self.end_response();
                 ended += 1;
-                if self.control_frames.len() == CANCEL_FRAME_LEN {
-                    // There is nothing left to cancel, and none of it has been sent.
-                    self.control_frames.clear();
-                }
             }
         }
         self.core.received.partial_frame.extend_from_slice(rest);
@@ -99,7 +90,23 @@ impl SlotDriver {
         Ok(step)
     }
 
-    fn handle_event(&mut self, event: SlotEvent<'_>) -> Result<(), DriverEnd> {
+    /// The first request is answered.
+    pub(super) fn end_response(&mut self) {
+        self.open_response = None;
+        (self.cut_deadline, self.discarding_since) = (None, None);
+        self.slow_response = None;
+        self.end_request_body();
+        if self.deadline_extension.take().is_some() {
+            *self.core.mailbox.deadline_extension.lock() = None;
+        }
+        self.in_flight.pop_front();
+        if self.control_frames.len() == CANCEL_FRAME_LEN {
+            // There is nothing left to cancel, and none of it has been sent.
+            self.control_frames.clear();
+        }
+    }
+
+    pub(super) fn handle_event(&mut self, event: SlotEvent<'_>) -> Result<(), DriverEnd> {
         match event {
             SlotEvent::FdRequest => {}
             SlotEvent::IoBound => self.lend_spare_slot(),
@@ -110,6 +117,7 @@ impl SlotDriver {
                 *self.core.mailbox.deadline_extension.lock() = self.deadline_extension;
             }
             SlotEvent::GarbageCollected => self.finish_gc(),
+            SlotEvent::AnswerRing => self.open_answer_ring()?,
             SlotEvent::Head {
                 head,
                 app_time_us,

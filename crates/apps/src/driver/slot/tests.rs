@@ -1,6 +1,8 @@
 //! One slot and a worker that is played here: what a driver does with words beside the usual
 //! answer.
 
+mod answer_ring;
+
 use penstock_runtime::loops;
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;

@@ -26,7 +26,7 @@ def _load() -> Any:
     # Builds without the global lock have no stable ABI.
     if setting == "off" or not is_fit or "t" in getattr(sys, "abiflags", ""):
         return None
-    data = getattr(getattr(__spec__, "loader", None), "native", b"")
+    data = _bundled()
     try:
         if not data:
             # Tests name a file.
@@ -44,6 +44,10 @@ def _load() -> Any:
         return None
 
 
+def _bundled() -> bytes:
+    return getattr(getattr(__spec__, "loader", None), "native", b"")
+
+
 def _import_from(path: str) -> Any:
     loader = importlib.machinery.ExtensionFileLoader(_NAME, path)
     spec = importlib.util.spec_from_loader(_NAME, loader)
@@ -54,3 +58,6 @@ def _import_from(path: str) -> Any:
 
 
 module: Any = _load()
+
+# Whether the server is the one that this part was made for, and so reads its ring of answers.
+is_of_server = module is not None and bool(_bundled())

@@ -103,6 +103,7 @@ class _ScriptSlotState:
         "_seq",
         "_ended_seq",
         "_hijacked_seq",
+        "_noticed_seq",
         "_scanned_to",
         "_buffer",
         "_has_other_sender",
@@ -143,7 +144,7 @@ class Slot(SlotState):
         self._poll.register(sock, select.POLLIN)
         self._seq = self._ended_seq = self._io_bound_seq = self._streaming_seq = -1
         # Of no request, nor of one that is still to come.
-        self._hijacked_seq = -2
+        self._hijacked_seq = self._noticed_seq = -2
         self._scanned_to = 0
         self._lock = threading.Lock()
         self._has_other_sender = False
@@ -154,6 +155,8 @@ class Slot(SlotState):
         self._has_streamed_body = self._is_pull_pending = self._was_cancelled = False
         self.before_io_bound: Callable[[], bool] = lambda: True
         self.collect: Callable[[], None] = lambda: None
+        if native.is_of_server:
+            self._may_have_ring = True
         self._use_buffer(BUFFER_BYTES, b"")
 
     def receive(self) -> Optional[Tuple[Dict[str, Any], Optional[bytes]]]:
@@ -438,6 +441,7 @@ class Slot(SlotState):
                     return False
                 if frame is _IO_BOUND_FRAME:
                     self._io_bound_seq = seq
+                self._noticed_seq = seq
                 self._sendall(frame)
                 return True
             except OSError:

@@ -22,7 +22,7 @@ DEADLINE = 120.0
 #: Serves each line of standard input, frames in hexadecimal, on a slot of its own; writes what came
 #: back, what the application saw and how the thread ended.
 SERVER = r"""
-import io, json, os, socket, sys, threading
+import io, json, mmap, os, socket, struct, sys, threading
 from penstock_worker import native, wire, wsgi
 
 assert bool(native.module) == (os.environ["PENSTOCK_NATIVE"] != "off")
@@ -60,6 +60,8 @@ def application(environ, start):
         except KeyError:
             start("503 X", [("C", "d")], exc_info=sys.exc_info())
         return [b"again"]
+    if path == "/notice":
+        environ["penstock.extend_timeout"](5)
     if path == "/none":
         return [b"no head"]
     start("200 OK", [("Content-Length", "5"), ("X", path)])
@@ -82,11 +84,64 @@ def masked(data):
         at += 8 + int.from_bytes(out[at + 4 : at + 8], "little")
     return out.hex()
 
+class Ring:
+    # The server's end of a ring of answers.
+    memory, taken = None, 0
+
+    def __init__(self):
+        self.answers = {}
+
+    def open(self, fd):
+        self.memory = mmap.mmap(fd, 36_864)
+        self.memory[128:132] = (1).to_bytes(4, "little")
+        os.close(fd)
+
+    def take(self):
+        if self.memory is None:
+            return
+        written = int.from_bytes(self.memory[:4], "little")
+        while self.taken != written:
+            number, size = struct.unpack("<II", self.part(8))
+            self.taken += 8
+            self.answers[number] = self.part(size)
+            self.taken += (size + 7) // 8 * 8
+        self.memory[64:68] = self.taken.to_bytes(4, "little")
+
+    def part(self, size):
+        at = self.taken % 32_768
+        data = self.memory[4096:] * 2
+        return data[at : at + size]
+
+def frame_of(data):
+    size = 8 + int.from_bytes(data[4:8], "little") if len(data) >= 8 else len(data)
+    return data[:size], data[size:]
+
+def merged(data, answers, number):
+    # What the server would have read by both ways, by the numbers of requests.
+    out = b""
+    while data or number in answers:
+        if number in answers:
+            out += answers.pop(number)
+            number += 1
+            continue
+        frame, data = frame_of(data)
+        if frame[0] == 27:
+            continue
+        out += frame
+        is_last = frame[0] in (wire.HEAD, wire.BODY, wire.FILE) and frame[1] & wire.FLAG_END
+        number += bool(is_last or frame[0] in (wire.ABORT, wire.FAILED))
+    assert not answers, "answers before their requests"
+    return out
+
 def run(data):
     ours, theirs = socket.socketpair()
     seen.clear()
     sys.stderr = log = io.StringIO()
-    slot, end = wire.Slot(theirs), []
+    slot, end, ring = wire.Slot(theirs), [], Ring()
+    first = bytes.fromhex(os.environ["TEST_RING"])
+    has_ring = bool(first)
+    if has_ring:
+        slot._may_have_ring = True
     def serve():
         try:
             wsgi.serve(slot, application, wsgi.base_environ(True, slot))
@@ -97,6 +152,17 @@ def run(data):
             theirs.close()
     thread = threading.Thread(target=serve)
     thread.start()
+    if has_ring:
+        # Two at once: the first offers the ring.
+        ours.sendall(first * 2)
+        primed = b""
+        while primed.count(b"200 OK") < 2 or ring.memory is None:
+            piece, fds, _, _ = socket.recv_fds(ours, 1 << 16, 1)
+            assert piece
+            primed += piece
+            for fd in fds:
+                ring.open(fd)
+        seen.clear()
     def feed():
         try:
             ours.sendall(data)
@@ -108,7 +174,10 @@ def run(data):
     got = b""
     try:
         while True:
-            piece = ours.recv(1 << 16)
+            piece, fds, _, _ = socket.recv_fds(ours, 1 << 16, 1)
+            for fd in fds:
+                ring.open(fd)
+            ring.take()
             if not piece:
                 break
             got += piece
@@ -117,7 +186,10 @@ def run(data):
     thread.join()
     feeder.join()
     ours.close()
-    return {"sent": masked(got), "seen": seen, "end": end, "log": log.getvalue()}
+    ring.take()
+    count = len(ring.answers)
+    sent = masked(merged(got, ring.answers, 2 if has_ring else 0))
+    return {"sent": sent, "seen": seen, "end": end, "log": log.getvalue(), "ring": count}
 
 for line in sys.stdin:
     print(json.dumps(run(bytes.fromhex(line))), flush=True)
@@ -127,7 +199,7 @@ for line in sys.stdin:
 #: depends on which thread is quicker.
 PATHS = [
     "/", "/raise", "/exit", "/bad-type", "/bad-char", "/latin", "/twice", "/again", "/none", "/two",
-    "/tuple", "/text", "/large", "/\xe4", "/long-status", "/dict", "/none-info",
+    "/tuple", "/text", "/large", "/\xe4", "/long-status", "/dict", "/none-info", "/notice",
 ]  # fmt: skip
 
 
@@ -163,8 +235,13 @@ def cases(seed):
         yield frames
 
 
-def outcomes(setting, lines):
-    environ = {**os.environ, "PENSTOCK_NATIVE": setting, "PYTHONPATH": str(ROOT)}
+def outcomes(setting, lines, ring=False):
+    environ = {
+        **os.environ,
+        "PENSTOCK_NATIVE": setting,
+        "PYTHONPATH": str(ROOT),
+        "TEST_RING": request({"PATH_INFO": "/"}).hex() if ring else "",
+    }
     done = subprocess.run(
         [sys.executable, "-B", "-c", SERVER],
         input="\n".join(lines),
@@ -184,9 +261,13 @@ class NativePart(unittest.TestCase):
         seed = int(os.environ.get("PENSTOCK_FUZZ_SEED", "1"))
         lines = [frames.hex() for frames in cases(seed)]
         scripts, native = outcomes("off", lines), outcomes(NATIVE, lines)
+        with_ring = outcomes(NATIVE, lines, ring=True)
         self.assertEqual(len(scripts), CASES)
-        for line, one, other in zip(lines, scripts, native):
+        self.assertGreater(sum(outcome.pop("ring") for outcome in with_ring), CASES // 4)
+        for line, one, other, third in zip(lines, scripts, native, with_ring):
+            self.assertEqual(one.pop("ring") + other.pop("ring"), 0)
             self.assertEqual(one, other, f"seed {seed}, frames {line[:400]}")
+            self.assertEqual(one, third, f"with a ring, seed {seed}, frames {line[:400]}")
         # The cases reach what they are for.
         ends = {outcome["end"][0] for outcome in scripts}
         self.assertLessEqual({"closed", "WireError"}, ends)
@@ -223,6 +304,16 @@ class NativePart(unittest.TestCase):
         self.assertEqual(len(others), 200)
         ours.shutdown(socket.SHUT_WR)
         thread.join(DEADLINE)
+
+    def test_a_ring_goes_round_and_the_socket_serves_when_it_is_full(self):
+        # One burst of requests: nobody takes an answer before the last has been written.
+        burst = b"".join(request({"PATH_INFO": path}) for path in ["/", "/two", "/"] * 2000)
+        lines = [burst[: 400 * 1024].hex()] * 2
+        scripts, with_ring = outcomes("off", lines), outcomes(NATIVE, lines, ring=True)
+        for one, other in zip(scripts, with_ring):
+            self.assertGreater(other.pop("ring"), 500)
+            one.pop("ring")
+            self.assertEqual(one, other)
 
     def test_the_module_is_loaded_here(self):
         from penstock_worker import native, wire, wsgi
