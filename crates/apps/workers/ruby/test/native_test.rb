@@ -58,6 +58,18 @@ class NativeTest < Minitest::Test
     assert_operator native, :<, [scripts, 0].max + 600
   end
 
+  def test_the_scripts_serve_where_ruby_compacts_by_itself
+    skip "This Ruby does not" unless GC.respond_to?(:auto_compact=)
+    source = <<~'RUBY'
+      GC.auto_compact = true
+      run ->(_env) { [200, {}, [PenstockWorker::NativePart.is_loaded.inspect]] }
+    RUBY
+    worker = Harness::Worker.new(source).ready
+    assert_equal "false", worker.ask(Harness.request).body
+  ensure
+    worker&.stop
+  end
+
   # The scripts believe it, and send a frame that the server refuses.
   def test_a_string_that_lies_about_its_size_is_read_to_its_end_and_no_further
     outcome = outcomes(SETTING, [JSON.generate("frames" => hex(request("/body_liar")))])[0]
