@@ -1,6 +1,6 @@
 /* The part of CPython's stable ABI (3.10 and later) that the native part of the Python worker uses,
- * declared here so that no headers of Python are needed to compile it. Signatures are those of the C API's reference; the
- * numbers of slots and member kinds are fixed by PEP 384. */
+ * declared here so that no headers of Python are needed to compile it. Signatures are those of the
+ * C API's reference; the numbers of slots and member kinds are fixed by PEP 384. */
 
 #ifndef PENSTOCK_ABI3_H
 #define PENSTOCK_ABI3_H
@@ -74,7 +74,13 @@ typedef struct {
 } PyModuleDef;
 
 enum { METH_VARARGS = 1, METH_KEYWORDS = 2, METH_NOARGS = 4, METH_O = 8, METH_FASTCALL = 128 };
-enum { MEMBER_INT = 1, MEMBER_OBJECT = 6, MEMBER_BOOL = 14, MEMBER_LONG_LONG = 17, MEMBER_SSIZE = 19 };
+enum {
+    MEMBER_INT = 1,
+    MEMBER_OBJECT = 6,
+    MEMBER_BOOL = 14,
+    MEMBER_LONG_LONG = 17,
+    MEMBER_SSIZE = 19,
+};
 enum {
     SLOT_CLEAR = 51,
     SLOT_DEALLOC = 52,
@@ -94,7 +100,8 @@ enum { TYPE_DEFAULT = 1 << 18, TYPE_BASE = 1 << 10, TYPE_GC = 1 << 14, TYPE_EXCE
 typedef enum { SEND_RETURN = 0, SEND_ERROR = -1, SEND_NEXT = 1 } SendResult;
 
 extern PyObject _Py_NoneStruct, _Py_TrueStruct, _Py_FalseStruct;
-extern PyTypeObject PyList_Type, PyBytes_Type, PyTuple_Type, PyUnicode_Type, PyDict_Type, PyLong_Type;
+extern PyTypeObject PyBytes_Type, PyDict_Type, PyList_Type, PyLong_Type, PyTuple_Type;
+extern PyTypeObject PyUnicode_Type;
 extern PyObject *PyExc_RuntimeError, *PyExc_StopIteration, *PyExc_TypeError, *PyExc_ValueError;
 extern PyObject *PyExc_GeneratorExit;
 

@@ -40,8 +40,8 @@ typedef struct {
 typedef struct {
     PyObject head;
     PyObject *reader, *writer, *streams, *opened, *loop, *app, *state, *request_type, *task_options;
-    /* `call_soon` of the loop, where tasks cannot start at once by themselves (before CPython 3.12);
-     * a step that it was called with, and its context. */
+    /* `call_soon` of the loop, where tasks cannot start at once by themselves (before CPython
+     * 3.12); a step that it was called with, and its context. */
     PyObject *call_soon, *step, *context;
     long long gathering_since;
     int fd;
@@ -125,7 +125,8 @@ PyObject *start_opened(PyObject *self, PyObject *unused);
 PyObject *catch_call_soon(
     PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *named);
 
-/* Calls with arguments as a fast function gets them: `named` are the names of those behind `count`. */
+/* Calls with arguments as a fast function gets them: `named` are the names of those behind
+ * `count`. */
 PyObject *call_with(
     PyObject *callable, PyObject *const *args, Py_ssize_t count, PyObject *named);
 

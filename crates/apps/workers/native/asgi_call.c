@@ -259,7 +259,8 @@ static SendResult throw_step(CallState *call, PyObject *args, PyObject **result)
     }
     call->state = RUNNING;
     Py_IncRef((PyObject *)call);
-    PyObject *method = call->inner == NULL ? NULL : PyObject_GetAttr(call->inner, names[NAME_THROW]);
+    PyObject *method =
+        call->inner == NULL ? NULL : PyObject_GetAttr(call->inner, names[NAME_THROW]);
     *result = method == NULL ? NULL : PyObject_Call(method, args, NULL);
     Py_DecRef(method);
     SendResult status = SEND_NEXT;

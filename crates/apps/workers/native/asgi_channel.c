@@ -1,5 +1,5 @@
-/* The usual turn of an ASGI worker: what has come on the channel is read at once, each plain request
- * in it is opened, the first step of each is run, and what they have answered leaves together.
+/* The usual turn of an ASGI worker: all frames that have come are read at once, each plain request
+ * in them is opened, the first step of each is run, and their answers leave together.
  *
  * A frame that is not plain, and all behind it in the buffer, is left to `AsgiReactor`.
  */
@@ -18,7 +18,8 @@ enum {
     MAX_PARTS = 64,
 };
 
-/* What the server may send, as `channel._FRAME_RULES` has it: kind, flags, least and largest payload. */
+/* The frames of the server, as `channel._FRAME_RULES` has them: kind, flags, least and largest
+ * payload. */
 static const struct {
     uint32_t kind, flags, min_bytes, max_bytes;
 } frame_rules[] = {

@@ -2,7 +2,8 @@
  * `crates/wire/src/environ/asgi.rs` writes.
  *
  * Most of a scope is as it was in the request before. So its entries and header fields are compared
- * with those, place by place, as bytes: an equal one is the same object again, if that cannot change.
+ * with those, place by place, as bytes: an equal one is the same object again, if that cannot
+ * change.
  */
 
 #include "asgi.h"
@@ -24,8 +25,8 @@ typedef struct {
     PyObject *object;
 } Kept;
 
-/* Entries by their place in the scope: `object` is the key. The values are in `kept_scope`, which is
- * copied for each request. */
+/* Entries by their place in the scope: `object` is the key. The values are in `kept_scope`, which
+ * is copied for each request. */
 static Kept entries[MAX_ENTRIES];
 static int entry_count;
 static PyObject *kept_scope;
@@ -33,7 +34,8 @@ static PyObject *kept_scope;
 /* Fields by their place in the list of headers. */
 static Kept fields[MAX_FIELDS];
 
-/* Names of header fields, each in the place of its hash, as `key_object` keeps those of variables. */
+/* Names of header fields, each in the place of its hash, as `key_object` keeps those of
+ * variables. */
 static PyObject *field_names[NAME_PLACES];
 
 static const unsigned char *read_value(
@@ -61,7 +63,8 @@ static PyObject *field_name(const unsigned char *bytes, Py_ssize_t size)
 
 /* Bytes behind the letter `s`: sets where they are. */
 static const unsigned char *read_bytes(
-    const unsigned char *at, const unsigned char *stop, const unsigned char **bytes, Py_ssize_t *size)
+    const unsigned char *at, const unsigned char *stop, const unsigned char **bytes,
+    Py_ssize_t *size)
 {
     if (stop - at < 5 || *at != 's') {
         return NULL;
@@ -220,8 +223,8 @@ static const unsigned char *read_dict(
     return at + 1;
 }
 
-/* Any value: sets `value`, and gives the byte behind it; NULL if it is of another form or there is an
- * exception. */
+/* Any value: sets `value`, and gives the byte behind it; NULL if it is of another form or there is
+ * an exception. */
 static const unsigned char *read_value(
     const unsigned char *at, const unsigned char *stop, int depth, PyObject **value)
 {
@@ -327,8 +330,8 @@ static PyObject *read_alike(const unsigned char *at, const unsigned char *stop)
     return scope;
 }
 
-/* Keeps the key of the entry that these bytes begin with, in place `n`; gives the next entry, or NULL
- * if it cannot be kept. */
+/* Keeps the key of the entry that these bytes begin with, in place `n`; gives the next entry, or
+ * NULL if it cannot be kept. */
 static const unsigned char *keep_key(int n, const unsigned char *at, const unsigned char *stop)
 {
     const char *name;

@@ -173,7 +173,8 @@ static PyType_Slot reactor_slots[] = {
 static PyType_Slot stream_slots[] = {HOLDER_SLOTS(stream), {0}};
 
 #define SPEC(name, structure, slots)                                                               \
-    {"penstock_worker._native." name, sizeof(structure), 0, TYPE_DEFAULT | TYPE_BASE | TYPE_GC, slots}
+    {"penstock_worker._native." name, sizeof(structure), 0,                                        \
+        TYPE_DEFAULT | TYPE_BASE | TYPE_GC, slots}
 
 static PyType_Spec specs[] = {
     SPEC("ReaderState", ReaderState, reader_slots),
