@@ -120,7 +120,6 @@ PyObject *PyObject_CallFunctionObjArgs(PyObject *, ...);
 PyObject *PyObject_CallMethodObjArgs(PyObject *, PyObject *, ...);
 PyObject *PyObject_GetAttr(PyObject *, PyObject *);
 PyObject *PyObject_GetAttrString(PyObject *, const char *);
-PyObject *PyObject_SelfIter(PyObject *);
 SendResult PyIter_Send(PyObject *, PyObject *, PyObject **);
 PyObject *PyImport_ImportModule(const char *);
 PyObject *PyBool_FromLong(long);

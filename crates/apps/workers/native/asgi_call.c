@@ -454,6 +454,17 @@ static PyGetSetDef call_attributes[] = {
     {0},
 };
 
+/* `await` of it, or of one that is awaited: an error, as of a coroutine. */
+static PyObject *call_await(PyObject *self)
+{
+    if (((CallState *)self)->state == SUSPENDED) {
+        PyErr_SetString(PyExc_RuntimeError, "coroutine is being awaited already");
+        return NULL;
+    }
+    Py_IncRef(self);
+    return self;
+}
+
 static PyMethodDef call_methods[] = {
     {"close", call_close, METH_NOARGS, NULL},
     {"send", call_send, METH_O, NULL},
@@ -462,7 +473,7 @@ static PyMethodDef call_methods[] = {
 };
 
 static PyType_Slot call_slots[] = {
-    {SLOT_AM_AWAIT, (void *)PyObject_SelfIter},
+    {SLOT_AM_AWAIT, (void *)call_await},
     {SLOT_AM_SEND, (void *)step},
     {SLOT_CLEAR, (void *)call_clear},
     {SLOT_DEALLOC, (void *)call_dealloc},

@@ -408,21 +408,20 @@ def cases(seed):
     for _ in range(CASES):
         groups = []
         for _ in range(chance.randint(1, 4)):
-            group = b""
-            for number in range(chance.choice([1, 1, 2, 5])):
+            frames = []
+            for _ in range(chance.choice([1, 1, 2, 5])):
                 kind, stream = chance.random(), chance.randrange(40)
-                if len(group) > 150_000:
-                    # It may come in two parts, with any of the turns of a task in between.
-                    kind, stream = 0, 40 + number
                 if kind < 0.75:
-                    group += opened(chance, stream)
+                    frames.append(opened(chance, stream))
                 elif kind < 0.85:
-                    group += gone(stream if kind < 0.8 else chance.randrange(8))
+                    frames.append(gone(stream if kind < 0.8 else chance.randrange(8)))
                 elif kind < 0.92:
-                    group += window(stream, chance.choice([1, 70_000, 1 << 20]))
+                    frames.append(window(stream, chance.choice([1, 70_000, 1 << 20])))
                 else:
-                    group += input_frame(stream, b"piece", chance.choice([0, 1]))
-            groups.append(group)
+                    frames.append(input_frame(stream, b"piece", chance.choice([0, 1])))
+            # A large group would come in two parts, with any number of turns in between.
+            is_large = sum(map(len, frames)) > 200_000
+            groups += frames if is_large else [b"".join(frames)]
         if chance.random() < 0.25:
             changed = bytearray(groups[-1])
             for _ in range(chance.randint(1, 3)):
