@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import functools
 import marshal
@@ -314,8 +315,9 @@ class Slot(SlotState):
         elif size <= MAX_JOIN_BYTES:
             try:
                 self._sendall(prefix + head + body)
-            except OSError as error:
-                raise Disconnected from error
+            except BaseException as error:
+                self._end_interrupted(error)
+                raise
         else:
             self._send(prefix + head, body)
 
@@ -362,8 +364,9 @@ class Slot(SlotState):
             sent = self._sock.sendmsg([data], rights)
             if sent < len(data):
                 self._sendall(data[sent:])
-        except OSError as error:
-            raise Disconnected from error
+        except BaseException as error:
+            self._end_interrupted(error)
+            raise
 
     def hijack(self, sock: socket.socket, seq: int) -> bool:
         """The application answers request `seq` by itself, on the other end of this socket; from
@@ -419,8 +422,17 @@ class Slot(SlotState):
                     sent = len(prefix)
                 if sent < len(prefix) + len(payload):
                     self._sendall(memoryview(payload)[sent - len(prefix) :])
-            except OSError as error:
-                raise Disconnected from error
+            except BaseException as error:
+                self._end_interrupted(error)
+                raise
+
+    def _end_interrupted(self, error: BaseException) -> None:
+        """Ends the slot after a send that failed. A signal's handler may have raised in the middle of
+        a frame: what would be sent next would be read as the rest of it, by another client."""
+        if isinstance(error, OSError):
+            raise Disconnected from error
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def _send_notice(self, frame: bytes, about: Optional[int] = None) -> bool:
         """Sends a frame about the request at hand (that it is this one, if it matters), from any

@@ -25,6 +25,28 @@ def application(environ, start_response):
 {lines}{FINE}"""
 
 
+class Interruptions(unittest.TestCase):
+    def test_nothing_follows_a_frame_that_was_cut(self):
+        # What came next would be read as the rest of it, and go to another client.
+        body = """
+class Interrupted(Exception): pass
+def interrupt(*_): raise Interrupted
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+start_response("200 OK", [])
+return [b"x" * 4_000_000]"""
+        with Worker(application(body.strip(), "import signal")) as worker:
+            worker.ready()
+            peer = worker.slots[0]
+            # Nobody reads, so that the worker waits in the middle of the frame.
+            peer.send(request(PATH_INFO="/bad") + request())
+            wait_for(lambda: "Interrupted" in worker.log(), "the interruption")
+            with self.assertRaises(EOFError):
+                peer.take(4_000_000)
+            self.assertLess(len(peer.data), 4_000_000)
+            self.assertNotIn(b"fine", peer.data)
+
+
 class Descriptors(unittest.TestCase):
     def test_small_numbers_are_not_ours(self):
         rows = [
