@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const FOLDER: &str = "workers/native";
-const PYTHON_SOURCES: [&str; 6] = [
+const PYTHON_SOURCES: [&str; 7] = [
     "python.c",
     "asgi_call.c",
     "asgi_channel.c",
     "asgi_http.c",
+    "asgi_method.c",
     "asgi_scope.c",
     "asgi_types.c",
 ];

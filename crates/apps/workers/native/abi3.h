@@ -20,6 +20,7 @@ typedef PyObject *(*PyCFunction)(PyObject *, PyObject *);
 typedef int (*visitproc)(PyObject *, void *);
 typedef void (*freefunc)(void *);
 typedef PyObject *(*PyCFunctionFast)(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
+typedef PyObject *(*VectorCall)(PyObject *, PyObject *const *, size_t, PyObject *);
 
 typedef struct {
     const char *name;
@@ -81,9 +82,13 @@ enum {
     MEMBER_LONG_LONG = 17,
     MEMBER_SSIZE = 19,
 };
+/* A flag of members. */
+enum { READ_ONLY = 1 };
 enum {
+    SLOT_CALL = 50,
     SLOT_CLEAR = 51,
     SLOT_DEALLOC = 52,
+    SLOT_ITER = 62,
     SLOT_ITER_NEXT = 63,
     SLOT_METHODS = 64,
     SLOT_TRAVERSE = 71,
@@ -94,7 +99,17 @@ enum {
     SLOT_FINALIZE = 80,
     SLOT_AM_SEND = 81,
 };
-enum { TYPE_DEFAULT = 1 << 18, TYPE_BASE = 1 << 10, TYPE_GC = 1 << 14, TYPE_EXCEPTION = 1 << 30 };
+enum {
+    /* Only native code makes objects of it. */
+    TYPE_INTERNAL = 1 << 7,
+    TYPE_BASE = 1 << 10,
+    TYPE_VECTOR_CALL = 1 << 11,
+    TYPE_GC = 1 << 14,
+    TYPE_DEFAULT = 1 << 18,
+    TYPE_EXCEPTION = 1 << 30,
+};
+/* The bit beside the count of arguments of a `VectorCall`. */
+#define VECTOR_CALL_OFFSET ((size_t)1 << (8 * sizeof(size_t) - 1))
 
 /* What `PyIter_Send` returns. */
 typedef enum { SEND_RETURN = 0, SEND_ERROR = -1, SEND_NEXT = 1 } SendResult;
@@ -114,6 +129,8 @@ unsigned long PyType_GetFlags(PyTypeObject *);
 void *PyType_GetSlot(PyTypeObject *, int);
 PyObject *PyType_GenericAlloc(PyTypeObject *, Py_ssize_t);
 void PyObject_GC_UnTrack(void *);
+void PyObject_ClearWeakRefs(PyObject *);
+PyObject *PyObject_SelfIter(PyObject *);
 PyObject *PyCFunction_NewEx(PyMethodDef *, PyObject *, PyObject *);
 int PyArg_ParseTuple(PyObject *, const char *, ...);
 PyObject *PyObject_CallFunctionObjArgs(PyObject *, ...);

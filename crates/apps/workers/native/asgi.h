@@ -1,10 +1,11 @@
-/* The hot path of an ASGI worker, in five files that share these declarations:
+/* The hot path of an ASGI worker, in six files that share these declarations:
  *
  * - `asgi_channel.c` reads plain OPENs off the channel, starts a task for each and sends what they
  *   have answered;
  * - `asgi_scope.c` makes the connection scope of one;
  * - `asgi_call.c` is what the application and asyncio await: an object that is used as a coroutine;
  * - `asgi_http.c` is `receive`, and `send` of a response in one piece;
+ * - `asgi_method.c` is what the application gets as these two;
  * - `asgi_types.c` has the types whose state the scripts share.
  *
  * Everything else is left to `asgi.py`, `asgi_http.py` and `channel.py`, which do all of it without
@@ -76,10 +77,13 @@ enum {
     NAME_TYPE,
     NAME_AWAIT,
     NAME_CALL_SOON,
+    NAME_CLOSE,
+    NAME_CODE,
     NAME_CONTEXT,
     NAME_DROP_SENT,
     NAME_END_RAISED,
     NAME_END_RETURNED,
+    NAME_GET_DEBUG,
     NAME_GET_TASK_FACTORY,
     NAME_ON_READABLE,
     NAME_QUEUE_FRAME,
@@ -96,8 +100,10 @@ enum {
 };
 extern PyObject *names[NAME_COUNT];
 
-/* `types.CoroutineType`, the module `asyncio.tasks` and its own `Task`. */
-extern PyObject *coroutine_type, *tasks_module, *task_type;
+/* `types.CoroutineType` and `types.MethodType`, the module `asyncio.tasks` and its own `Task`. */
+extern PyObject *coroutine_type, *method_type, *tasks_module, *task_type;
+/* `asgi_http.HttpRequest`. */
+extern PyObject *request_class;
 /* Copied for each request: its entry `asgi`, and what its `receive` returns. */
 extern PyObject *asgi_versions, *request_event;
 
@@ -115,9 +121,9 @@ PyObject *read_scope(const unsigned char *at, const unsigned char *stop);
 int send_quickly(StreamState *stream, PyObject *event);
 /* `receive()`: the event; NULL without an exception when the scripts must do it. */
 PyObject *receive_quickly(StreamState *stream);
-/* What the application gets as `receive` and `send`. */
-PyObject *new_receive(StreamState *stream);
-PyObject *new_send(StreamState *stream);
+/* What the application gets as `receive` and `send`: of kind CALL_RECEIVE and CALL_SEND. */
+PyObject *new_method(int kind, StreamState *stream);
+PyObject *add_method_type(PyObject *module);
 
 /* Methods of a reactor, in `asgi_channel.c`. */
 PyObject *read_channel(PyObject *self, PyObject *unused);
@@ -133,6 +139,9 @@ PyObject *call_with(
 /* Sends the queued frames at once, where they are few; the scripts send the rest. False with an
  * exception. */
 int flush(ReactorState *reactor);
+
+/* A new reference to it, or to None instead of NULL. */
+PyObject *held_or_none(PyObject *object);
 
 /* For objects that begin with `count` pointers to others. */
 int traverse_objects(PyObject *self, int count, visitproc visit, void *argument);

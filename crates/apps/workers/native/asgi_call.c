@@ -10,7 +10,8 @@
 typedef struct {
     PyObject head;
     PyObject *stream, *event, *inner;
-    char kind, state;
+    PyObject *weak_references;
+    char kind, state, is_finalized;
 } CallState;
 
 enum { CREATED, SUSPENDED, RUNNING, CLOSED };
@@ -35,7 +36,8 @@ PyObject *new_call(int kind, StreamState *stream, PyObject *event)
 /* The application's coroutine; any other awaitable is awaited by the scripts. */
 static PyObject *call_app(StreamState *stream)
 {
-    PyObject *receive = new_receive(stream), *send = new_send(stream), *result = NULL;
+    PyObject *receive = new_method(CALL_RECEIVE, stream);
+    PyObject *send = new_method(CALL_SEND, stream), *result = NULL;
     if (receive != NULL && send != NULL) {
         PyObject *app = ((ReactorState *)stream->reactor)->app;
         result = PyObject_CallFunctionObjArgs(app, stream->scope, receive, send, NULL);
@@ -287,7 +289,7 @@ static PyObject *call_throw(PyObject *self, PyObject *args)
 /* Ends the call as the interpreter closes a coroutine; false with an exception. */
 static int close_call(CallState *call)
 {
-    if (call->state == CREATED) {
+    if (call->state == CREATED || call->stream == NULL) {
         call->state = CLOSED;
         drop(&call->event);
         drop(&call->stream);
@@ -326,14 +328,17 @@ static PyObject *call_close(PyObject *self, PyObject *unused)
 
 /* ---- the end of an object ---- */
 
-/* Warns of a call that was never awaited; closes one that is given up. */
+/* Warns of a call that was never awaited; closes one that is given up. Runs once, as that of a
+ * coroutine: what ignores its end is given up all the same. */
 static void call_finalize(PyObject *self)
 {
     CallState *call = (CallState *)self;
     PyObject *type, *value, *traceback;
-    if (call->state == CLOSED || call->state == RUNNING || call->stream == NULL) {
+    if (call->is_finalized || call->state == CLOSED || call->state == RUNNING
+        || call->stream == NULL) {
         return;
     }
+    call->is_finalized = 1;
     PyErr_Fetch(&type, &value, &traceback);
     if (call->state == CREATED) {
         PyObject *warnings = PyImport_ImportModule("warnings");
@@ -346,8 +351,7 @@ static void call_finalize(PyObject *self)
         Py_DecRef(warnings);
         Py_DecRef(warn);
         Py_DecRef(result);
-    }
-    if (!close_call(call)) {
+    } else if (!close_call(call)) {
         PyErr_WriteUnraisable(self);
     }
     PyErr_Restore(type, value, traceback);
@@ -364,7 +368,10 @@ static void call_dealloc(PyObject *self)
 {
     CallState *call = (CallState *)self;
     PyObject_GC_UnTrack(self);
-    if (call->state != CLOSED && call->stream != NULL) {
+    if (call->weak_references != NULL) {
+        PyObject_ClearWeakRefs(self);
+    }
+    if (call->state != CLOSED && call->stream != NULL && !call->is_finalized) {
         /* Code that runs now must find an object that is alive: another one. */
         CallState *heir = (CallState *)PyType_GenericAlloc(call_type, 0);
         if (heir == NULL) {
@@ -385,13 +392,6 @@ static void call_dealloc(PyObject *self)
 }
 
 /* ---- what can be seen of it ---- */
-
-static PyObject *held_or_none(PyObject *object)
-{
-    object = object == NULL ? &_Py_NoneStruct : object;
-    Py_IncRef(object);
-    return object;
-}
 
 /* Everything that tells a coroutine from another object tells the same of a call. */
 static PyObject *get_class(PyObject *self, void *unused)
@@ -421,12 +421,45 @@ static PyObject *get_awaited(PyObject *self, void *unused)
     return held_or_none(((CallState *)self)->inner);
 }
 
-/* That of `inner`, which has no caller of Python's own. */
+/* That of `inner`, which has no caller of Python's own. A call that has not begun has that of a
+ * coroutine which never will: with none it would pass for one that has ended. */
 static PyObject *get_frame(PyObject *self, void *unused)
 {
     (void)unused;
-    PyObject *inner = ((CallState *)self)->inner;
-    return inner == NULL ? none() : PyObject_GetAttrString(inner, "cr_frame");
+    CallState *call = (CallState *)self;
+    if (call->inner != NULL) {
+        return PyObject_GetAttrString(call->inner, "cr_frame");
+    }
+    if (call->state != CREATED || call->stream == NULL || call->kind == CALL_RUN) {
+        return none();
+    }
+    PyObject *coroutine = script_coroutine(call);
+    if (coroutine == NULL) {
+        return NULL;
+    }
+    PyObject *frame = PyObject_GetAttrString(coroutine, "cr_frame");
+    PyObject *result = PyObject_CallMethodObjArgs(coroutine, names[NAME_CLOSE], NULL);
+    if (result == NULL) {
+        drop(&frame);
+    }
+    Py_DecRef(result);
+    Py_DecRef(coroutine);
+    return frame;
+}
+
+/* That of the frame. */
+static PyObject *get_code(PyObject *self, void *unused)
+{
+    static const int kinds[] = {NAME_RUN, NAME_RECEIVE, NAME_SEND};
+    (void)unused;
+    CallState *call = (CallState *)self;
+    if (call->inner != NULL) {
+        return PyObject_GetAttrString(call->inner, "cr_code");
+    }
+    PyObject *function = PyObject_GetAttr(request_class, names[kinds[(int)call->kind]]);
+    PyObject *code = function == NULL ? NULL : PyObject_GetAttr(function, names[NAME_CODE]);
+    Py_DecRef(function);
+    return code;
 }
 
 static PyObject *get_origin(PyObject *self, void *unused)
@@ -446,6 +479,7 @@ static PyGetSetDef call_attributes[] = {
     {"__name__", get_name, NULL, NULL, NULL},
     {"__qualname__", get_name, NULL, NULL, (void *)1},
     {"cr_await", get_awaited, NULL, NULL, NULL},
+    {"cr_code", get_code, NULL, NULL, NULL},
     {"cr_frame", get_frame, NULL, NULL, NULL},
     {"cr_origin", get_origin, NULL, NULL, NULL},
     {"cr_running", is_in_state, NULL, NULL, (void *)RUNNING},
@@ -465,6 +499,11 @@ static PyObject *call_await(PyObject *self)
     return self;
 }
 
+static PyMemberDef call_members[] = {
+    {"__weaklistoffset__", MEMBER_SSIZE, offsetof(CallState, weak_references), READ_ONLY, NULL},
+    {0},
+};
+
 static PyMethodDef call_methods[] = {
     {"close", call_close, METH_NOARGS, NULL},
     {"send", call_send, METH_O, NULL},
@@ -479,14 +518,17 @@ static PyType_Slot call_slots[] = {
     {SLOT_DEALLOC, (void *)call_dealloc},
     {SLOT_FINALIZE, (void *)call_finalize},
     {SLOT_GET_SET, call_attributes},
+    /* For `yield from` in a coroutine of generators. */
+    {SLOT_ITER, (void *)PyObject_SelfIter},
     {SLOT_ITER_NEXT, (void *)call_next},
+    {SLOT_MEMBERS, call_members},
     {SLOT_METHODS, call_methods},
     {SLOT_TRAVERSE, (void *)call_traverse},
     {0},
 };
 
-static PyType_Spec call_spec = {
-    "penstock_worker._native.Call", sizeof(CallState), 0, TYPE_DEFAULT | TYPE_GC, call_slots};
+static PyType_Spec call_spec = {"penstock_worker._native.Call", sizeof(CallState), 0,
+    TYPE_DEFAULT | TYPE_GC | TYPE_INTERNAL, call_slots};
 
 PyObject *add_call_type(PyObject *module)
 {

@@ -274,7 +274,8 @@ int flush(ReactorState *reactor)
     }
     struct iovec parts[MAX_PARTS];
     Py_ssize_t count = PyList_Size(writer->frames);
-    int is_usual = count <= MAX_PARTS && writer->size <= CHANNEL_JOIN_BYTES;
+    /* A process that the application has forked may use the number of the descriptor again. */
+    int is_usual = forks == 0 && count <= MAX_PARTS && writer->size <= CHANNEL_JOIN_BYTES;
     for (Py_ssize_t n = 0; is_usual && n < count; n++) {
         PyObject *frame = PyList_GetItem(writer->frames, n);
         is_usual = is_exactly(frame, &PyBytes_Type);
@@ -343,15 +344,19 @@ PyObject *start_opened(PyObject *self, PyObject *unused)
 
 /* ---- what comes ---- */
 
-/* Whether tasks are asyncio's own: those may be started here. */
+/* Whether tasks are asyncio's own: those may be started here. In its debug mode the loop wants to
+ * see each step of each task. */
 static int has_usual_tasks(ReactorState *reactor)
 {
     PyObject *task = PyObject_GetAttr(tasks_module, names[NAME_TASK]);
     PyObject *factory =
         PyObject_CallMethodObjArgs(reactor->loop, names[NAME_GET_TASK_FACTORY], NULL);
-    int is_usual = task == task_type && factory == &_Py_NoneStruct;
+    PyObject *debug = PyObject_CallMethodObjArgs(reactor->loop, names[NAME_GET_DEBUG], NULL);
+    int is_usual =
+        task == task_type && factory == &_Py_NoneStruct && debug == &_Py_FalseStruct;
     Py_DecRef(task);
     Py_DecRef(factory);
+    Py_DecRef(debug);
     PyErr_Clear();
     return is_usual;
 }
@@ -359,7 +364,7 @@ static int has_usual_tasks(ReactorState *reactor)
 /* Receives into an empty buffer; false if the scripts must do it. */
 static int receive_frames(ReactorState *reactor, ReaderState *reader)
 {
-    if (reader->start != reader->end || reactor->is_stopped
+    if (forks != 0 || reader->start != reader->end || reactor->is_stopped
         || PyByteArray_Size(reader->buffer) != CHANNEL_BUFFER_BYTES) {
         return 0;
     }

@@ -3,7 +3,8 @@
 #include "asgi.h"
 
 PyObject *names[NAME_COUNT];
-PyObject *coroutine_type, *tasks_module, *task_type, *asgi_versions, *request_event;
+PyObject *coroutine_type, *method_type, *tasks_module, *task_type, *request_class;
+PyObject *asgi_versions, *request_event;
 
 static const char *const name_texts[NAME_COUNT] = {
     [NAME_ASGI] = "asgi",
@@ -16,10 +17,13 @@ static const char *const name_texts[NAME_COUNT] = {
     [NAME_TYPE] = "type",
     [NAME_AWAIT] = "_await",
     [NAME_CALL_SOON] = "call_soon",
+    [NAME_CLOSE] = "close",
+    [NAME_CODE] = "__code__",
     [NAME_CONTEXT] = "context",
     [NAME_DROP_SENT] = "drop_sent",
     [NAME_END_RAISED] = "_end_raised",
     [NAME_END_RETURNED] = "_end_returned",
+    [NAME_GET_DEBUG] = "get_debug",
     [NAME_GET_TASK_FACTORY] = "get_task_factory",
     [NAME_ON_READABLE] = "_on_readable",
     [NAME_QUEUE_FRAME] = "queue_frame",
@@ -33,6 +37,13 @@ static const char *const name_texts[NAME_COUNT] = {
     [NAME_TASK] = "Task",
     [NAME_THROW] = "throw",
 };
+
+PyObject *held_or_none(PyObject *object)
+{
+    object = object == NULL ? &_Py_NoneStruct : object;
+    Py_IncRef(object);
+    return object;
+}
 
 int traverse_objects(PyObject *self, int count, visitproc visit, void *argument)
 {
@@ -183,18 +194,19 @@ static PyType_Spec specs[] = {
     SPEC("StreamState", StreamState, stream_slots),
 };
 
-/* asgi_setup(CoroutineType, asyncio.tasks, Task, versions, event): called once, by `asgi`. */
+/* asgi_setup(CoroutineType, MethodType, asyncio.tasks, Task, HttpRequest, versions, event): called
+ * once, by `asgi`. */
 static PyObject *asgi_setup(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject **const places[] = {
-        &coroutine_type, &tasks_module, &task_type, &asgi_versions, &request_event};
-    PyObject *given[5];
-    if (!PyArg_ParseTuple(args, "OOOOO:asgi_setup", &given[0], &given[1], &given[2], &given[3],
-            &given[4])) {
+    PyObject **const places[] = {&coroutine_type, &method_type, &tasks_module, &task_type,
+        &request_class, &asgi_versions, &request_event};
+    PyObject *given[7];
+    if (!PyArg_ParseTuple(args, "OOOOOOO:asgi_setup", &given[0], &given[1], &given[2], &given[3],
+            &given[4], &given[5], &given[6])) {
         return NULL;
     }
-    for (int n = 0; n < 5; n++) {
+    for (int n = 0; n < 7; n++) {
         Py_IncRef(given[n]);
         Py_DecRef(*places[n]);
         *places[n] = given[n];
@@ -223,5 +235,5 @@ int add_asgi(PyObject *module)
     if (setup == NULL || PyModule_AddObjectRef(module, "asgi_setup", setup) < 0) {
         return -1;
     }
-    return add_call_type(module) == NULL ? -1 : 0;
+    return add_call_type(module) == NULL || add_method_type(module) == NULL ? -1 : 0;
 }

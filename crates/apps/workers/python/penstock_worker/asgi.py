@@ -53,8 +53,10 @@ _can_start_here = _has_eager_tasks or native.module is not None
 if native.module:
     native.module.asgi_setup(
         types.CoroutineType,
+        types.MethodType,
         asyncio.tasks,
         _OwnTask,
+        HttpRequest,
         {"version": "3.0", "spec_version": HTTP_SPEC_VERSION},
         {"type": "http.request", "body": b"", "more_body": False},
     )
@@ -201,9 +203,10 @@ class AsgiReactor(ReactorState):
     def close(self) -> None:
         """Closes both sockets."""
         self._stop()
-        if self._is_catching:
-            self._is_catching = False
+        # The application may have put its own in place, or taken ours away.
+        if self._is_catching and vars(self.loop).get("call_soon") == self.catch_call_soon:
             del self.loop.call_soon  # type: ignore[method-assign]
+        self._is_catching = False
         self._socket.close()
         self._files.close()
 
@@ -239,6 +242,8 @@ class AsgiReactor(ReactorState):
             not _can_start_here
             or asyncio.tasks.Task is not _OwnTask
             or self.loop.get_task_factory() is not None
+            # Its warnings are to name the task.
+            or self.loop.get_debug()
         ):
             self._start_later()
         elif native.module:

@@ -38,7 +38,9 @@ def describe(loop: asyncio.AbstractEventLoop) -> str:
         frames = list(_frames(coroutine))
         label = task.get_name()
         if _is_native_call(coroutine) and coroutine.__name__ == "run":
-            label = coroutine.stream.describe()
+            # None where it is about to end.
+            stream = coroutine.stream
+            label = stream.describe() if stream is not None else label
         elif frames and frames[0][0].f_code is AsgiStream.run.__code__:
             # Our own part of the stack says nothing.
             label = frames.pop(0)[0].f_locals["self"].describe()

@@ -18,7 +18,10 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 import unittest
+import warnings
+import weakref
 
 from channel_harness import channel, gone, open_frame, open_websocket
 
@@ -32,7 +35,7 @@ DEADLINE = 300.0
 #: what came back, what the applications saw, what was logged and how the reactor ended.
 SERVER = r"""
 import asyncio, collections, contextvars, gc, inspect, io, json, os, random, re, socket, sys
-import warnings
+import types, warnings
 from penstock_worker import asgi, channel, native, wire
 
 assert bool(native.module) == (os.environ["PENSTOCK_NATIVE"] != "off")
@@ -126,6 +129,14 @@ def shown(value):
         return f"{len(value)} bytes"
     return repr(value)
 
+@types.coroutine
+def by_generator(call):
+    return (yield from call)
+
+@types.coroutine
+def by_iterator(call):
+    return (yield from call.__await__())
+
 async def do(step, chance, receive, send, events):
     if step == "receive":
         return await receive()
@@ -175,6 +186,21 @@ async def do(step, chance, receive, send, events):
             return call.send(1)
         finally:
             call.close()
+    if step == "by a generator":
+        return await by_generator(chance.choice([lambda: send(next(events)), receive])())
+    if step == "by an iterator":
+        return await by_iterator(chance.choice([lambda: send(next(events)), receive])())
+    if step == "two wait":
+        call = receive()
+        async def wait():
+            return await call
+        both = [asyncio.create_task(wait()) for _ in range(2)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for task in both:
+            task.cancel()
+        done = await asyncio.gather(*both, return_exceptions=True)
+        return [repr(one) for one in done]
     if step == "by hand":
         call = send(next(events))
         try:
@@ -186,12 +212,18 @@ async def do(step, chance, receive, send, events):
         call = receive()
         text = [
             asyncio.iscoroutine(call), inspect.iscoroutine(call), inspect.isawaitable(call),
-            isinstance(call, collections.abc.Coroutine), inspect.getcoroutinestate(call)
-            if sys.version_info >= (3, 11) and not native.module else "CORO_CREATED",
-            call.__name__, call.__qualname__, call.cr_running, call.cr_await,
+            isinstance(call, collections.abc.Coroutine), inspect.getcoroutinestate(call),
+            call.__name__, call.__qualname__, call.cr_running, call.cr_await, call.cr_code.co_name,
+            sorted(inspect.getcoroutinelocals(call)),
         ]
         call.close()
-        return text
+        for method in (receive, send):
+            text += [
+                inspect.iscoroutinefunction(method), asyncio.iscoroutinefunction(method),
+                inspect.ismethod(method), method.__name__, method.__doc__,
+                str(inspect.signature(method)), method.__self__ is receive.__self__,
+            ]
+        return text + [inspect.getcoroutinestate(call), call.cr_code.co_name]
     if step == "arguments":
         chance.choice([lambda: send(), lambda: send(1, 2), lambda: receive(1), lambda: send(x=1)])()
     if step == "pause":
@@ -209,7 +241,7 @@ STEPS = (
     ["send"] * 40 + ["receive"] * 12 + ["pause"] * 6 + ["raise"] * 4 + ["send in a task"] * 4
     + ["receive in a task", "receive with a limit", "send by name", "send two", "send shielded",
        "never await", "close", "throw", "throw a class", "await twice", "begin with a value",
-       "by hand", "look", "arguments", "cancel"] + ["receive for a moment"] * 4
+       "by hand", "look", "arguments", "cancel", "by a generator", "by an iterator", "two wait"] + ["receive for a moment"] * 4
 )
 
 def usual_events(chance):
@@ -500,6 +532,128 @@ async def application(scope, receive, send):
     await send({"type": "http.response.body", "body": b"hello"})
 
 
+class Kept:
+    """An object that a weak reference can be made of."""
+
+
+#: Serves one request of `application`, which the other text defines, in a reactor of its own.
+ONE_REQUEST = r"""
+import asyncio, gc, os, socket, sys
+from channel_harness import open_frame
+from penstock_worker import asgi, forks
+
+loop = asyncio.new_event_loop()
+asyncio.set_event_loop(loop)
+ours, theirs = socket.socketpair()
+files, their_files = socket.socketpair()
+ours.settimeout(60)
+START = {"type": "http.response.start", "status": 200, "headers": []}
+BODY = {"type": "http.response.body", "body": b"hello"}
+async def call(scope, receive, send):
+    await application(scope, receive, send)
+reactor = asgi.AsgiReactor(loop, call, {}, theirs, their_files)
+forks.close_on_fork(theirs, their_files)
+
+def turn(times=20):
+    for _ in range(times):
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+
+def serve():
+    ours.sendall(open_frame(1))
+    turn()
+"""
+
+
+@unittest.skipIf(NATIVE == "off", "PENSTOCK_NATIVE names no native part")
+class InAnotherProcess(unittest.TestCase):
+    def output(self, text):
+        paths = os.pathsep.join([str(ROOT), os.path.dirname(os.path.abspath(__file__))])
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", ONE_REQUEST + text],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+        self.assertEqual(done.returncode, 0, done.stderr[-5000:])
+        return done.stdout
+
+    def test_an_application_that_ignores_its_end_is_given_up(self):
+        output = self.output(r"""
+class Once:
+    def __init__(self):
+        self.future = loop.create_future()
+    def __await__(self):
+        self.future._asyncio_future_blocking = True
+        yield self.future
+
+times, waiting = 0, None
+async def application(scope, receive, send):
+    global times, waiting
+    waiting = Once()
+    while True:
+        try:
+            await waiting
+        except BaseException:
+            times += 1
+            if times == 1000:
+                os._exit(1)
+
+loop.set_exception_handler(lambda _, context: None)
+serve()
+stream = reactor._streams.pop(1)
+sys.unraisablehook = lambda given: print(given.exc_value)
+# Only the callback of the future holds the task.
+callbacks = list(waiting.future._callbacks)
+stream.task = None
+del stream
+for callback, _ in callbacks:
+    waiting.future.remove_done_callback(callback)
+del callback, callbacks, _
+gc.collect()
+print("given up", times)
+""")
+        lines = output.splitlines()
+        self.assertEqual(lines[-1], "given up 2")
+        self.assertEqual(set(lines[:-1]), {"coroutine ignored GeneratorExit"})
+
+    def test_a_forked_process_leaves_the_number_of_the_channel_alone(self):
+        output = self.output(r"""
+async def application(scope, receive, send):
+    child = os.fork()
+    if child == 0:
+        # A socket of its own has the number that the channel had.
+        others = [socket.socket() for _ in range(4)]
+        mine, other = socket.socketpair()
+        mine.setblocking(False)
+        os.dup2(other.fileno(), reactor._fd)
+        mine.send(open_frame(2))
+        reactor._gathering_since = 0
+        await send(START)
+        try:
+            await send(BODY)
+            reactor.read_channel()
+        except Exception:
+            pass
+        try:
+            sent = mine.recv(1000)
+        except BlockingIOError:
+            sent = b"nothing"
+        os.set_blocking(reactor._fd, False)
+        is_left = os.read(reactor._fd, 1000) == open_frame(2)
+        os.write(1, b"sent %s, left %d\n" % (sent, is_left))
+        os._exit(0)
+    os.waitpid(child, 0)
+    await send(START)
+    await send(BODY)
+
+serve()
+assert ours.recv(1000).endswith(b"hello")
+""")
+        self.assertEqual(output, "sent nothing, left 1\n")
+
+
 @unittest.skipIf(NATIVE == "off", "PENSTOCK_NATIVE names no native part")
 class InThisProcess(unittest.TestCase):
     def setUp(self):
@@ -514,6 +668,19 @@ class InThisProcess(unittest.TestCase):
         self.ours.settimeout(DEADLINE)
         self.reactor = asgi.AsgiReactor(self.loop, application, {}, theirs, their_files)
         self.addCleanup(self.reactor.close)
+
+    def answer(self, application, count=1):
+        """The frames that `count` requests to this application are answered with, in one turn or in
+        several."""
+        self.reactor._app = application
+        self.ours.sendall(b"".join(open_frame(stream + 1) for stream in range(count)))
+        self.ours.setblocking(False)
+        answers, deadline = b"", time.monotonic() + DEADLINE
+        while answers.count(b"hello") < count and time.monotonic() < deadline:
+            self.turn()
+            with contextlib.suppress(BlockingIOError):
+                answers += self.ours.recv(1 << 16)
+        return answers
 
     def turn(self):
         """One turn of the loop."""
@@ -550,6 +717,137 @@ class InThisProcess(unittest.TestCase):
     def test_the_loop_has_its_own_call_soon_back_afterwards(self):
         self.reactor.close()
         self.assertNotIn("call_soon", vars(self.loop))
+
+    def test_a_call_soon_of_the_application_is_not_taken_away(self):
+        def own(*args, **options):
+            return type(self.loop).call_soon(self.loop, *args, **options)
+
+        self.loop.call_soon = own
+        self.reactor.close()
+        self.assertIs(self.loop.call_soon, own)
+
+    def test_a_reactor_closes_where_the_application_has_taken_call_soon_away(self):
+        vars(self.loop).pop("call_soon", None)
+        self.assertIn(b"hello", self.answer(application))
+        self.reactor.close()
+        self.assertLess(self.reactor._socket.fileno(), 0)
+        self.assertLess(self.reactor._files.fileno(), 0)
+
+    def test_in_debug_mode_a_slow_step_is_that_of_its_task(self):
+        async def slow(scope, receive, send):
+            await application(scope, receive, send)
+            end = time.monotonic() + 0.002
+            while time.monotonic() < end:
+                pass
+
+        self.loop.set_debug(True)
+        self.loop.slow_callback_duration = 0.001
+        with self.assertLogs("asyncio", "WARNING") as log:
+            self.answer(slow)
+            self.turn()
+        self.assertIn("AsgiStream.run()", "".join(log.output))
+
+    def test_only_native_code_makes_calls_and_methods(self):
+        made = []
+
+        async def seen(scope, receive, send):
+            for type_ in (type(receive), type(receive())):
+                with contextlib.suppress(TypeError):
+                    made.append(type_())
+                with contextlib.suppress(TypeError):
+                    made.append(object.__new__(type_))
+            await application(scope, receive, send)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.assertIn(b"hello", self.answer(seen))
+        self.assertEqual(made, [])
+
+    def test_calls_and_methods_have_weak_references(self):
+        ends, alive = [], []
+
+        async def seen(scope, receive, send):
+            call = receive()
+            references = [weakref.ref(one, ends.append) for one in (call, receive, send)]
+            alive.append([reference() for reference in references] == [call, receive, send])
+            await call
+            del call
+            alive.append(references[0]() is None)
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"hello"})
+            scope["references"] = references
+            kept.append(scope)
+
+        kept = []
+        self.assertIn(b"hello", self.answer(seen))
+        gc.collect()
+        self.assertEqual(alive, [True, True])
+        self.assertEqual(len(ends), 3)
+        self.assertEqual([reference() for reference in kept[0]["references"]], [None] * 3)
+
+    def test_a_method_keeps_its_request_and_is_collected_with_it(self):
+        references = []
+
+        async def seen(scope, receive, send):
+            scope["send"] = send
+            scope["mine"] = Kept()
+            references.append(weakref.ref(scope["mine"]))
+            await application(scope, receive, send)
+
+        self.assertIn(b"hello", self.answer(seen))
+        gc.collect()
+        self.assertIsNone(references[0]())
+
+    def test_the_finalizer_of_a_call_that_was_not_awaited_only_warns(self):
+        results = []
+
+        class Last:
+            """Begins a call when both are collected, behind the finalizer of the call."""
+
+            def __init__(self, call):
+                self.call, self.me = call, self
+
+            def __del__(self):
+                try:
+                    self.call.send(None)
+                except StopIteration as stop:
+                    results.append(stop.value["type"])
+                except RuntimeError as error:
+                    results.append(str(error))
+
+        async def seen(scope, receive, send):
+            Last(receive())
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                gc.collect()
+            results.append("never awaited" in str(caught[0].message))
+            await application(scope, disconnected, send)
+
+        async def disconnected():
+            return {"type": "http.disconnect"}
+
+        self.assertIn(b"hello", self.answer(seen))
+        self.assertEqual(sorted(results, key=str), [True, "http.request"])
+
+    def test_stacks_of_tasks_name_their_requests(self):
+        from penstock_worker import task_stacks
+
+        texts = []
+
+        async def seen(scope, receive, send):
+            await receive()
+            waiting = asyncio.ensure_future(receive())
+            await asyncio.sleep(0)
+            texts.append(task_stacks.describe(self.loop))
+            waiting.cancel()
+            await application(scope, disconnected, send)
+
+        async def disconnected():
+            return {"type": "http.disconnect"}
+
+        self.assertIn(b"hello", self.answer(seen))
+        self.assertIn("\nGET /", texts[0])
+        self.assertIn("in wait_to_receive", texts[0])
 
     def test_requests_leave_nothing_behind(self):
         for path in ("/", "/tasks", "/wait", "/mistakes"):
