@@ -549,9 +549,7 @@ files, their_files = socket.socketpair()
 ours.settimeout(60)
 START = {"type": "http.response.start", "status": 200, "headers": []}
 BODY = {"type": "http.response.body", "body": b"hello"}
-async def call(scope, receive, send):
-    await application(scope, receive, send)
-reactor = asgi.AsgiReactor(loop, call, {}, theirs, their_files)
+reactor = asgi.AsgiReactor(loop, None, {}, theirs, their_files)
 forks.close_on_fork(theirs, their_files)
 
 def turn(times=20):
@@ -560,6 +558,7 @@ def turn(times=20):
         loop.run_forever()
 
 def serve():
+    reactor._app = application
     ours.sendall(open_frame(1))
     turn()
 """
