@@ -11,6 +11,7 @@
  * - What the server can see is what the scripts would have sent (one table of tests runs on both).
  * - Ruby is released while this waits for the server. Bytes that came stay, whatever an interrupt
  *   raises then.
+ * - A frame that was begun is finished, whatever an interrupt raises meanwhile.
  * - A length is compared with its bound before it is used; no byte of a frame is trusted.
  * - A process that the application has forked answers nothing.
  * - Memory of Ruby's objects is only read. No Ruby code runs, no other thread, and no collection,
@@ -54,10 +55,13 @@ typedef struct {
     /* Whether `incoming` has the bytes that have come, from `start` to `limit`. Else the slot's
      * buffer has them. */
     int holds_bytes;
+    /* Whether the slot's thread waits for more of them, without Ruby. */
+    int is_waiting;
     long start, limit, seq;
     /* When the last request was taken. */
     int64_t started;
-    /* Bytes of `outgoing` that are sent, and all. */
+    /* Bytes of `outgoing` that are sent, and all. They differ when an interrupt has raised: the
+     * rest leaves before anything else is sent or received. */
     long sent, size;
     unsigned char incoming[BUFFER_BYTES + 1], outgoing[OUTGOING_BYTES];
 } PlainSlot;
@@ -197,11 +201,16 @@ static int take_bytes(PlainSlot *plain)
     return 1;
 }
 
-/* hand_over: gives the slot's buffer what has come behind the request. */
+/* hand_over: gives the slot's buffer what has come behind the request. False if there is no
+ * request: the slot's thread waits for one, and what comes is that thread's. */
 static VALUE hand_over(VALUE self)
 {
-    give_bytes(plain_slot(self));
-    return nil_value;
+    PlainSlot *plain = plain_slot(self);
+    if (plain->is_waiting) {
+        return false_value;
+    }
+    give_bytes(plain);
+    return true_value;
 }
 
 /* ---- environments ---- */
@@ -268,6 +277,40 @@ static int read_environment(
     return 1;
 }
 
+/* ---- the rest of a frame ---- */
+
+static void *send_rest(void *argument)
+{
+    PlainSlot *plain = argument;
+    const unsigned char *rest = plain->outgoing + plain->sent;
+    long sent = send(plain->fd, rest, plain->size - plain->sent, MSG_NOSIGNAL);
+    plain->error = sent < 0 ? errno : 0;
+    plain->sent += sent > 0 ? sent : 0;
+    if (plain->error == EAGAIN) {
+        /* The application has made the descriptor non-blocking. */
+        struct pollfd room = {.fd = plain->fd, .events = POLLOUT};
+        poll(&room, 1, -1);
+    }
+    return NULL;
+}
+
+/* Sends the rest of the frame in `outgoing`, without Ruby; false if the server has gone. Raises
+ * what an interrupt raises. */
+static int finish_frame(PlainSlot *plain)
+{
+    while (plain->sent < plain->size) {
+        /* It does not send if an interrupt is due. */
+        plain->error = EINTR;
+        rb_thread_call_without_gvl2(send_rest, plain, RUBY_UBF_IO, NULL);
+        if (plain->error != 0 && plain->error != EINTR && plain->error != EAGAIN) {
+            plain->sent = plain->size;
+            return 0;
+        }
+        rb_thread_check_ints();
+    }
+    return 1;
+}
+
 /* ---- requests ---- */
 
 static void *receive_bytes(void *argument)
@@ -284,16 +327,18 @@ static void *receive_bytes(void *argument)
  * scripts look at. Raises what an interrupt raises. */
 static int fill_incoming(PlainSlot *plain)
 {
+    plain->is_waiting = 1;
     while (plain->start == plain->limit) {
         /* It does not receive if an interrupt is due. */
         plain->error = EINTR;
         rb_thread_call_without_gvl2(receive_bytes, plain, RUBY_UBF_IO, NULL);
         if (plain->start == plain->limit && plain->error != EINTR) {
-            return 0;
+            break;
         }
         rb_thread_check_ints();
     }
-    return 1;
+    plain->is_waiting = 0;
+    return plain->start < plain->limit;
 }
 
 /* A plain request at the front of what has come: its environment and the bytes of its body. Gives
@@ -324,7 +369,9 @@ static VALUE slot_receive(VALUE self)
     PlainSlot *plain = plain_slot(self);
     VALUE slot = plain->slot, environment, body;
     plain->input = nil_value;
-    if (is_forked || !take_bytes(plain)) {
+    /* An interrupt may have ended the last wait. */
+    plain->is_waiting = 0;
+    if (is_forked || !finish_frame(plain) || !take_bytes(plain)) {
         return nil_value;
     }
     int has_bytes = fill_incoming(plain);
@@ -428,41 +475,18 @@ static int write_head(PlainSlot *plain, VALUE status, VALUE headers, HeadWriter 
     return head->is_plain;
 }
 
-static void *send_rest(void *argument)
-{
-    PlainSlot *plain = argument;
-    const unsigned char *rest = plain->outgoing + plain->sent;
-    long sent = send(plain->fd, rest, plain->size - plain->sent, MSG_NOSIGNAL);
-    plain->error = sent < 0 ? errno : 0;
-    plain->sent += sent > 0 ? sent : 0;
-    if (plain->error == EAGAIN) {
-        /* The application has made the descriptor non-blocking. */
-        struct pollfd room = {.fd = plain->fd, .events = POLLOUT};
-        poll(&room, 1, -1);
-    }
-    return NULL;
-}
-
 /* Sends the frame in `outgoing`; false if the server has gone. Bytes that the socket does not take
- * at once wait without Ruby. Raises what an interrupt raises. */
+ * at once are left to `finish_frame`. */
 static int send_frame(PlainSlot *plain, long size)
 {
     plain->size = size;
     long sent = send(plain->fd, plain->outgoing, size, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+        plain->sent = size;
         return 0;
     }
     plain->sent = sent > 0 ? sent : 0;
-    while (plain->sent < size) {
-        /* It does not send if an interrupt is due. */
-        plain->error = EINTR;
-        rb_thread_call_without_gvl2(send_rest, plain, RUBY_UBF_IO, NULL);
-        if (plain->error != 0 && plain->error != EINTR && plain->error != EAGAIN) {
-            return 0;
-        }
-        rb_thread_check_ints();
-    }
-    return 1;
+    return finish_frame(plain);
 }
 
 /* respond(status, headers, body): true if the response was sent, nil if the server has gone, false
@@ -512,8 +536,9 @@ static ID intern(const char *name) { return rb_intern2(name, (long)strlen(name))
 
 static void keep(VALUE *place, VALUE value)
 {
-    *place = value;
+    /* In this order: it allocates, and a collection then would not find `value` in `place`. */
     rb_gc_register_address(place);
+    *place = value;
 }
 
 /* setup(nil, true, false, common names, names of input, hijack and callbacks): values that no

@@ -114,6 +114,11 @@ module PenstockWorker
       @disconnected
     end
 
+    # Its frames leave whole: the reactor sends them. Other fibers run meanwhile, interrupts too.
+    def uninterrupted
+      yield
+    end
+
     def send_whole(count, head, started, body)
       mark_ended
       @reactor.queue_frame(Channel.encode_response(@id, Wire::FLAG_END, count, Wire.micros - started, head, body))

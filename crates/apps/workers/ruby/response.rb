@@ -54,14 +54,13 @@ module PenstockWorker
       return if @is_finished
       return finish if @slot.hijacked
 
-      @is_finished = true
       reason = "application raised #{error.class.name}"
       if @is_head_sent
-        @slot.send_failure(Wire::ABORT, 0, reason)
+        send_failure(Wire::ABORT, 0, reason)
       elsif error.is_a?(AppProtocolError)
-        @slot.send_failure(Wire::FAILED, Wire::FLAG_PROTOCOL_ERROR, error.message)
+        send_failure(Wire::FAILED, Wire::FLAG_PROTOCOL_ERROR, error.message)
       else
-        @slot.send_failure(Wire::FAILED, 0, reason)
+        send_failure(Wire::FAILED, 0, reason)
       end
     end
 
@@ -81,11 +80,9 @@ module PenstockWorker
       if @is_head_sent
         @slot.send_body(chunk)
       elsif chunk.bytesize <= Wire::MAX_BODY_FRAME_BYTES
-        @is_head_sent = true
-        @slot.send_head(@string_count, @head, @started, chunk)
+        send_head(chunk)
       else
-        @is_head_sent = true
-        @slot.send_head(@string_count, @head, @started, "")
+        send_head("")
         @slot.send_body(chunk)
       end
     end
@@ -94,8 +91,10 @@ module PenstockWorker
     def finish
       return if @is_finished
 
-      @is_finished = true
-      @slot.send_end
+      @slot.uninterrupted do
+        @is_finished = true
+        @slot.send_end
+      end
     end
 
     # Whether the client has left; then the response is ended too.
@@ -103,8 +102,7 @@ module PenstockWorker
       return true if @is_finished
       return false unless @slot.cancelled?
 
-      @is_finished = true
-      @slot.send_failure(Wire::ABORT, 0, "cancelled")
+      send_failure(Wire::ABORT, 0, "cancelled")
       true
     end
 
@@ -173,9 +171,26 @@ module PenstockWorker
       parts.each_with_object(String.new) { |part, whole| whole << part.b }
     end
 
+    # What is noted as sent is sent, whatever is raised meanwhile. So it is below.
     def send_whole(body)
-      @is_head_sent = @is_finished = true
-      @slot.send_whole(@string_count, @head, @started, body)
+      @slot.uninterrupted do
+        @is_head_sent = @is_finished = true
+        @slot.send_whole(@string_count, @head, @started, body)
+      end
+    end
+
+    def send_head(chunk)
+      @slot.uninterrupted do
+        @is_head_sent = true
+        @slot.send_head(@string_count, @head, @started, chunk)
+      end
+    end
+
+    def send_failure(kind, flags, reason)
+      @slot.uninterrupted do
+        @is_finished = true
+        @slot.send_failure(kind, flags, reason)
+      end
     end
 
     def send_each(body)
@@ -209,9 +224,9 @@ module PenstockWorker
       return send_call(hijack) unless @slot.respond_to?(:hijack)
 
       io = @slot.hijack
-      status, *fields = @head.split("\0", -1)
-      lines = fields.each_slice(2).map { |name, value| "#{name}: #{value}\r\n" }
-      io.write("HTTP/1.1 #{status} \r\n#{lines.join}\r\n")
+      strings = @head.split("\0", -1)
+      lines = strings.drop(1).each_slice(2).map { |name, value| "#{name}: #{value}\r\n" }
+      io.write("HTTP/1.1 #{strings[0]} \r\n#{lines.join}\r\n")
       hijack.call(io)
       finish
     end
@@ -221,8 +236,11 @@ module PenstockWorker
       file = File.open(path, "rb")
       return false unless file.stat.file?
 
-      @is_head_sent = @is_finished = true
-      @slot.send_file(@string_count, @head, @started, file, 0, declared_length || Wire::UNTIL_END)
+      length = declared_length || Wire::UNTIL_END
+      @slot.uninterrupted do
+        @is_head_sent = @is_finished = true
+        @slot.send_file(@string_count, @head, @started, file, 0, length)
+      end
       true
     rescue SystemCallError
       false

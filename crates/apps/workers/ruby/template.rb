@@ -72,8 +72,9 @@ module PenstockWorker
       Process.setpgid(0, 0)
       # All out of the way first: they may have come as 1 or 2 where the application has closed
       # those.
-      control, *moved = files.map { |file| Wire.adopt_fd(file) }
-      moved.each_with_index do |io, at|
+      all = files.map { |file| Wire.adopt_fd(file) }
+      control = all[0]
+      all.drop(1).each_with_index do |io, at|
         use_stream(io, at + 1) if file_identity(at + 1) == streams[at]
         io.close
       end

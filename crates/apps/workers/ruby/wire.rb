@@ -7,6 +7,7 @@
 # # Invariants
 # - Responses leave in the order of the requests.
 # - A complete response leaves with one system call.
+# - A frame that was begun is finished. Where it cannot be, nothing follows it.
 # - A length is compared with its bound before it is used.
 # - Nothing is required here: `boot` loads the socket library, after Bundler.
 module PenstockWorker
@@ -69,7 +70,8 @@ module PenstockWorker
     # The worker's descriptors begin here, out of the reach of code that closes "all" small numbers.
     MIN_FD = 100
     F_DUPFD_CLOEXEC = 1030
-    private_constant :F_DUPFD_CLOEXEC
+    UNINTERRUPTED = { Object => :never }.freeze
+    private_constant :F_DUPFD_CLOEXEC, :UNINTERRUPTED
 
     # The server and this worker do not understand each other: the process must end.
     class Error < StandardError; end
@@ -129,10 +131,13 @@ module PenstockWorker
     # The file that comes with the next byte, or with these bytes and no others. Not by `recv_io`:
     # it drops a message whose descriptor this process has no room for, and waits for another.
     def receive_file(socket, bytes = nil)
-      got_bytes, _, _, *controls = socket.recvmsg(bytes&.bytesize || 1, 0, CONTROL_BYTES, scm_rights: true)
+      # By index, here and elsewhere: with `GC.auto_compact`, Ruby 3.1 loses objects in an assignment
+      # with a splat (ruby/ruby#9081).
+      message = socket.recvmsg(bytes&.bytesize || 1, 0, CONTROL_BYTES, scm_rights: true)
+      got_bytes = message[0]
       raise Disconnected if got_bytes.nil? || got_bytes.empty?
 
-      got = controls.flat_map { |control| control.unix_rights || [] }.first
+      got = files_of(message)[0]
       raise Error, "the file of a request's body did not arrive: too many open files?" unless got
 
       raise Error, "a file came that is another request's body" if bytes && got_bytes != bytes
@@ -146,9 +151,9 @@ module PenstockWorker
     # The next frame on a control socket as [kind, flags, payload, files]; nil when the server has
     # closed it or has ended.
     def receive_control(socket)
-      head, _, _, *controls = socket.recvmsg(8, 0, CONTROL_BYTES, scm_rights: true)
-      files = controls.flat_map { |control| control.unix_rights || [] }
-      head = fill_control(socket, head, 8) or return
+      message = socket.recvmsg(8, 0, CONTROL_BYTES, scm_rights: true)
+      files = files_of(message)
+      head = fill_control(socket, message[0], 8) or return
       kind, flags, count, length = head.unpack("CCvV")
       unless [FORK, SLOTS, PROMOTE, DISMISS].include?(kind) && count.zero? && length <= MAX_FDS && files.size <= MAX_FDS
         raise Error, "an unknown control frame of kind #{kind}"
@@ -158,6 +163,11 @@ module PenstockWorker
       payload && [kind, flags, payload, files]
     rescue SystemCallError, IOError
       nil
+    end
+
+    # The files that came with a message, an Array as of `recvmsg`.
+    def files_of(message)
+      message.drop(3).flat_map { |control| control.unix_rights || [] }
     end
 
     def fill_control(socket, data, size)
@@ -263,7 +273,8 @@ module PenstockWorker
     def cancelled?
       return cancelled_beside_body? if @has_streamed_body
 
-      @plain&.hand_over
+      return false if @plain && !@plain.hand_over
+
       receive_waiting if @limit < BUFFER_BYTES
       at = [@scanned_to, @start].max
       while @limit - at >= 12
@@ -321,8 +332,14 @@ module PenstockWorker
       send_notice([EXTEND_DEADLINE, 0, 0, 4, seconds.ceil].pack("CCvVV"))
     end
 
+    # Runs a block that notes what it sends: no exception from elsewhere (`Thread#raise`, `kill`,
+    # Timeout) comes between the note and the last byte. It is raised behind the block.
+    def uninterrupted(&block)
+      Thread.handle_interrupt(UNINTERRUPTED, &block)
+    end
+
     # Sends a response whose body is complete. Packed with its head: raw bytes whatever their
-    # encodings.
+    # encodings. As all that ends a response, to be called in `uninterrupted`.
     def send_whole(count, head, started, body)
       size = body.bytesize
       head_len = head.bytesize
@@ -360,10 +377,10 @@ module PenstockWorker
       @ended_seq = @seq
       wait_for_other_sender
       data << [FILE, FLAG_END | FLAG_HAS_FD, 0, 16, offset, length].pack("CCvVQ<Q<")
-      sent = @socket.sendmsg(data, 0, nil, Socket::AncillaryData.unix_rights(file))
-      send_bytes(data.byteslice(sent..)) if sent < data.bytesize
-    rescue SystemCallError, IOError
-      raise Disconnected
+      finish_or_close do
+        sent = @socket.sendmsg(data, 0, nil, Socket::AncillaryData.unix_rights(file))
+        @socket.write(data.byteslice(sent..)) if sent < data.bytesize
+      end
     end
 
     # Notes that the calling thread calls the application, for each request.
@@ -386,16 +403,16 @@ module PenstockWorker
         raise IOError, "the connection cannot be hijacked: its response has begun" if [@streaming_seq, @ended_seq].include?(@seq)
 
         ours, theirs = UNIXSocket.pair
-        @streaming_seq = @seq
-        @hijacked = true
-        begin
-          @socket.sendmsg([HIJACK, FLAG_HAS_FD, 0, 0].pack("CCvV"), 0, nil, Socket::AncillaryData.unix_rights(theirs))
-        rescue SystemCallError, IOError
-          raise Disconnected
+        uninterrupted do
+          @streaming_seq = @seq
+          @hijacked = true
+          @env["rack.hijack_io"] = ours
+          frame = [HIJACK, FLAG_HAS_FD, 0, 0].pack("CCvV")
+          finish_or_close { @socket.sendmsg(frame, 0, nil, Socket::AncillaryData.unix_rights(theirs)) }
         ensure
           theirs.close
         end
-        @env["rack.hijack_io"] = ours
+        ours
       end
     end
 
@@ -514,7 +531,7 @@ module PenstockWorker
         @has_other_sender = true
         return false if @ended_seq == @seq || (block_given? && !yield)
 
-        send_bytes(frame)
+        uninterrupted { send_bytes(frame) }
         true
       rescue Disconnected
         false
@@ -534,20 +551,39 @@ module PenstockWorker
     end
 
     def send_more(prefix, payload = nil)
-      @lock.synchronize { send_bytes(prefix, payload) }
+      @lock.synchronize { uninterrupted { send_bytes(prefix, payload) } }
     end
 
     # `write` gathers several strings in one call and continues until all is written; for one string
     # `send` is cheaper.
     def send_bytes(prefix, payload = nil)
-      if payload.nil? || payload.empty?
-        sent = @socket.send(prefix, 0)
-        @socket.write(prefix.byteslice(sent..)) if sent < prefix.bytesize
-      else
-        @socket.write(prefix, payload)
+      finish_or_close do
+        if payload.nil? || payload.empty?
+          sent = @socket.send(prefix, 0)
+          @socket.write(prefix.byteslice(sent..)) if sent < prefix.bytesize
+        else
+          @socket.write(prefix, payload)
+        end
       end
+    end
+
+    # Runs a block that sends a frame, within `uninterrupted`. A handler of a signal may still raise.
+    # How much was sent is not known then: the socket is closed, so that nothing follows, and the
+    # process ends.
+    def finish_or_close
+      is_over = false
+      yield
+      is_over = true
     rescue SystemCallError, IOError
+      is_over = true
       raise Disconnected
+    ensure
+      break_off unless is_over
+    end
+
+    def break_off
+      @socket.shutdown
+      raise Error, "a handler of a signal raised while a frame was sent, so that this process must end"
     end
 
     def frame_at(at)

@@ -2,8 +2,8 @@
 
 # What `native_test` starts: serves each line of standard input, frames in hexadecimal, on a slot of
 # its own; writes what came back, what the application saw, how the thread ended, and the log. With
-# PENSTOCK_STRESS each allocation of the worker collects garbage; if that is `compact`, objects move
-# each time, which takes long.
+# PENSTOCK_STRESS each allocation of the worker collects garbage, also while the native part is set up;
+# if that is `compact`, objects move each time, which takes long.
 
 require "json"
 require "socket"
@@ -264,11 +264,12 @@ class Run
     got = +""
     sockets = []
     loop do
-      piece, _, _, *controls = ours.recvmsg(1 << 16, scm_rights: true)
+      message = ours.recvmsg(1 << 16, scm_rights: true)
+      piece = message[0]
       break if piece.nil? || piece.empty?
 
       got << piece if @repeat == 1
-      sockets.concat(controls)
+      sockets.concat(message.drop(3))
     end
     got
   rescue SystemCallError
@@ -325,7 +326,9 @@ class Run
   end
 end
 
+GC.stress = true if ENV["PENSTOCK_STRESS"]
 PenstockWorker::NativePart.load
+GC.stress = false
 abort "the native part is not loaded" unless PenstockWorker::NativePart.is_loaded == (ENV["PENSTOCK_NATIVE"] != "off")
 GC.auto_compact = true if ENV["PENSTOCK_STRESS"] == "compact" && GC.respond_to?(:auto_compact=)
 $stdin.each_line { |line| puts JSON.generate(Run.new(JSON.parse(line)).outcome) }

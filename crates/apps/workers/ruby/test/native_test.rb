@@ -4,12 +4,18 @@
 # other tests run on either, by `PENSTOCK_NATIVE`; this one starts a process of each.
 
 require "minitest/autorun"
+require "minitest/mock"
+require "fileutils"
 require "json"
 require "open3"
 require "timeout"
+require "tmpdir"
 require_relative "harness"
+require_relative "slot_helper"
 
 class NativeTest < Minitest::Test
+  include SlotHelper
+
   Wire = PenstockWorker::Wire
   SETTING = ENV.fetch("PENSTOCK_NATIVE", "off")
   SERVER = File.expand_path("native_server.rb", __dir__)
@@ -70,6 +76,60 @@ class NativeTest < Minitest::Test
     worker&.stop
   end
 
+  def test_a_relative_directory_for_temporary_files_is_used
+    Dir.mktmpdir do |directory|
+      Dir.mkdir("#{directory}/relative")
+      source = "require #{File.expand_path("../worker", __dir__).dump}\n" \
+               "PenstockWorker::NativePart.load\np PenstockWorker::NativePart.is_loaded"
+      env = { "PENSTOCK_NATIVE" => File.expand_path(SETTING), "TMPDIR" => "relative" }
+      out, = Open3.capture2(env, RbConfig.ruby, "-rsocket", "-rstringio", "-e", source, chdir: directory)
+      assert_equal "true\n", out
+      assert_empty Dir.children("#{directory}/relative")
+    end
+  end
+
+  def test_a_directory_in_which_others_may_rename_is_not_used
+    Dir.mktmpdir do |parent|
+      uses = { 0o700 => true, 0o755 => true, 0o770 => false, 0o702 => false, 0o1777 => true }
+      assert_equal uses, uses.to_h { |mode, _| [mode, File.chmod(mode, parent) && makes_folder_in?(parent)] }
+      if Process.euid.zero?
+        File.chown(12_345, nil, parent)
+        refute makes_folder_in?(parent), "one that another owns"
+        File.chown(0, nil, parent)
+      end
+    end
+  end
+
+  def test_a_directory_that_another_has_put_in_its_place_is_not_used
+    used = [[0o700, nil], [0o750, nil], [0o700, 12_345]].map do |mode, owner|
+      folder = Dir.mktmpdir
+      File.chmod(mode, folder)
+      File.chown(owner, nil, folder) if owner && Process.euid.zero?
+      is_used = false
+      PenstockWorker::NativePart.stub(:make_folder, folder) do
+        PenstockWorker::NativePart.with_folder { is_used = true }
+      end
+      refute Dir.exist?(folder)
+      is_used
+    end
+    assert_equal [true, false, !Process.euid.zero?], used
+  end
+
+  # A thread of an earlier request that asks whether its client has gone.
+  def test_a_late_look_for_a_cancel_takes_no_request
+    with_slot do |ours, slot|
+      thread = serving(slot) { |env| [200, {}, [env["PATH_INFO"]]] }
+      ours.write(request("/first"))
+      assert_equal "/first", answer(ours)
+      wait_until_it_sleeps(thread)
+      refute slot.cancelled?
+      paths = %w[/one /two /three]
+      ours.write(paths.map { |path| request(path) }.join)
+      assert_equal(paths, paths.map { answer(ours) })
+      thread.kill.join
+    end
+  end
+
   # The scripts believe it, and send a frame that the server refuses.
   def test_a_string_that_lies_about_its_size_is_read_to_its_end_and_no_further
     outcome = outcomes(SETTING, [JSON.generate("frames" => hex(request("/body_liar")))])[0]
@@ -116,25 +176,6 @@ class NativeTest < Minitest::Test
     end
   end
 
-  def test_an_error_while_the_socket_is_full_sends_nothing_more
-    with_slot do |ours, slot|
-      thread = serving(slot) { [200, {}, ["A" * 60_000]] }
-      sent, log = nil
-      _, log = capture_io do
-        fill(ours, slot)
-        ours.write(request("/full"))
-        wait_until_it_sleeps(thread) { slot.ended? && slot.seq.zero? }
-        thread.raise(KeyError, "in between")
-        ours.close_write
-        sent = read_to_the_end(ours, slot, thread)
-      end
-      assert_match(/in between \(KeyError\)/, log)
-      # A part of one frame, and no frame behind it.
-      assert_match(/\A\x01*\x11\x01\x01\x00.{15}A*\z/mn, sent)
-      assert_operator sent.count("A"), :<, 60_000
-    end
-  end
-
   def test_a_body_that_is_replaced_while_the_socket_is_full_stays
     with_slot do |ours, slot|
       body = "A" * 60_000
@@ -154,10 +195,14 @@ class NativeTest < Minitest::Test
 
   private
 
-  def request(path, more = {}, body: "", flags: 0)
-    values = ["GET", path, path, "example.com", "80", "127.0.0.1", "40000", "example.com", ""]
-    encoded = (values + more.to_a.flatten).map(&:b).join("\0")
-    Wire.frame(Wire::REQUEST, flags, [encoded.bytesize].pack("V") + encoded + body.b)
+  def makes_folder_in?(parent)
+    before = ENV.fetch("TMPDIR", nil)
+    ENV["TMPDIR"] = parent
+    folder = PenstockWorker::NativePart.make_folder
+    Dir.rmdir(folder)
+    File.dirname(folder) == parent
+  ensure
+    ENV["TMPDIR"] = before
   end
 
   def hex(data)
@@ -228,70 +273,5 @@ class NativeTest < Minitest::Test
       shown = differing.map { |key| "#{key}: #{scripts[at][key].to_s[0, 1500]}\n#{native[at][key].to_s[0, 1500]}" }
       flunk "seed #{seed}, case #{at}: #{line[0, 600]}\n#{shown.join("\n")}"
     end
-  end
-
-  # ---- a slot in this process ----
-
-  def with_slot
-    PenstockWorker::NativePart.load unless PenstockWorker::NativePart.is_loaded
-    assert PenstockWorker::NativePart.is_loaded
-    ours, theirs = Harness.pair
-    slot = PenstockWorker::Slot.new(theirs)
-    slot.base = PenstockWorker::RackEnv.base(2, multithread: true, slot: slot)
-    yield ours, slot
-  ensure
-    ours&.close
-    theirs.close if theirs && !theirs.closed?
-  end
-
-  def serving(slot, &app)
-    thread = Thread.new { PenstockWorker::RackApp.new(slot, app, 2).serve }
-    thread.report_on_exception = false
-    thread
-  end
-
-  def wait_until
-    Timeout.timeout(Harness::DEADLINE) { Thread.pass until yield }
-  end
-
-  def wait_until_it_sleeps(thread)
-    wait_until { (!block_given? || yield) && thread.status == "sleep" }
-  end
-
-  # Leaves room for some bytes only in what `slot` sends to.
-  def fill(ours, slot)
-    socket = slot.instance_variable_get(:@socket)
-    socket.setsockopt(:SOCKET, :SNDBUF, 4096)
-    filled = 0
-    while (sent = socket.write_nonblock("\1" * 4000, exception: false)).is_a?(Integer)
-      filled += sent
-    end
-    ours.readpartial([filled, 4000].min)
-  end
-
-  def frame(ours)
-    kind, flags, count, length = exactly(ours, 8).unpack("CCvV")
-    [kind, flags, count, exactly(ours, length)]
-  end
-
-  def answer(ours)
-    kind, _, _, payload = frame(ours)
-    raise "frame #{kind}: #{payload}" unless kind == Wire::HEAD
-
-    payload.byteslice(8 + payload.unpack("VV")[1]..)
-  end
-
-  def exactly(ours, size)
-    data = +""
-    Timeout.timeout(Harness::DEADLINE) { data << ours.readpartial(size - data.bytesize) while data.bytesize < size }
-    data
-  end
-
-  # What comes until the thread has ended.
-  def read_to_the_end(ours, slot, thread)
-    reader = Thread.new { ours.read }
-    assert thread.join(Harness::DEADLINE)
-    slot.instance_variable_get(:@socket).close
-    reader.value
   end
 end
