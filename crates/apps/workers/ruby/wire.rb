@@ -199,6 +199,11 @@ module PenstockWorker
     def to_proc
       method(:call).to_proc
     end
+
+    # Without the requests that the slot holds: environments are printed.
+    def inspect
+      "#<#{self.class}>"
+    end
   end
 
   # One slot socket: requests in, responses out. One thread receives and answers; only

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use crate::support::{PATIENCE, RawClient, Server, Site, eventually};
 use crate::wsgi::serve_ready;
 
-/// `/hold/NAME` responds once the file `go` exists; every request is recorded in order.
+/// `/hold/NAME` makes the file `held`, and responds once the file `go` exists; every request is
+/// recorded in order.
 const APP: &str = r#"
 import os
 from time import sleep as pause, time
@@ -31,6 +32,7 @@ def app(environ, start):
     else:
         seen.append(path[1:])
         if path.startswith("/hold"):
+            open("held", "w").close()
             while not os.path.exists("go"):
                 pause(0.005)
         if environ["QUERY_STRING"]:
@@ -250,7 +252,9 @@ fn first_come_is_first_served_whichever_loop_it_came_on() {
 fn how_long_a_request_waited_is_said_everywhere_alike() {
     let server = serve_ready(&site(""));
     let mut held = ask(&server, "/hold");
-    wait_in_progress(&server, 1);
+    // The worker counts its time from here on.
+    let marker = server.site().dir().join("held");
+    eventually(PATIENCE, "the application has it", || marker.exists());
     let mut second = ask(&server, "/second");
     wait_waiting(&server, 1);
     let oldest = || {
