@@ -46,8 +46,12 @@ pub(crate) struct SuccessorProcess(i32);
 
 impl SuccessorProcess {
     pub(crate) fn of(server: &Server) -> Self {
-        let pid = pid_now(server);
-        assert_ne!(pid, server.pid());
+        // For a moment after the successor serves, the old server may still be asked.
+        let mut pid = server.pid();
+        eventually(PATIENCE, "the successor answers", || {
+            pid = pid_now(server);
+            pid != server.pid()
+        });
         Self(pid)
     }
 
