@@ -269,6 +269,9 @@ module PenstockWorker
           next
         elsif @limit - @start >= 8 && @buffer.getbyte(@start) == INPUT
           next if skip_input(@start + 8 + @buffer.byteslice(@start, 8).unpack("CCvV")[3])
+        elsif @limit - @start >= 8 && @buffer.byteslice(@start + 4, 4).unpack1("V") < 4
+          # Nothing more of it comes.
+          raise Error, "unknown frame"
         end
         return unless fill_buffer
       end

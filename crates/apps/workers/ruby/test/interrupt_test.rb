@@ -4,6 +4,7 @@
 # whole, and the next response is the next request's.
 
 require "minitest/autorun"
+require "timeout"
 require_relative "slot_helper"
 
 class InterruptTest < Minitest::Test
@@ -25,6 +26,17 @@ class InterruptTest < Minitest::Test
       [200, {}, ["#{env["PATH_INFO"]} " * Integer(env["HTTP_X_TIMES"])]]
     }
   RUBY
+
+  def test_a_frame_that_ends_too_early_is_refused_and_not_waited_for
+    [[Wire::REQUEST, 0], [Wire::CANCEL, 3], [8, 0]].each do |kind, length|
+      ours, theirs = UNIXSocket.pair
+      ours.write([kind, 0, 0, length].pack("CCvV"))
+      slot = PenstockWorker::Slot.new(theirs)
+      assert_raises(Wire::Error) { Timeout.timeout(20) { slot.receive } }
+    ensure
+      [ours, theirs].each(&:close)
+    end
+  end
 
   def test_a_response_that_is_interrupted_is_sent_whole
     %w[/joined /large].product([true, false]).each do |path, has_room|
